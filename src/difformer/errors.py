@@ -1,0 +1,20 @@
+"""The errors a person can act on: one line that names what is wrong and what to do.
+
+The command line prints them without a traceback and exits with code 2.
+"""
+
+
+class DifformerError(Exception):
+    """Something outside the program is wrong: a file, the network, a setting."""
+
+
+class DataError(DifformerError):
+    """A dataset is missing, damaged or not of the stated layout."""
+
+
+class ModelFileError(DifformerError):
+    """A saved model is truncated, tampered with, or of another version."""
+
+
+class RunError(DifformerError):
+    """A run folder cannot be used as asked: missing parts, another configuration."""
