@@ -1,0 +1,50 @@
+"""What a model and an objective see: one batch of rows, and one prediction for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that go through a model in one call; holding it costs nothing beyond its tensors.
+
+    Args:
+        x: (n, p) features, dense or sparse CSR.
+        y: (n,) int64 labels, -1 where unknown or hidden; or (n, t) floats, nan there.
+        graph: a prepared ``difformer.core.Graph`` over the n rows, or None.
+        rows: indices into this batch of the rows the loss counts.
+        segments: (n,) graph id of each row where the batch holds separate graphs, or None.
+        weight: (n,) weight of each row in the loss, or None for one each.
+    """
+
+    x: Tensor
+    y: Tensor
+    graph: Any | None
+    rows: Tensor
+    segments: Tensor | None = None
+    weight: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on a device; a tensor already there is not copied."""
+        return replace(
+            self,
+            x=self.x.to(device),
+            y=self.y.to(device),
+            graph=None if self.graph is None else self.graph.to(device),
+            rows=self.rows.to(device),
+            segments=None if self.segments is None else self.segments.to(device),
+            weight=None if self.weight is None else self.weight.to(device),
+        )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model may return in place of a bare tensor: its output and an auxiliary loss."""
+
+    output: Tensor
+    penalty: Tensor | None = None
