@@ -1,0 +1,39 @@
+"""DIFFormer: transformers derived from energy-constrained diffusion.
+
+Names load on first use (PEP 562), so that importing the package, or asking the command line for
+help, does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# To make a name public: add it here with its module, and to the imports below for type checkers.
+_PUBLIC: dict[str, str] = {
+    "Dataset": "difformer.data.dataset",
+    "Split": "difformer.data.split",
+    "load_dataset": "difformer.data.registry",
+    "list_datasets": "difformer.data.registry",
+}
+
+if TYPE_CHECKING:
+    from difformer.data.dataset import Dataset
+    from difformer.data.registry import list_datasets, load_dataset
+    from difformer.data.split import Split
+
+__all__ = ["Dataset", "Split", "__version__", "list_datasets", "load_dataset"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'difformer' has no attribute {name!r}")
+    value = getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

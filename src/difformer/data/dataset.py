@@ -1,0 +1,114 @@
+"""Dataset: rows, labels and, where there is one, the graph between the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from difformer.data.split import Split, parse_split
+
+TASKS = ("multiclass", "multilabel", "regression")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """n rows with p features each, their labels, and the edges between them.
+
+    Args:
+        name: the name `load_dataset` knows it by.
+        x: (n, p) float32, dense or sparse CSR.
+        y: (n,) int64 with -1 for unknown; where `task` is not "multiclass", (n,) or (n, t) float
+            with nan for unknown.
+        task: "multiclass", "multilabel" or "regression".
+        edge_index: (2, e) int64, each undirected edge in both directions; None without a graph.
+        edge_weight: (e,) float32, or None for ones.
+        class_names: one name a class, by label; empty where there are none.
+        splits: the splits that come with the data, by name.
+        source: where the data comes from, and under which licence.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    task: str = "multiclass"
+    edge_index: Tensor | None = None
+    edge_weight: Tensor | None = None
+    class_names: tuple[str, ...] = ()
+    splits: Mapping[str, Split] = field(default_factory=dict[str, Split])
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        n = self.x.shape[0]
+        if self.task not in TASKS:
+            raise ValueError(f"task must be one of {', '.join(TASKS)}, not {self.task!r}")
+        if self.x.ndim != 2:
+            raise ValueError(f"x must be (rows, features), not of shape {tuple(self.x.shape)}")
+        if self.y.shape[0] != n:
+            raise ValueError(f"y must have a label for each of the {n} rows, not {self.y.shape[0]}")
+        if self.task == "multiclass" and (self.y.ndim != 1 or self.y.dtype != torch.int64):
+            raise ValueError(f"y must be (rows,) int64 for multiclass, not {_kind(self.y)}")
+        if self.task != "multiclass" and not self.y.is_floating_point():
+            raise ValueError(f"y must be floating for {self.task}, not {_kind(self.y)}")
+        if self.edge_index is not None:
+            _check_edges(self.edge_index, n)
+        for split in self.splits.values():
+            split.check(n)
+        object.__setattr__(self, "splits", MappingProxyType(dict(self.splits)))
+
+    @property
+    def num_rows(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def num_outputs(self) -> int:
+        """Classes, labels or targets: the width of a model's last layer."""
+        if self.task == "multiclass":
+            return len(self.class_names) or int(self.y.max()) + 1
+        return self.y.shape[1] if self.y.ndim == 2 else 1
+
+    def split(self, spec: str | Split) -> Split:
+        """A split of these rows from a short string; see `parse_split` for the forms.
+
+        >>> import difformer
+        >>> digits = difformer.load_dataset("digits")
+        >>> digits.split("random:3").describe()
+        'random:3: 200 train, 500 val, 1000 test'
+        """
+        split = spec if isinstance(spec, Split) else parse_split(spec, self.y, self.splits)
+        return split.check(self.num_rows)
+
+    def describe(self) -> str:
+        """One line for people: name, task, sizes and the splits that come with the data."""
+        edges = 0 if self.edge_index is None else self.edge_index.shape[1]
+        parts = [
+            f"{self.num_rows:,} rows",
+            f"{self.num_features:,} features",
+            f"{self.num_outputs} outputs ({self.task})",
+            f"{edges:,} directed edges" if edges else "no graph",
+        ]
+        if self.splits:
+            parts.append(f"splits {', '.join(self.splits)}")
+        return f"{self.name}: " + "; ".join(parts)
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.describe()}>"
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _check_edges(edge_index: Tensor, n: int) -> None:
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype != torch.int64:
+        raise ValueError(f"edge_index must be (2, edges) int64, not {_kind(edge_index)}")
+    if edge_index.numel() and not (0 <= int(edge_index.min()) <= int(edge_index.max()) < n):
+        low, high = int(edge_index.min()), int(edge_index.max())
+        raise ValueError(f"edge_index must lie in 0..{n - 1}, not {low}..{high}")

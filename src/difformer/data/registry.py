@@ -1,0 +1,68 @@
+"""Every dataset by name. To add one: a file with `load(name, root, **options)`, and a line here.
+
+No torch here: `difformer datasets` must answer at once. A family's module is imported when one of
+its datasets is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from difformer.data.dataset import Dataset
+
+
+class Entry(NamedTuple):
+    """The module of a dataset's family, and one line that tells people what the dataset is."""
+
+    module: str
+    summary: str
+
+
+DATASETS: dict[str, Entry] = {
+    "digits": Entry("digits", "1,797 images of handwritten digits, 8 × 8; no graph; embedded"),
+}
+
+
+def list_datasets() -> list[str]:
+    """The names `load_dataset` knows.
+
+    >>> "digits" in list_datasets()
+    True
+    """
+    return list(DATASETS)
+
+
+def load_dataset(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
+    """The dataset of that name: read where it is found, else fetched into the user's cache.
+
+    Looked for in `root`, then `$DIFFORMER_DATA`, then the cache. `options` are the family's own,
+    such as `normalize=False` for the citation graphs.
+
+    Raises:
+        ValueError: an unknown name (the error lists the known ones) or option.
+        DataError: the data is nowhere, damaged, or cannot be fetched; says what to do.
+    """
+    return _family(name).load(name, _folder(root), **options)
+
+
+def fetch_dataset(name: str, root: str | Path | None = None) -> Path | None:
+    """Fetch a dataset into `root`, or the cache, and return its folder; None if it is embedded.
+
+    Files that are there and whole are kept; damaged ones are replaced.
+    """
+    family = _family(name)
+    return family.fetch(name, _folder(root)) if hasattr(family, "fetch") else None
+
+
+def _family(name: str) -> ModuleType:
+    if name not in DATASETS:
+        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, not {name!r}")
+    return import_module(f"difformer.data.{DATASETS[name].module}")
+
+
+def _folder(root: str | Path | None) -> Path | None:
+    return None if root is None else Path(root).expanduser()

@@ -1,0 +1,234 @@
+"""Split: which rows train, which choose the epoch, which are tested. A split is data.
+
+It can be drawn, saved with a run, read back and printed. The draws use only the labels and a seed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from difformer.errors import DataError
+
+RELEASED_SEED = 123  # of the authors' scripts; every published citation figure is on this split
+
+PARTS = ("train", "val", "test")
+
+_NUMBER = r"(\d+\.?\d*|\.\d+)"
+_RANDOM = re.compile(r"random(?::(\d+))?")
+_RATIO = re.compile(rf"ratio:{_NUMBER}/{_NUMBER}/{_NUMBER}(?::(\d+))?")
+
+FORMS = (
+    "a name that comes with the data (such as public), released, random[:SEED], "
+    "ratio:A/B/C[:SEED] or a JSON file"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Disjoint sorted row indices, int64, and the name and seed they were drawn by.
+
+    >>> Split("mine", train=[2, 0], val=[3], test=[4, 1]).describe()
+    'mine: 2 train, 1 val, 2 test'
+    """
+
+    name: str
+    train: Tensor
+    val: Tensor
+    test: Tensor
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for part in PARTS:
+            object.__setattr__(self, part, _sorted_indices(getattr(self, part), part))
+        rows = torch.cat([self.train, self.val, self.test])
+        if rows.unique().numel() != rows.numel():
+            values, counts = rows.unique(return_counts=True)
+            raise ValueError(f"split {self.name}: row {int(values[counts > 1][0])} is in two parts")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Split):
+            return NotImplemented
+        same = all(torch.equal(getattr(self, part), getattr(other, part)) for part in PARTS)
+        return same and (self.name, self.seed) == (other.name, other.seed)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.seed))
+
+    def check(self, num_rows: int) -> Split:
+        """Itself, if every index is a row of a dataset with `num_rows` rows."""
+        for part in PARTS:
+            rows: Tensor = getattr(self, part)
+            if rows.numel() and int(rows[-1]) >= num_rows:
+                raise ValueError(
+                    f"split {self.name}: {part} names row {int(rows[-1])}, "
+                    f"but the data has {num_rows} rows"
+                )
+        return self
+
+    def describe(self) -> str:
+        """One line for people."""
+        sizes = ", ".join(f"{getattr(self, part).numel()} {part}" for part in PARTS)
+        return f"{self.name}: {sizes}"
+
+    def to_json(self) -> str:
+        """The whole split as JSON text; `from_json` reads it back to an equal split."""
+        record: dict[str, Any] = {"name": self.name, "seed": self.seed}
+        record |= {part: getattr(self, part).tolist() for part in PARTS}
+        return json.dumps(record)
+
+    @classmethod
+    def from_json(cls, text: str) -> Split:
+        """The split that `to_json` wrote; DataError where the text is not one."""
+        try:
+            record = json.loads(text)
+            name, seed = record["name"], record.get("seed")
+            parts = {part: record[part] for part in PARTS}
+            if not isinstance(name, str) or not (seed is None or type(seed) is int):
+                raise TypeError("name must be text and seed a whole number or null")
+            for part, rows in parts.items():
+                if not isinstance(rows, list) or any(type(row) is not int for row in rows):
+                    raise TypeError(f"{part} must be a list of row numbers")
+            return cls(name, **parts, seed=seed)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise DataError(f"not a split: {reason}") from error
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Split:
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except (DataError, OSError, UnicodeDecodeError) as error:
+            raise DataError(f"cannot read the split {path}: {error}") from error
+
+
+def random_split(
+    y: Tensor,
+    seed: int = 0,
+    *,
+    per_class: int = 20,
+    num_val: int = 500,
+    num_test: int = 1000,
+    name: str | None = None,
+) -> Split:
+    """Draw `per_class` rows of every class to train on, then val and test from the rest. O(n).
+
+    The order of the draws is that of the authors' released code (class by class, then the rest in
+    one shuffle), so that seed 123 gives the very split of the published citation figures.
+    Unlabelled rows (-1) are never drawn.
+    """
+    name = name or f"random:{seed}"
+    if y.ndim != 1 or y.is_floating_point():
+        raise ValueError(f"split {name}: y must be one class a row; use ratio:0.5/0.25/0.25:{seed}")
+    generator = torch.Generator().manual_seed(seed)
+    train: list[Tensor] = []
+    rest: list[Tensor] = []
+    for label in y[y >= 0].unique().tolist():
+        rows = torch.nonzero(y == label).flatten()
+        if rows.numel() < per_class:
+            raise ValueError(
+                f"split {name}: {per_class} rows a class are asked for, "
+                f"but class {label} has {rows.numel()}; use ratio:0.5/0.25/0.25:{seed}"
+            )
+        rows = rows[torch.randperm(rows.numel(), generator=generator)]
+        train.append(rows[:per_class])
+        rest.append(rows[per_class:])
+    if not train:
+        raise ValueError(f"split {name}: y has no labelled row")
+    others = torch.cat(rest)
+    if others.numel() < num_val + num_test:
+        raise ValueError(
+            f"split {name}: {num_val} val and {num_test} test rows are asked for, "
+            f"but {others.numel()} are left after training; use ratio:0.5/0.25/0.25:{seed}"
+        )
+    others = others[torch.randperm(others.numel(), generator=generator)]
+    val, test = others[:num_val], others[num_val : num_val + num_test]
+    return Split(name, torch.cat(train), val, test, seed)
+
+
+def released_split(y: Tensor) -> Split:
+    """The one split of the authors' citation runs: 20 a class by seed 123, 500 val, 1000 test."""
+    return random_split(y, RELEASED_SEED, name="released")
+
+
+def ratio_split(y: Tensor, ratios: tuple[float, float, float], seed: int = 0) -> Split:
+    """Shuffle the labelled rows and cut them by ratio. O(n).
+
+    The ratios sum to at most 1; where they sum to 1, test takes what rounding down leaves.
+    """
+    text = "/".join(f"{r:g}" for r in ratios)
+    name = f"ratio:{text}:{seed}"
+    total = math.fsum(ratios)
+    if not all(0 <= r <= 1 for r in ratios) or total > 1 + 1e-9 or ratios[0] == 0:
+        raise ValueError(f"ratios must lie in 0..1, sum to at most 1 and train on some, not {text}")
+    known = ~torch.isnan(y) if y.is_floating_point() else y >= 0
+    rows = torch.nonzero(known if y.ndim == 1 else known.any(dim=1)).flatten()
+    n = rows.numel()
+    rows = rows[torch.randperm(n, generator=torch.Generator().manual_seed(seed))]
+    # The small number keeps 0.29 * 100 from losing a row to binary fractions.
+    num_train, num_val, num_test = (int(n * r + 1e-9) for r in ratios)
+    if num_train == 0:
+        raise ValueError(f"split {name}: {ratios[0]:g} of {n} labelled rows is no row to train on")
+    if total > 1 - 1e-9:
+        num_test = n - num_train - num_val
+    train, val, test, _ = rows.split(
+        [num_train, num_val, num_test, n - num_train - num_val - num_test]
+    )
+    return Split(name, train, val, test, seed)
+
+
+def mask_split(train: Tensor, val: Tensor, test: Tensor, *, name: str = "given") -> Split:
+    """The split of three (n,) boolean masks."""
+    masks = {"train": train, "val": val, "test": test}
+    for part, mask in masks.items():
+        if mask.dtype != torch.bool or mask.ndim != 1 or mask.shape != train.shape:
+            shape = f"{tuple(mask.shape)} {str(mask.dtype).removeprefix('torch.')}"
+            raise ValueError(f"{part} must be a ({train.numel()},) bool mask, not {shape}")
+    rows = {part: torch.nonzero(mask).flatten() for part, mask in masks.items()}
+    return Split(name, rows["train"], rows["val"], rows["test"])
+
+
+def parse_split(text: str, y: Tensor, given: Mapping[str, Split] | None = None) -> Split:
+    """The split a short string names, over the rows that `y` labels.
+
+    A name in `given` (such as public), `released`, `random[:SEED]`, `ratio:A/B/C[:SEED]`, or the
+    path of a JSON file that `Split.save` wrote.
+    """
+    given = given or {}
+    if text in given:
+        return given[text]
+    if text == "released":
+        return released_split(y)
+    if match := _RANDOM.fullmatch(text):
+        return random_split(y, int(match[1] or 0))
+    if match := _RATIO.fullmatch(text):
+        return ratio_split(
+            y, (float(match[1]), float(match[2]), float(match[3])), int(match[4] or 0)
+        )
+    if text.endswith(".json"):
+        return Split.load(text)
+    here = f" (here: {', '.join(given)})" if given else ""
+    raise ValueError(f"split must be {FORMS}{here}, not {text!r}")
+
+
+def _sorted_indices(rows: Any, part: str) -> Tensor:
+    indices = torch.as_tensor(rows)
+    if indices.numel() == 0:
+        indices = indices.to(torch.int64)
+    if indices.ndim != 1 or indices.is_floating_point() or indices.dtype == torch.bool:
+        raise ValueError(f"{part} must be a list of row indices, not {indices.dtype}")
+    indices = indices.to(torch.int64).sort().values
+    if indices.numel() and int(indices[0]) < 0:
+        raise ValueError(f"{part} must hold row indices from 0 on, not {int(indices[0])}")
+    return indices
