@@ -18,3 +18,7 @@ class ModelFileError(DifformerError):
 
 class RunError(DifformerError):
     """A run folder cannot be used as asked: missing parts, another configuration."""
+
+
+class TrainingError(DifformerError):
+    """Training cannot go on: the loss or the validation metric is not a number."""

@@ -1,0 +1,61 @@
+"""The one training loop, its objectives, batches, stopping, checkpoints and run folders."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from difformer.train.batches import FullBatch, Source, hide_labels, predict
+    from difformer.train.callbacks import Callback, Progress, TensorBoard
+    from difformer.train.loop import Fit, fit, pick_device
+    from difformer.train.objective import Objective, objective_for
+    from difformer.train.run import FitResult, read_config, read_result
+    from difformer.train.seeding import seeded
+    from difformer.train.seeds import SeedsResult, fit_seeds
+    from difformer.train.settings import TrainSettings
+
+# Loaded when asked for: the command line needs the settings without torch.
+_HOMES = {
+    "batches": ("FullBatch", "Source", "hide_labels", "predict"),
+    "callbacks": ("Callback", "Progress", "TensorBoard"),
+    "loop": ("Fit", "fit", "pick_device"),
+    "objective": ("Objective", "objective_for"),
+    "run": ("FitResult", "read_config", "read_result"),
+    "seeding": ("seeded",),
+    "seeds": ("SeedsResult", "fit_seeds"),
+    "settings": ("TrainSettings",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Callback",
+    "Fit",
+    "FitResult",
+    "FullBatch",
+    "Objective",
+    "Progress",
+    "SeedsResult",
+    "Source",
+    "TensorBoard",
+    "TrainSettings",
+    "fit",
+    "fit_seeds",
+    "hide_labels",
+    "objective_for",
+    "pick_device",
+    "predict",
+    "read_config",
+    "read_result",
+    "seeded",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

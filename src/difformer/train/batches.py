@@ -1,0 +1,105 @@
+"""Where batches come from. A source hides every label that training must not see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from difformer.data.batch import Batch, Prediction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from difformer.data import Dataset, Split
+
+SourceT = TypeVar("SourceT", bound="Source")
+
+
+class Source(Protocol):
+    """What the loop needs of the data, whether it comes whole, in pieces or over time."""
+
+    @property
+    def y(self) -> Tensor:
+        """The labels of all rows, for metrics only."""
+        ...
+
+    def observed(self) -> Batch:
+        """What a model may look at before training: all rows, the training labels only."""
+        ...
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of one epoch, with the training labels only.
+
+        They depend on ``number`` alone (shuffle with a generator seeded by it), so that a run
+        that was cut off finds the same batches again.
+        """
+        ...
+
+    def evaluate(self, model: nn.Module) -> Tensor:
+        """The model's output for all rows, in the order of ``y``; the loop sets eval mode."""
+        ...
+
+    def to(self: SourceT, device: torch.device) -> SourceT:
+        """The same source with what it hands out on a device."""
+        ...
+
+
+def predict(model: nn.Module, batch: Batch) -> Prediction:
+    """Call a model on a batch; a bare tensor becomes a prediction without a penalty."""
+    result: Tensor | Prediction = model(batch.x, batch.graph, None, batch.segments)
+    return Prediction(result) if isinstance(result, Tensor) else result
+
+
+def hide_labels(y: Tensor, rows: Tensor) -> Tensor:
+    """A copy of y in which only ``rows`` keep their labels; the others are -1 or nan. O(n)."""
+    hidden = torch.full_like(y, float("nan") if y.is_floating_point() else -1)
+    hidden[rows] = y[rows]
+    return hidden
+
+
+class FullBatch:
+    """All rows in one batch, one step an epoch; nothing is copied but the labels.
+
+    Args:
+        dataset: features and labels.
+        split: its training rows are those the loss counts and whose labels the model may see.
+        graph: a prepared ``difformer.core.Graph`` over the rows, or None.
+        weight: (n,) weight of each row in the loss, or None for one each.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: Split,
+        graph: Any | None = None,
+        *,
+        weight: Tensor | None = None,
+    ) -> None:
+        n = dataset.x.shape[0]
+        if weight is not None and weight.shape != (n,):
+            raise ValueError(f"weight must be ({n},), one a row, got {tuple(weight.shape)}")
+        seen = hide_labels(dataset.y, split.train)
+        known = ~seen.isnan() if seen.is_floating_point() else seen >= 0
+        if not bool(known.any()):
+            raise ValueError(f"split {split.name!r} must have labelled training rows, it has none")
+        self.y = dataset.y
+        self._batch = Batch(dataset.x, seen, graph, split.train, weight=weight)
+
+    def observed(self) -> Batch:
+        return self._batch
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        yield self._batch
+
+    def evaluate(self, model: nn.Module) -> Tensor:
+        return predict(model, self._batch).output
+
+    def to(self, device: torch.device) -> FullBatch:
+        if device == self.y.device:
+            return self
+        moved = object.__new__(FullBatch)
+        moved.y, moved._batch = self.y.to(device), self._batch.to(device)
+        return moved
+

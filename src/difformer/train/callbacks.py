@@ -1,0 +1,108 @@
+"""What may look on while a model trains: progress for people, TensorBoard, anything else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from difformer.errors import DifformerError
+
+if TYPE_CHECKING:
+    from difformer.train.checkpoint import Row
+    from difformer.train.loop import Fit
+    from difformer.train.run import FitResult
+
+
+class Callback:
+    """Called by the loop; every method does nothing unless overridden.
+
+    A callback may add columns in `on_evaluate`, and may end the run by setting ``fit.stopped``
+    to a word that says why.
+    """
+
+    def on_start(self, fit: Fit) -> None:
+        """Before the first epoch; ``fit.epoch`` is above 0 when a run goes on."""
+
+    def on_evaluate(self, fit: Fit, row: Row) -> None:
+        """After each evaluation, before its row is stored; numbers may be added to the row."""
+
+    def on_epoch(self, fit: Fit) -> None:
+        """After each epoch."""
+
+    def on_end(self, fit: Fit, result: FitResult | None) -> None:
+        """At the end, always; ``result`` is None when an error ended the run."""
+
+
+class Progress(Callback):
+    """A progress bar with the current metrics, on stderr; silent where that is no terminal."""
+
+    def __init__(self, title: str = "training", *, quiet: bool = False) -> None:
+        self.title = title
+        self.quiet = quiet
+        self._bar: Any = None
+        self._task: Any = None
+
+    def on_start(self, fit: Fit) -> None:
+        if self.quiet or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[metrics]}"),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(
+            self.title, total=fit.settings.epochs, completed=fit.epoch, metrics=""
+        )
+
+    def on_epoch(self, fit: Fit) -> None:
+        if self._bar is not None:
+            text = describe(fit.history[-1], fit.objective.monitor.name) if fit.history else ""
+            self._bar.update(self._task, completed=fit.epoch, metrics=text)
+
+    def on_end(self, fit: Fit, result: FitResult | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+class TensorBoard(Callback):
+    """Writes each evaluated epoch's row for TensorBoard; needs the ``tensorboard`` package."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self._writer: Any = None
+
+    def on_start(self, fit: Fit) -> None:
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter
+        except ImportError as error:
+            raise DifformerError(
+                "TensorBoard is not installed: pip install tensorboard, or leave it off"
+            ) from error
+        # A run that goes on replaces what was logged after its checkpoint.
+        self._writer = SummaryWriter(str(self.folder), purge_step=fit.epoch + 1)
+
+    def on_evaluate(self, fit: Fit, row: Row) -> None:
+        for name, value in row.items():
+            if name != "epoch":
+                self._writer.add_scalar(name.replace("_", "/", 1), value, fit.epoch)
+
+    def on_end(self, fit: Fit, result: FitResult | None) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def describe(row: Row, metric: str) -> str:
+    """One row in a few words: loss, and the monitored metric in training and validation."""
+    parts = [("loss", "loss"), (f"train_{metric}", f"train {metric}"), (f"val_{metric}", "val")]
+    return "  ".join(f"{label} {row[name]:.4f}" for name, label in parts if name in row)

@@ -1,0 +1,221 @@
+"""All that a run needs to go on as if it had never stopped: one safetensors file, no pickle.
+
+Tensors (weights, optimiser moments, the best weights, generator states) are stored as tensors;
+the rest is one JSON text in the header. One file, so that one rename replaces all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from difformer.errors import RunError
+from difformer.train.files import write_atomic
+
+VERSION = 1
+Row = dict[str, float]
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run as it stands after an epoch. Global generators are part of it: see `RngState`.
+
+    Args:
+        epoch: the last finished one.
+        history: a row for each evaluated epoch; what stopping knows is replayed from it.
+        model: weights now.
+        best: the best epoch and its weights, or None before there is one.
+        optimizer: ``Optimizer.state_dict()``.
+        rng: the global generators.
+        seconds: time spent so far.
+    """
+
+    epoch: int
+    history: list[Row]
+    model: State
+    best: tuple[int, State] | None
+    optimizer: dict[str, Any]
+    rng: RngState
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RngState:
+    """The state of torch's, numpy's and Python's global generators."""
+
+    torch_cpu: Tensor
+    torch_cuda: tuple[Tensor, ...]
+    numpy: tuple[Tensor, int, int, float]
+    python: list[Any]
+
+    @classmethod
+    def now(cls) -> RngState:
+        _, keys, position, has_gauss, gauss = cast(
+            "tuple[str, Any, int, int, float]", np.random.get_state(legacy=True)
+        )
+        version, internal, gauss_next = random.getstate()
+        return cls(
+            torch.get_rng_state(),
+            tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else (),
+            (torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, gauss),
+            [version, list(internal), gauss_next],
+        )
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.torch_cpu)
+        if self.torch_cuda:
+            torch.cuda.set_rng_state_all(list(self.torch_cuda))
+        keys, position, has_gauss, gauss = self.numpy
+        np.random.set_state(
+            ("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, gauss)
+        )
+        version, internal, gauss_next = self.python
+        random.setstate((version, tuple(internal), gauss_next))
+
+
+def copy_state(model: nn.Module) -> State:
+    """A copy of a model's weights and buffers that later steps do not touch."""
+    return {name: _own(value) for name, value in _tensors(model.state_dict()).items()}
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint in one step; the cost is one copy of its tensors."""
+    tensors: State = {}
+    optimizer = _pack(checkpoint.optimizer, "optimizer", tensors)
+    _pack(checkpoint.model, "model", tensors)
+    best_epoch, best = checkpoint.best or (None, {})
+    _pack(best, "best", tensors)
+    rng = checkpoint.rng
+    tensors["rng.torch"], tensors["rng.numpy"] = rng.torch_cpu, rng.numpy[0]
+    tensors |= {f"rng.cuda.{i}": state for i, state in enumerate(rng.torch_cuda)}
+    rest = {
+        "version": VERSION,
+        "epoch": checkpoint.epoch,
+        "history": checkpoint.history,
+        "best_epoch": best_epoch,
+        "optimizer": optimizer,
+        "numpy": rng.numpy[1:],
+        "python": rng.python,
+        "seconds": checkpoint.seconds,
+    }
+    write_tensors(path, tensors, rest)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint back, or say in one line why it cannot be read."""
+    tensors, rest = read_tensors(path)
+    if rest.get("version") != VERSION:
+        raise RunError(f"{path} is of another version ({rest.get('version')}): delete it to start")
+    try:
+        cuda = sum(name.startswith("rng.cuda.") for name in tensors)
+        best_epoch = cast("int | None", rest["best_epoch"])
+        position, has_gauss, gauss = rest["numpy"]
+        return Checkpoint(
+            epoch=rest["epoch"],
+            history=rest["history"],
+            model=_part(tensors, "model"),
+            best=None if best_epoch is None else (best_epoch, _part(tensors, "best")),
+            optimizer=_unpack(rest["optimizer"], tensors),
+            rng=RngState(
+                tensors["rng.torch"],
+                tuple(tensors[f"rng.cuda.{i}"] for i in range(cuda)),
+                (tensors["rng.numpy"], position, has_gauss, gauss),
+                rest["python"],
+            ),
+            seconds=rest["seconds"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error!r}): delete it to start afresh") from error
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+    """Put weights into a model; another architecture is an error that names the file."""
+    try:
+        model.load_state_dict(dict(state))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise RunError(f"{path} holds the weights of another model: {reason}") from error
+
+
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any], path: Path) -> None:
+    """Put moments and options back into an optimiser of the same parameters."""
+    try:
+        optimizer.load_state_dict(state)
+    except ValueError as error:
+        raise RunError(f"{path} holds the optimiser of another model: {error}") from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
+    """Tensors and a JSON text in one safetensors file, equal bits for equal content."""
+    # One header entry only: safetensors writes several in an order that changes between runs.
+    text = json.dumps(rest, sort_keys=True)
+    owned = {name: _own(value).cpu() for name, value in tensors.items()}
+    write_atomic(path, save(owned, metadata={"json": text}))
+
+
+def read_tensors(path: Path) -> tuple[State, dict[str, Any]]:
+    """What `write_tensors` wrote, or any safetensors file (then without the JSON)."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            # Copied: torch aligns its own memory, and some kernels' bits depend on alignment.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+        return tensors, json.loads(metadata.get("json", "{}"))
+    except (SafetensorError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error}): delete it to start afresh") from error
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _own(value: Tensor) -> Tensor:
+    return value.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _tensors(state: Mapping[str, Any]) -> State:
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or value.layout != torch.strided:
+            raise ValueError(
+                f"a model's state must be dense tensors to be saved, {name!r} is not: "
+                "register a sparse buffer with persistent=False, make extra state a tensor"
+            )
+    return dict(state)
+
+
+def _pack(value: Any, name: str, tensors: State) -> Any:
+    """The value as JSON, its tensors moved to ``tensors`` under dotted names."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {"map": [[key, _pack(item, f"{name}.{key}", tensors)] for key, item in items]}
+    if isinstance(value, list | tuple):
+        return [_pack(v, f"{name}.{i}", tensors) for i, v in enumerate(cast("list[Any]", value))]
+    return value
+
+
+def _unpack(value: Any, tensors: State) -> Any:
+    if isinstance(value, dict):
+        if "tensor" in value:
+            return tensors[cast("str", value["tensor"])]
+        pairs = cast("list[tuple[Any, Any]]", value["map"])
+        return {key: _unpack(item, tensors) for key, item in pairs}
+    if isinstance(value, list):
+        return [_unpack(item, tensors) for item in cast("list[Any]", value)]
+    return value
+
+
+def _part(tensors: State, name: str) -> State:
+    return {key[len(name) + 1 :]: t for key, t in tensors.items() if key.startswith(f"{name}.")}

@@ -1,0 +1,349 @@
+"""The one training loop: full batches, mini-batches, snapshots, and methods with their own step.
+
+It never asks which method or which dataset it is running. A model is an ``nn.Module`` called as
+``model(x, graph, None, segments)``; these hooks are used where a model has them:
+
+    observe(batch)             once, before training: all rows, the training labels only
+    training_step(batch, objective, optimizer) -> float    in place of the loop's own step
+    parameter_groups() -> [{"params": ..., "lr": ...}]      options of their own for some weights
+    save(path)                 in place of writing the state as it is
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW, Optimizer
+
+from difformer.data.batch import Batch
+from difformer.errors import TrainingError
+from difformer.train.batches import Source, predict
+from difformer.train.callbacks import Callback
+from difformer.train.checkpoint import (
+    Checkpoint,
+    RngState,
+    Row,
+    State,
+    copy_state,
+    load_checkpoint,
+    load_optimizer,
+    load_weights,
+    save_checkpoint,
+)
+from difformer.train.objective import Objective
+from difformer.train.run import FitResult, Metrics, RunFolder
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
+from difformer.train.stopping import Stopping
+
+if TYPE_CHECKING:
+    from difformer.data import Split
+
+
+def fit(
+    model: nn.Module,
+    source: Source,
+    objective: Objective,
+    split: Split,
+    settings: TrainSettings,
+    *,
+    folder: Path | str | None = None,
+    config: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> FitResult:
+    """Train a model and leave it with the weights of its best validation epoch.
+
+    Validation picks the epoch; without validation rows the last one is kept. The test rows are
+    looked at once, at the end. A model without parameters is evaluated and not trained. Equal
+    settings give equal bits; the global generators are left as they were.
+
+    With a folder the run is kept there, and a run of the same configuration found there goes on
+    where its last checkpoint left it (a finished one is read back), with the bits of a run that
+    never stopped. Ctrl-C ends the run after its epoch, a second one at once: either way with the
+    best weights so far, `interrupted` set, and ready to go on.
+
+    Args:
+        source: the batches, see `Source`; it hides the labels of validation and test rows.
+        split: the rows that each metric counts.
+        config: more sections for config.toml (model, data) beside the settings.
+    """
+    if settings.patience is not None and split.val.numel() == 0:
+        raise ValueError("patience must be None for a split without validation rows")
+    if split.train.numel() == 0:
+        raise ValueError("split.train must hold at least one row, it is empty")
+    sections = {**(config or {}), "train": asdict(settings)}
+    run = None if folder is None else RunFolder(folder, sections, split)
+    device = pick_device(settings.device)
+    model.to(device)
+    source = source.to(device)
+    with _threads(settings.threads), seeded(settings.seed, stream="train"):
+        observe = getattr(model, "observe", None)
+        if observe is not None:
+            observe(source.observed())
+        done = None if run is None else run.finished()
+        if run is not None and done is not None:
+            run.load_model(model)
+            return done
+        state = Fit(model, source, objective, split, settings, run, tuple(callbacks))
+        with interruptible() as interrupt:
+            return state.complete(interrupt)
+
+
+@dataclass
+class Fit:
+    """A run in progress, as callbacks see it. ``epoch`` counts the finished ones."""
+
+    model: nn.Module
+    source: Source
+    objective: Objective
+    split: Split
+    settings: TrainSettings
+    run: RunFolder | None
+    callbacks: tuple[Callback, ...]
+    epoch: int = 0
+    stopped: str | None = None
+    loss: float = math.nan  # mean training loss of the last epoch
+    history: list[Row] = field(default_factory=list[Row])
+
+    def __post_init__(self) -> None:
+        self.optimizer = make_optimizer(self.model, self.settings)
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        self._lr = [float(group["lr"]) for group in groups]
+        self._stopping = Stopping(self.objective.monitor, self.settings.patience)
+        self._best: tuple[int, State] | None = None  # the epoch and its weights
+        self._seconds = 0.0
+        self._clock = time.monotonic()
+        if self.run is not None:
+            if self.run.checkpoint.exists():
+                self._restore(self.run.checkpoint)
+            self.run.start_metrics(self.history)
+        self._saved = time.monotonic()
+
+    def complete(self, interrupt: threading.Event) -> FitResult:
+        """Run what is left of the epochs, then evaluate the best weights and write the result."""
+        result: FitResult | None = None
+        try:
+            for callback in self.callbacks:
+                callback.on_start(self)
+            try:
+                self._train(interrupt)
+            except KeyboardInterrupt:
+                if self._best is None:  # nothing worth keeping yet
+                    raise
+                self.stopped = "interrupted"
+            result = self._result()
+        finally:
+            for callback in self.callbacks:
+                callback.on_end(self, result)
+        return result
+
+    def _train(self, interrupt: threading.Event) -> None:
+        if self.optimizer is None:
+            self._evaluate({"epoch": 0})
+            self.stopped = "evaluated"
+        while self.stopped is None and self.epoch < self.settings.epochs:
+            epoch = self.epoch + 1
+            self.loss = self._train_epoch(self.optimizer, epoch)
+            self.epoch = epoch
+            if epoch % self.settings.eval_every == 0 or epoch == self.settings.epochs:
+                self._evaluate({"epoch": epoch, "loss": self.loss})
+                if self._stopping.exhausted(epoch):
+                    self.stopped = "patience"
+            for callback in self.callbacks:
+                callback.on_epoch(self)
+            if self.stopped is None and epoch < self.settings.epochs:
+                self._checkpoint(interrupt.is_set())
+                if interrupt.is_set() and self._best is not None:
+                    self.stopped = "interrupted"
+        if self._best is None:  # a callback stopped the run before its first evaluation
+            self._evaluate({"epoch": self.epoch, "loss": self.loss})
+
+    def _train_epoch(self, optimizer: Optimizer | None, epoch: int) -> float:
+        """One step for each batch; the loss is the mean over the rows the batches count."""
+        assert optimizer is not None
+        warm = min(1.0, epoch / self.settings.warmup) if self.settings.warmup else 1.0
+        for group, lr in zip(optimizer.param_groups, self._lr, strict=True):
+            group["lr"] = lr * warm
+        own_step = getattr(self.model, "training_step", None)
+        self.model.train()
+        total, rows = 0.0, 0
+        for batch in self.source.epoch(epoch):
+            if own_step is not None:
+                loss = float(own_step(batch, self.objective, optimizer))
+                self._check(loss, epoch)
+            elif batch.rows.numel() == 0:  # a piece of the graph without a training row
+                continue
+            else:
+                loss = self._step(batch, optimizer, epoch)
+            total += loss * batch.rows.numel()
+            rows += batch.rows.numel()
+        if rows == 0:
+            raise ValueError(f"the source must give batches with training rows, epoch {epoch} none")
+        return total / rows
+
+    def _step(self, batch: Batch, optimizer: Optimizer, epoch: int) -> float:
+        optimizer.zero_grad(set_to_none=True)
+        prediction = predict(self.model, batch)
+        loss = self.objective.loss(prediction.output, batch)
+        if prediction.penalty is not None:
+            loss = loss + prediction.penalty
+        value = float(loss.detach())
+        self._check(value, epoch)  # before the step, so that no weight becomes nan
+        loss.backward()  # pyright: ignore[reportUnknownMemberType]
+        if self.settings.grad_clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.grad_clip)
+        optimizer.step()
+        return value
+
+    def _check(self, loss: float, epoch: int) -> None:
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss is {loss} in epoch {epoch}: try a lower lr than {self.settings.lr}, "
+                "some warmup epochs, or grad_clip=1"
+            )
+
+    def _evaluate(self, row: Row) -> None:
+        """Metrics of this epoch, never the test rows'; keeps the weights if they are the best."""
+        metrics = self._metrics(("train", "val"))
+        for part, values in metrics.items():
+            row |= {f"{part}_{name}": value for name, value in values.items()}
+        # Without validation rows the latest weights are the ones to keep.
+        if "val" not in metrics or self._stopping.update(self.epoch, metrics["val"]):
+            self._best = self.epoch, copy_state(self.model)
+        for callback in self.callbacks:
+            callback.on_evaluate(self, row)
+        self.history.append(row)
+        if self.run is not None:
+            self.run.add_metrics(row, first=len(self.history) == 1)
+
+    def _metrics(self, parts: Sequence[str]) -> dict[str, Metrics]:
+        self.model.eval()
+        y = self.source.y
+        with torch.no_grad():
+            output = self.source.evaluate(self.model)
+            rows: dict[str, Tensor] = {part: getattr(self.split, part) for part in parts}
+            return {
+                part: self.objective.metrics(output, y, index.to(y.device))
+                for part, index in rows.items()
+                if index.numel()
+            }
+
+    def _result(self) -> FitResult:
+        assert self._best is not None  # `_train` ends with an evaluation at the latest
+        best_epoch, best = self._best
+        self.model.load_state_dict(best)
+        result = FitResult(
+            metrics=self._metrics(("train", "val", "test")),
+            best_epoch=best_epoch,
+            epochs=self.epoch,
+            stopped=self.stopped or "epochs",
+            history=self.history,
+            seconds=self._elapsed(),
+            folder=None if self.run is None else self.run.path,
+        )
+        if self.run is not None:
+            self.run.finish(self.model, result)
+        return result
+
+    def _elapsed(self) -> float:
+        return self._seconds + time.monotonic() - self._clock
+
+    def _checkpoint(self, now: bool) -> None:
+        due = time.monotonic() - self._saved >= self.settings.checkpoint_every
+        if self.run is None or self.optimizer is None or not (now or due):
+            return
+        checkpoint = Checkpoint(
+            epoch=self.epoch,
+            history=self.history,
+            model=copy_state(self.model),
+            best=self._best,
+            optimizer=self.optimizer.state_dict(),
+            rng=RngState.now(),
+            seconds=self._elapsed(),
+        )
+        save_checkpoint(self.run.checkpoint, checkpoint)
+        self._saved = time.monotonic()
+
+    def _restore(self, path: Path) -> None:
+        checkpoint = load_checkpoint(path)
+        load_weights(self.model, checkpoint.model, path)
+        if self.optimizer is not None:
+            load_optimizer(self.optimizer, checkpoint.optimizer, path)
+        self.epoch, self.history = checkpoint.epoch, list(checkpoint.history)
+        self._seconds, self._best = checkpoint.seconds, checkpoint.best
+        for row in self.history:
+            metrics = {name[4:]: value for name, value in row.items() if name.startswith("val_")}
+            if metrics:
+                self._stopping.update(int(row["epoch"]), metrics)
+        checkpoint.rng.restore()
+
+
+def make_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer | None:
+    """Adam over the parameters that train, or None where there are none."""
+    own = getattr(model, "parameter_groups", None)
+    groups: list[dict[str, Any]] = own() if own else [{"params": list(model.parameters())}]
+    for group in groups:
+        group["params"] = [p for p in group["params"] if p.requires_grad]
+    if not any(group["params"] for group in groups):
+        return None
+    kind = Adam if settings.optimizer == "adam" else AdamW
+    return kind(groups, lr=settings.lr, weight_decay=settings.weight_decay)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device a setting names; one that is not there is an error."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device must be available, got {name!r} and torch sees no GPU: use cpu")
+    return torch.device(name)
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """The first Ctrl-C in the block sets the event, the next one interrupts as usual."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event  # Python delivers signals to the main thread only
+        return
+    before = signal.getsignal(signal.SIGINT)
+    outer = getattr(before, "event", None)
+    if before in (None, signal.SIG_IGN) or outer is not None:
+        yield outer or event  # ignored on purpose (nohup), or a block around this one listens
+        return
+
+    def request(signum: int, frame: Any) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if sys.stderr.isatty():
+            # Not print: it may be the very thing that was interrupted.
+            os.write(2, b"\nfinishing this epoch; Ctrl-C again to stop at once\n")
+
+    request.event = event
+    signal.signal(signal.SIGINT, request)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,209 @@
+"""What is minimised and what is reported, one class a task; shapes are never broadcast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from difformer.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """The validation metric that picks the epoch, and which way is better."""
+
+    name: str
+    direction: Literal["max", "min"]
+
+
+class Objective(Protocol):
+    """A loss to minimise and metrics to report.
+
+    ``loss`` counts ``batch.rows`` only and is what the gradient comes from. ``metrics`` counts
+    ``rows`` of all the rows there are, without weights, and always holds ``"loss"`` and the
+    metric that ``monitor`` names. Rows whose label is unknown (-1 or nan) count in neither.
+    """
+
+    @property
+    def monitor(self) -> Monitor: ...
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor: ...
+
+    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Softmax cross-entropy; reports accuracy and macro-F1. O(n c).
+
+    loss = Σ_i w_i CE(output_i, y_i) / Σ_i w_i,   w_i = class_weight[y_i] · batch.weight_i
+
+    Shapes: output (n, c) logits, y (n,) int64 in [0, c) or -1 for unknown.
+    """
+
+    class_weight: Tensor | None = None
+    monitor: Monitor = Monitor("accuracy", "max")
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        rows = batch.rows[batch.y[batch.rows] >= 0]
+        logits, y = _logits_and_classes(output, batch.y, rows)
+        weight = None if batch.weight is None else batch.weight[rows]
+        if self.class_weight is not None:
+            own = self.class_weight.to(output)[y]
+            weight = own if weight is None else weight * own
+        if weight is None:
+            return F.cross_entropy(logits, y)
+        return _weighted_mean(F.cross_entropy(logits, y, reduction="none"), weight)
+
+    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
+        logits, y = _logits_and_classes(output, y, rows[y[rows] >= 0])
+        guess, classes = logits.argmax(1), logits.shape[1]
+        return {
+            "loss": float(F.cross_entropy(logits, y)),
+            "accuracy": float((guess == y).double().mean()),
+            "macro_f1": macro_f1(y, guess, classes),
+        }
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy:
+    """Sigmoid cross-entropy of many yes-or-no labels; reports ROC-AUC. O(n t log n).
+
+    loss = mean over the known (i, k) of BCE(output_ik, y_ik), weighted by batch.weight_i
+
+    Shapes: output (n, t) logits, y (n, t) of 0, 1 and nan for unknown.
+    """
+
+    class_weight: Tensor | None = None  # (t,): how much more a positive counts, a label
+    monitor: Monitor = Monitor("roc_auc", "max")
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        scores, y = _same_shape(output, batch.y, batch.rows)
+        known = ~y.isnan()
+        positive = None if self.class_weight is None else self.class_weight.to(output)
+        each = F.binary_cross_entropy_with_logits(
+            scores, y.nan_to_num(0.0), reduction="none", pos_weight=positive
+        )
+        return _masked_mean(each, known, batch)
+
+    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
+        scores, y = _same_shape(output, y, rows)
+        known = ~y.isnan()
+        return {
+            "loss": float(F.binary_cross_entropy_with_logits(scores[known], y[known])),
+            "roc_auc": mean_roc_auc(y, scores),
+        }
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    """Mean squared error; reports it, the mean absolute error and R². O(n t).
+
+    loss = mean over the known (i, k) of (output_ik − y_ik)², weighted by batch.weight_i
+
+    Shapes: output and y (n, t), or both (n,); nan in y for unknown. (n, 1) against (n,) is an
+    error: broadcast to n × n, it would average over pairs of rows.
+    """
+
+    monitor: Monitor = Monitor("mse", "min")
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        output, y = _same_shape(output, batch.y, batch.rows)
+        known = ~y.isnan()
+        # A nan label is replaced before it meets the output: 0 · nan would spoil the gradient.
+        return _masked_mean((output - torch.where(known, y, output.detach())) ** 2, known, batch)
+
+    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
+        output, y = _same_shape(output, y, rows)
+        known = ~y.isnan()
+        error, y = (output[known] - y[known]).double(), y[known].double()
+        mse, spread = float(error.square().mean()), float((y - y.mean()).square().mean())
+        r2 = 1.0 - mse / spread if spread > 0 else float("nan")
+        return {"loss": mse, "mse": mse, "mae": float(error.abs().mean()), "r2": r2}
+
+
+def objective_for(task: str, *, class_weight: Tensor | None = None) -> Objective:
+    """The objective of a dataset's task; per-row weights travel in the batch."""
+    if task == "multiclass":
+        return CrossEntropy(class_weight)
+    if task == "multilabel":
+        return BinaryCrossEntropy(class_weight)
+    if task != "regression":
+        raise ValueError(f"task must be one of multiclass, multilabel, regression, got {task!r}")
+    if class_weight is not None:
+        raise ValueError("class_weight must be None for regression: it has no classes")
+    return SquaredError()
+
+
+def roc_auc(y: Tensor, score: Tensor) -> float:
+    """Area under the ROC curve in O(n log n); equal scores count half; nan with one class only.
+
+    AUC = (Σ ranks of the positives − P(P + 1)/2) / (P · N), ties sharing their mean rank.
+
+    Shapes: y (n,) of 0 and 1, score (n,).
+    """
+    score, order = score.sort()
+    _, group, count = torch.unique_consecutive(score, return_inverse=True, return_counts=True)
+    rank = count.cumsum(0).double() - (count - 1).double() / 2
+    positive = y[order] > 0.5
+    p = int(positive.sum())
+    n = positive.numel() - p
+    if p == 0 or n == 0:
+        return float("nan")
+    return (float(rank[group][positive].sum()) - p * (p + 1) / 2) / (p * n)
+
+
+def mean_roc_auc(y: Tensor, score: Tensor) -> float:
+    """Mean ROC-AUC over the labels that have both classes among their known rows.
+
+    Shapes: y (n, t) with nan for unknown, score (n, t).
+    """
+    each: list[float] = []
+    for k in range(y.shape[1]):
+        known = ~y[:, k].isnan()
+        area = roc_auc(y[known, k], score[known, k])
+        if area == area:
+            each.append(area)
+    return sum(each) / len(each) if each else float("nan")
+
+
+def macro_f1(y: Tensor, guess: Tensor, classes: int) -> float:
+    """F1 averaged over the classes seen in y or guess, as scikit-learn does it. O(n + c)."""
+    hit = torch.bincount(y[guess == y], minlength=classes).double()
+    seen = (torch.bincount(y, minlength=classes) + torch.bincount(guess, minlength=classes)) / 2
+    present = seen > 0
+    return float((hit[present] / seen[present]).mean())
+
+
+def _logits_and_classes(output: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    if output.ndim != 2 or y.ndim != 1 or output.shape[0] != y.shape[0]:
+        raise ValueError(
+            "output must be (n, classes) and y (n,) with the same n, "
+            f"got {tuple(output.shape)} and {tuple(y.shape)}"
+        )
+    return output[rows], y[rows]
+
+
+def _same_shape(output: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    if output.shape != y.shape:
+        raise ValueError(
+            "output and y must have the same shape (nothing is broadcast), "
+            f"got {tuple(output.shape)} and {tuple(y.shape)}"
+        )
+    return output[rows], y[rows].to(output.dtype)
+
+
+def _masked_mean(each: Tensor, known: Tensor, batch: Batch) -> Tensor:
+    weight = known.to(each.dtype)
+    if batch.weight is not None:
+        row = batch.weight[batch.rows].to(each.dtype)
+        weight = weight * row.reshape(-1, *[1] * (each.ndim - 1))
+    return _weighted_mean(each, weight)
+
+
+def _weighted_mean(each: Tensor, weight: Tensor) -> Tensor:
+    return (each * weight).sum() / weight.sum()

@@ -1,0 +1,265 @@
+"""A run is a folder. This is the one place that knows what its files are called.
+
+    config.toml          what was asked for; a resumed run must ask for the same
+    split.json           which rows trained, validated and tested
+    metrics.csv          a row an evaluated epoch; no clock times, so equal runs have equal bytes
+    checkpoint.safetensors   where to go on from; gone once the run has finished
+    model.safetensors    the weights of the best validation epoch
+    result.json          the final metrics, read once; `interrupted` says whether to go on
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import isfinite, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import tomli_w
+from torch import nn
+
+from difformer.errors import RunError
+from difformer.train.checkpoint import (
+    Row,
+    copy_state,
+    load_weights,
+    read_tensors,
+    write_tensors,
+)
+from difformer.train.files import cannot_write, write_atomic
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from difformer.data import Split
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """How a run ended.
+
+    Args:
+        metrics: "train", "val" and "test" metrics of the best epoch's weights; a part without
+            rows is left out. Test metrics are computed here and nowhere else.
+        best_epoch: the epoch whose weights were kept; 0 for a model without parameters.
+        epochs: how many were run.
+        stopped: "epochs", "patience", "interrupted", "evaluated" (nothing to train), or the
+            word a callback gave.
+        history: a row for each evaluated epoch, as in metrics.csv.
+        seconds: time spent training, all sittings together.
+        folder: where the run is kept, if it is.
+    """
+
+    metrics: dict[str, Metrics]
+    best_epoch: int
+    epochs: int
+    stopped: str
+    history: list[Row]
+    seconds: float
+    folder: Path | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """True when the run was cut short by hand and can go on."""
+        return self.stopped == "interrupted"
+
+    def to_json(self) -> dict[str, Any]:
+        """What result.json holds: everything but the history, which is metrics.csv."""
+        kept = [f.name for f in fields(self) if f.name not in ("metrics", "history", "folder")]
+        metrics = {
+            part: {name: value if isfinite(value) else None for name, value in values.items()}
+            for part, values in self.metrics.items()
+        }
+        return {
+            "metrics": metrics,
+            **{name: getattr(self, name) for name in kept},
+            "interrupted": self.interrupted,
+        }
+
+
+class RunFolder:
+    """The files of one run; opening it writes what was asked for, or checks that it agrees."""
+
+    def __init__(self, path: Path | str, config: Mapping[str, Any], split: Split) -> None:
+        self.path = Path(path)
+        self.checkpoint = self.path / "checkpoint.safetensors"
+        self.model = self.path / "model.safetensors"
+        self.metrics = self.path / "metrics.csv"
+        self.result = self.path / "result.json"
+        self._agree(config, split)
+
+    def _agree(self, config: Mapping[str, Any], split: Split) -> None:
+        started = (self.path / "config.toml").exists()
+        if not started and (self.checkpoint.exists() or self.result.exists()):
+            raise RunError(f"{self.path} has no config.toml: give another folder")
+        agree_config(self.path, config)
+        file, text = self.path / "split.json", split_text(split)
+        if not file.exists():
+            write_atomic(file, text.encode())
+        elif file.read_text(encoding="utf-8") != text:
+            raise RunError(f"{self.path} holds a run on another split: give another folder")
+
+    def finished(self) -> FitResult | None:
+        """The result of a run that came to its end, else None."""
+        result = read_result(self.path)
+        return None if result is None or result.interrupted else result
+
+    def load_model(self, model: nn.Module) -> None:
+        """Put the best epoch's weights into a model."""
+        load_weights(model, read_tensors(self.model)[0], self.model)
+
+    def start_metrics(self, history: Sequence[Row]) -> None:
+        """Make metrics.csv hold exactly these rows: those after the checkpoint are run again."""
+        write_atomic(self.metrics, csv_text(history).encode())
+
+    def add_metrics(self, row: Row, *, first: bool) -> None:
+        """Append one row, for people who watch; the end of the run writes the file anew."""
+        try:
+            with self.metrics.open("a", encoding="utf-8", newline="") as file:
+                file.write(csv_text([row], header=first))
+        except OSError as error:
+            raise cannot_write(self.metrics, error) from error
+
+    def finish(self, model: nn.Module, result: FitResult) -> None:
+        """Write the outcome; result.json comes last, so its presence means all of it is there."""
+        write_atomic(self.metrics, csv_text(result.history).encode())
+        save_model(model, self.model)
+        write_atomic(self.result, (json.dumps(result.to_json(), indent=2) + "\n").encode())
+        if not result.interrupted:
+            self.checkpoint.unlink(missing_ok=True)
+
+
+def agree_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write config.toml, or raise an error that names each setting in which it differs."""
+    file, wanted = folder / "config.toml", plain(config)
+    if not file.exists():
+        _make_folder(folder)
+        write_atomic(file, tomli_w.dumps(wanted).encode())
+        return
+    differing = differences(read_config(file), wanted)
+    if differing:
+        raise RunError(
+            f"{folder} holds a run of another configuration ({'; '.join(differing)}): "
+            "give the same one to go on with it, or another folder to start a new run"
+        )
+
+
+def save_model(model: nn.Module, path: Path) -> None:
+    """Write a model's weights: by its own ``save(path)`` where it has one, else its state.
+
+    Either way the tensors go by the names of ``state_dict()``.
+    """
+    save = getattr(model, "save", None)
+    if save is None:
+        write_tensors(path, copy_state(model), {})
+        return
+    part = path.with_name(f".new-{path.name}")
+    try:
+        save(part)
+        content = part.read_bytes()
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        part.unlink(missing_ok=True)
+    write_atomic(path, content)
+
+
+def read_result(path: Path) -> FitResult | None:
+    """The result in a run folder, or None where there is none yet."""
+    file = path / "result.json"
+    if not file.exists():
+        return None
+    try:
+        content = cast("dict[str, Any]", json.loads(file.read_text(encoding="utf-8")))
+        content.pop("interrupted")
+        content["metrics"] = {
+            part: {name: nan if value is None else value for name, value in values.items()}
+            for part, values in content["metrics"].items()
+        }
+        history = read_metrics(path / "metrics.csv")
+        return FitResult(**content, history=history, folder=path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{file} cannot be read ({error}): give another folder") from error
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """The rows of a metrics.csv; an empty cell is left out of its row."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            {key: int(cell) if key == "epoch" else float(cell) for key, cell in row.items() if cell}
+            for row in csv.DictReader(file)
+        ]
+
+
+def csv_text(history: Sequence[Row], *, header: bool = True) -> str:
+    """Rows as CSV, each number with all its digits; the first row names the columns."""
+    if not history:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(history[0]), lineterminator="\n", extrasaction="ignore")
+    if header:
+        writer.writeheader()
+    writer.writerows(history)
+    return text.getvalue()
+
+
+def split_text(split: Split) -> str:
+    """A split as the text of split.json."""
+    content = split.to_json()
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config.toml as nested dicts."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}") from error
+
+
+def plain(value: Any) -> Any:
+    """Nested settings as TOML can hold them: None is left out, a tuple is a list."""
+    if hasattr(value, "__dataclass_fields__"):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {str(key): plain(item) for key, item in items if item is not None}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in cast("list[Any]", value)]
+    if isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The settings in which two configurations differ, each as 'key: old there, new now'."""
+    found: list[str] = []
+    for key in sorted(old.keys() | new.keys()):
+        a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            nested = cast("Mapping[str, Any]", a), cast("Mapping[str, Any]", b)
+            found += differences(*nested, prefix=f"{name}.")
+        elif a != b:
+            found.append(f"{name}: {_shown(a)} there, {_shown(b)} now")
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else repr(value)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {path}: {error.strerror or error}") from error

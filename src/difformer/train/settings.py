@@ -1,0 +1,75 @@
+"""Every option of the training loop, its default and its help, in one place and without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+OPTIMIZERS = ("adam", "adamw")
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """How a model is trained. The command line takes its options, defaults and help from here."""
+
+    epochs: int = _option(500, "the most epochs to train for")
+    lr: float = _option(0.001, "learning rate")
+    weight_decay: float = _option(
+        0.0, "L2 weight decay, added to the gradient (adam) or decoupled from it (adamw)"
+    )
+    optimizer: str = _option("adam", "adam or adamw")
+    warmup: int = _option(0, "epochs over which the learning rate rises linearly to its value")
+    grad_clip: float | None = _option(None, "largest norm of the gradient; none: not clipped")
+    patience: int | None = _option(
+        None, "stop after this many epochs without a better validation; none: never"
+    )
+    eval_every: int = _option(1, "evaluate every so many epochs, and after the last one")
+    seed: int = _option(0, "seed of everything random in training; equal seeds give equal bits")
+    device: str = _option("auto", "cpu, cuda, cuda:1, ...; auto: cuda where there is one")
+    threads: int | None = _option(None, "CPU threads; none: as torch is set up (bits depend on it)")
+    checkpoint_every: float = _option(
+        10.0, "seconds between checkpoints in the run folder; 0: after every epoch"
+    )
+
+    def __post_init__(self) -> None:
+        _integer("epochs", self.epochs, 1)
+        _integer("warmup", self.warmup, 0)
+        _integer("eval_every", self.eval_every, 1)
+        _integer("seed", self.seed, 0)
+        if self.patience is not None:
+            _integer("patience", self.patience, 1)
+        if self.threads is not None:
+            _integer("threads", self.threads, 1)
+        _number("lr", self.lr, above=True)
+        _number("weight_decay", self.weight_decay)
+        _number("checkpoint_every", self.checkpoint_every)
+        if self.grad_clip is not None:
+            _number("grad_clip", self.grad_clip, above=True)
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(
+                f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}"
+            )
+        _device(self.device)
+
+
+def _integer(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def _number(name: str, value: Any, *, above: bool = False) -> None:
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not 0 <= value < float("inf") or (above and value == 0):
+        rule = "a finite number above 0" if above else "a finite number, 0 or more"
+        raise ValueError(f"{name} must be {rule}, got {value!r}")
+
+
+def _device(value: Any) -> None:
+    kind, _, index = value.partition(":") if isinstance(value, str) else ("", "", "")
+    known = kind in ("auto", "cpu", "cuda", "mps", "xpu") and (index.isdigit() or ":" not in value)
+    if not known or (kind == "auto" and index):
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:1, ..., got {value!r}")
