@@ -80,11 +80,13 @@ class FullBatch:
         n = dataset.x.shape[0]
         if weight is not None and weight.shape != (n,):
             raise ValueError(f"weight must be ({n},), one a row, got {tuple(weight.shape)}")
-        seen = hide_labels(dataset.y, split.train)
+        # A row of targets a row, also for one target: the objectives compare like with like.
+        y = dataset.y if dataset.task == "multiclass" else dataset.y.reshape(n, -1)
+        seen = hide_labels(y, split.check(n).train)
         known = ~seen.isnan() if seen.is_floating_point() else seen >= 0
         if not bool(known.any()):
             raise ValueError(f"split {split.name!r} must have labelled training rows, it has none")
-        self.y = dataset.y
+        self.y = y
         self._batch = Batch(dataset.x, seen, graph, split.train, weight=weight)
 
     def observed(self) -> Batch:
@@ -102,4 +104,3 @@ class FullBatch:
         moved = object.__new__(FullBatch)
         moved.y, moved._batch = self.y.to(device), self._batch.to(device)
         return moved
-

@@ -69,7 +69,7 @@ class RngState:
         return cls(
             torch.get_rng_state(),
             tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else (),
-            (torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, gauss),
+            (torch.tensor(keys.tolist()), position, has_gauss, gauss),
             [version, list(internal), gauss_next],
         )
 
@@ -78,9 +78,7 @@ class RngState:
         if self.torch_cuda:
             torch.cuda.set_rng_state_all(list(self.torch_cuda))
         keys, position, has_gauss, gauss = self.numpy
-        np.random.set_state(
-            ("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, gauss)
-        )
+        np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, gauss))
         version, internal, gauss_next = self.python
         random.setstate((version, tuple(internal), gauss_next))
 
@@ -168,10 +166,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], rest: Mapping[str, 
 def read_tensors(path: Path) -> tuple[State, dict[str, Any]]:
     """What `write_tensors` wrote, or any safetensors file (then without the JSON)."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with cast("Any", safe_open)(path, framework="pt") as file:
             # Copied: torch aligns its own memory, and some kernels' bits depend on alignment.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
+            tensors: State = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            metadata: dict[str, str] = file.metadata() or {}
         return tensors, json.loads(metadata.get("json", "{}"))
     except (SafetensorError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error}): delete it to start afresh") from error

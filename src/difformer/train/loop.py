@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -133,7 +133,7 @@ class Fit:
 
     def complete(self, interrupt: threading.Event) -> FitResult:
         """Run what is left of the epochs, then evaluate the best weights and write the result."""
-        result: FitResult | None = None
+        result = None
         try:
             for callback in self.callbacks:
                 callback.on_start(self)
@@ -144,10 +144,10 @@ class Fit:
                     raise
                 self.stopped = "interrupted"
             result = self._result()
+            return result
         finally:
             for callback in self.callbacks:
                 callback.on_end(self, result)
-        return result
 
     def _train(self, interrupt: threading.Event) -> None:
         if self.optimizer is None:
@@ -312,7 +312,7 @@ def pick_device(name: str) -> torch.device:
 
 
 @contextmanager
-def _threads(number: int | None) -> Iterator[None]:
+def _threads(number: int | None) -> Generator[None, None, None]:
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:
@@ -322,7 +322,7 @@ def _threads(number: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def interruptible() -> Iterator[threading.Event]:
+def interruptible() -> Generator[threading.Event, None, None]:
     """The first Ctrl-C in the block sets the event, the next one interrupts as usual."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -341,7 +341,7 @@ def interruptible() -> Iterator[threading.Event]:
             # Not print: it may be the very thing that was interrupted.
             os.write(2, b"\nfinishing this epoch; Ctrl-C again to stop at once\n")
 
-    request.event = event
+    request.event = event  # pyright: ignore[reportFunctionMemberAccess]
     signal.signal(signal.SIGINT, request)
     try:
         yield event

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from difformer.data.batch import Batch
 
@@ -56,14 +56,14 @@ class CrossEntropy:
             own = self.class_weight.to(output)[y]
             weight = own if weight is None else weight * own
         if weight is None:
-            return F.cross_entropy(logits, y)
-        return _weighted_mean(F.cross_entropy(logits, y, reduction="none"), weight)
+            return functional.cross_entropy(logits, y)
+        return _weighted_mean(functional.cross_entropy(logits, y, reduction="none"), weight)
 
     def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
         logits, y = _logits_and_classes(output, y, rows[y[rows] >= 0])
         guess, classes = logits.argmax(1), logits.shape[1]
         return {
-            "loss": float(F.cross_entropy(logits, y)),
+            "loss": float(functional.cross_entropy(logits, y)),
             "accuracy": float((guess == y).double().mean()),
             "macro_f1": macro_f1(y, guess, classes),
         }
@@ -85,7 +85,7 @@ class BinaryCrossEntropy:
         scores, y = _same_shape(output, batch.y, batch.rows)
         known = ~y.isnan()
         positive = None if self.class_weight is None else self.class_weight.to(output)
-        each = F.binary_cross_entropy_with_logits(
+        each = functional.binary_cross_entropy_with_logits(
             scores, y.nan_to_num(0.0), reduction="none", pos_weight=positive
         )
         return _masked_mean(each, known, batch)
@@ -94,7 +94,7 @@ class BinaryCrossEntropy:
         scores, y = _same_shape(output, y, rows)
         known = ~y.isnan()
         return {
-            "loss": float(F.binary_cross_entropy_with_logits(scores[known], y[known])),
+            "loss": float(functional.binary_cross_entropy_with_logits(scores[known], y[known])),
             "roc_auc": mean_roc_auc(y, scores),
         }
 
@@ -147,7 +147,12 @@ def roc_auc(y: Tensor, score: Tensor) -> float:
     Shapes: y (n,) of 0 and 1, score (n,).
     """
     score, order = score.sort()
-    _, group, count = torch.unique_consecutive(score, return_inverse=True, return_counts=True)
+    _, group, count = cast(
+        "tuple[Tensor, Tensor, Tensor]",
+        torch.unique_consecutive(  # pyright: ignore[reportUnknownMemberType]
+            score, return_inverse=True, return_counts=True
+        ),
+    )
     rank = count.cumsum(0).double() - (count - 1).double() / 2
     positive = y[order] > 0.5
     p = int(positive.sum())

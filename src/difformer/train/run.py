@@ -1,11 +1,11 @@
 """A run is a folder. This is the one place that knows what its files are called.
 
-    config.toml          what was asked for; a resumed run must ask for the same
-    split.json           which rows trained, validated and tested
-    metrics.csv          a row an evaluated epoch; no clock times, so equal runs have equal bytes
-    checkpoint.safetensors   where to go on from; gone once the run has finished
-    model.safetensors    the weights of the best validation epoch
-    result.json          the final metrics, read once; `interrupted` says whether to go on
+config.toml          what was asked for; a resumed run must ask for the same
+split.json           which rows trained, validated and tested
+metrics.csv          a row an evaluated epoch; no clock times, so equal runs have equal bytes
+checkpoint.safetensors   where to go on from; gone once the run has finished
+model.safetensors    the weights of the best validation epoch
+result.json          the final metrics, read once; `interrupted` says whether to go on
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from importlib import import_module
 from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -33,15 +34,11 @@ from difformer.train.checkpoint import (
 )
 from difformer.train.files import cannot_write, write_atomic
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 if TYPE_CHECKING:
     from difformer.data import Split
 
 Metrics = dict[str, float]
+_toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ class RunFolder:
         if not started and (self.checkpoint.exists() or self.result.exists()):
             raise RunError(f"{self.path} has no config.toml: give another folder")
         agree_config(self.path, config)
-        file, text = self.path / "split.json", split_text(split)
+        file, text = self.path / "split.json", split.to_json() + "\n"
         if not file.exists():
             write_atomic(file, text.encode())
         elif file.read_text(encoding="utf-8") != text:
@@ -213,16 +210,10 @@ def csv_text(history: Sequence[Row], *, header: bool = True) -> str:
     return text.getvalue()
 
 
-def split_text(split: Split) -> str:
-    """A split as the text of split.json."""
-    content = split.to_json()
-    return content if isinstance(content, str) else json.dumps(content)
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """A config.toml as nested dicts."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _toml.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
 

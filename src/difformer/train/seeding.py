@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,7 +13,7 @@ from difformer.train.checkpoint import RngState
 
 
 @contextmanager
-def seeded(seed: int, *, stream: str = "model") -> Iterator[None]:
+def seeded(seed: int, *, stream: str = "model") -> Generator[None, None, None]:
     """Seed torch's, numpy's and Python's global generators for a block, then restore them.
 
     Different streams of one seed are independent: weights are drawn in "model", training draws
@@ -21,7 +21,7 @@ def seeded(seed: int, *, stream: str = "model") -> Iterator[None]:
     """
     before = RngState.now()
     words = np.random.SeedSequence([seed, *stream.encode()]).generate_state(3)
-    torch.manual_seed(int(words[0]))
+    torch.manual_seed(int(words[0]))  # pyright: ignore[reportUnknownMemberType]
     np.random.seed(int(words[1]))
     random.seed(int(words[2]))
     try:
