@@ -1,0 +1,87 @@
+"""Contexts: what a layer must know of all keys and values to answer any query.
+
+A Context is additive: summarise(A) + summarise(B) == summarise(A and B together). Chunks of rows,
+machines, separate graphs and frozen predictors all rest on that one property.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["Context", "Mean", "Moments", "Pairs", "ScaledMoments"]
+
+C = TypeVar("C", bound="Context")
+
+
+@dataclass(frozen=True)
+class Context:
+    """Base of all contexts: a frozen bundle of tensors that can be added, moved and saved."""
+
+    def __add__(self: C, other: C) -> C:
+        """The context of both sets of rows together; by default every field is a sum over rows."""
+        if type(other) is not type(self):
+            raise TypeError(f"cannot add {type(other).__name__} to {type(self).__name__}")
+        return type(self)(**{n: a + b for (n, a), b in zip(self._items(), other.tensors().values())})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields by name, for saving and for sending in one message."""
+        return dict(self._items())
+
+    def map(self: C, function: Any) -> C:
+        """The context with `function` applied to each tensor."""
+        return type(self)(**{name: function(value) for name, value in self._items()})
+
+    def detach(self: C) -> C:
+        """The context cut from the autograd graph."""
+        return self.map(lambda t: t.detach().clone())
+
+    @property
+    def numel(self) -> int:
+        """How many numbers it holds."""
+        return sum(t.numel() for t in self.tensors().values())
+
+    def _items(self) -> list[tuple[str, Tensor]]:
+        return [(f.name, getattr(self, f.name)) for f in fields(self)]
+
+
+@dataclass(frozen=True)
+class Mean(Context):
+    """Σ v_j and the count: all that a constant diffusivity needs."""
+
+    value_sum: Tensor  # (..., h, 1, e)
+    count: Tensor  # ()
+
+
+@dataclass(frozen=True)
+class Moments(Context):
+    """Σ v_j, Σ k̃_j v_jᵀ, Σ k̃_j, count: d·e + e + d + 1 numbers a head, whatever the row count."""
+
+    value_sum: Tensor  # (..., h, 1, e)
+    key_value: Tensor  # (..., h, d, e)
+    key_sum: Tensor  # (..., h, d, 1)
+    count: Tensor  # ()
+
+
+@dataclass(frozen=True)
+class ScaledMoments(Moments):
+    """Moments of keys not yet scaled, with Σ‖k‖² and Σ‖q‖²: the whole-tensor norm stays additive."""
+
+    key_square: Tensor  # (..., 1, 1, 1)
+    query_square: Tensor  # (..., 1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Pairs(Context):
+    """The keys and values themselves, for a diffusivity that does not separate; adding joins rows."""
+
+    key: Tensor  # (..., h, m, d)
+    value: Tensor  # (..., h, m, e)
+
+    def __add__(self, other: Pairs) -> Pairs:
+        return Pairs(
+            torch.cat([self.key, other.key], dim=-2), torch.cat([self.value, other.value], dim=-2)
+        )

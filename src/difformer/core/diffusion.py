@@ -1,0 +1,194 @@
+"""The bare diffusion process: Euler steps of eq. 3 with the diffusivity of eq. 6, no parameters.
+
+    z_i ← (1 − τ) z_i + τ Σ_j Ŝ_ij z_j ,     Ŝ_ij = f(‖z_i − z_j‖²) / Σ_l f(‖z_i − z_l‖²)
+
+A graph and a source join the same average with their own mass, which is what makes every step a
+preconditioned gradient step on the energy of eq. 19, and Theorem 1's descent hold:
+
+    z_i ← (1 − τ) z_i + τ (Σ_j (ω_ij + c Ã_ij) z_j + μ z_i⁽⁰⁾) / (Σ_j ω_ij + c Σ_j Ã_ij + μ)
+
+`coupling="paper"` is eq. 11 as printed: the two averages apart, τ/2 each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from difformer.core.checks import check_count, check_finite, check_unit_interval
+from difformer.core.diffusivity import Diffusivity, Identity, Simple, make_diffusivity
+from difformer.core.energy import ROW_CHUNK, descent_step, energy, squared_distances
+from difformer.core.graph import Graph
+from difformer.core.tiled import tiles
+
+__all__ = ["DescentReport", "Diffusion", "relu_proximal"]
+
+Coupling = Literal["joint", "paper"]
+
+
+@dataclass(frozen=True)
+class DescentReport:
+    """Energies along a trajectory, E(Z⁽ᵏ⁺¹⁾, k) for k = 0, 1, …, and whether they fall."""
+
+    energies: Tensor  # (steps,) float64
+    rises: tuple[int, ...]  # the steps k ≥ 1 at which the energy rose
+    tau: float
+    guaranteed: float  # the step size that is sure to descend from the first state
+
+    @property
+    def holds(self) -> bool:
+        """Whether no step raised the energy."""
+        return not self.rises
+
+
+@dataclass(frozen=True)
+class Diffusion:
+    """The process for one diffusivity: `step`, `trajectory`, `energy`, `check_descent`.
+
+    Args:
+        kernel: a diffusivity or its name. MLP is `"identity"` without a graph.
+        tau: the step size, in (0, 1].
+        graph: optional; GCN is `"identity"` with a graph and coupling "paper" (Table 1).
+        graph_scale: c, the factor on Ã ("joint" only); by default the number of rows, which makes
+            both penalties count alike when every ω is near one.
+        source_weight: μ, the fidelity to the first state.
+        edges_only: restrict ω to the graph's edges, as GAT does (Table 1).
+        proximal: applied after each step (appendix C); `relu_proximal` is the ReLU.
+    """
+
+    kernel: str | Diffusivity = "simple"
+    tau: float = 0.5
+    graph: Graph | None = None
+    graph_scale: float | None = None
+    source_weight: float = 0.0
+    coupling: Coupling = "joint"
+    edges_only: bool = False
+    proximal: object = None
+
+    def __post_init__(self) -> None:
+        check_unit_interval("tau", self.tau, zero=False, one=True)
+        if self.coupling not in ("joint", "paper"):
+            raise ValueError(f"coupling must be 'joint' or 'paper', got {self.coupling!r}")
+        if self.source_weight < 0:
+            raise ValueError(f"source_weight must not be negative, got {self.source_weight!r}")
+        if self.edges_only and self.graph is None:
+            raise ValueError("graph must be given when edges_only is set")
+        object.__setattr__(self, "kernel", make_diffusivity(self.kernel))
+
+    @property
+    def diffusivity(self) -> Diffusivity:
+        """The diffusivity object."""
+        assert isinstance(self.kernel, Diffusivity)
+        return self.kernel
+
+    def masses(self, z: Tensor) -> Tensor:
+        """Everything row i's average divides by (n,): Σ_j ω_ij + c Σ_j Ã_ij + μ."""
+        return self._sums(z)[1].squeeze(-1)
+
+    def step(self, z: Tensor, source: Tensor | None = None) -> Tensor:
+        """One Euler step; z (n, d), source the first state where μ > 0."""
+        numerator, mass = self._sums(z)
+        if self.coupling == "paper" and self.graph is not None and not self.edges_only:
+            degree = self.graph.propagate(torch.ones_like(z[:, :1]))
+            flow = numerator / mass - z + self.graph.propagate(z) - degree * z
+            moved = z + self.tau / 2 * flow
+        else:
+            if self.source_weight and source is not None:
+                numerator = numerator + self.source_weight * source
+            moved = (1 - self.tau) * z + self.tau * numerator / mass
+        return self.proximal(moved) if callable(self.proximal) else moved
+
+    def trajectory(self, z: Tensor, steps: int) -> list[Tensor]:
+        """Z⁽⁰⁾ … Z⁽ˢᵗᵉᵖˢ⁾, each (n, d)."""
+        self._check(z)
+        check_count("steps", steps, at_least=0)
+        states = [z]
+        for _ in range(steps):
+            states.append(self.step(states[-1], z))
+        return states
+
+    def energy(
+        self, z: Tensor, previous: Tensor, weight: float, source: Tensor | None = None
+    ) -> Tensor:
+        """The energy this process descends, with λ = `weight`; a float64 scalar."""
+        return energy(
+            z, previous, self.diffusivity, weight=weight, graph=self.graph,
+            graph_scale=self._scale(z), source=source, source_weight=self.source_weight,
+        )
+
+    def safe_tau(self, z: Tensor, weight: float) -> float:
+        """A step size for which Theorem 1's descent from `z` is guaranteed with λ = `weight`."""
+        return descent_step(self.masses(z), weight, with_graph=self.graph is not None)
+
+    def check_descent(self, z: Tensor, steps: int, weight: float) -> DescentReport:
+        """Run `steps` steps from `z` and compare E(Z⁽ᵏ⁺¹⁾, k) ≤ E(Z⁽ᵏ⁾, k − 1) at each."""
+        states = self.trajectory(z, steps)
+        energies = torch.stack(
+            [self.energy(b, a, weight, states[0]) for a, b in zip(states, states[1:])]
+        )
+        slack = 1e-9 * energies.abs().max()
+        rises = tuple(k for k in range(1, steps) if energies[k] > energies[k - 1] + slack)
+        return DescentReport(energies, rises, self.tau, self.safe_tau(z, weight))
+
+    def _scale(self, z: Tensor) -> float:
+        return float(z.shape[0]) if self.graph_scale is None else self.graph_scale
+
+    def _sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        if self.edges_only:
+            return self._edge_sums(z)
+        numerator, mass = _pair_sums(z, self.diffusivity)
+        if self.coupling == "joint" and self.graph is not None:
+            scale = self._scale(z)
+            numerator = numerator + scale * self.graph.propagate(z)
+            mass = mass + scale * self.graph.propagate(torch.ones_like(z[:, :1]))
+        return numerator, mass + self.source_weight
+
+    def _edge_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.graph is not None
+        source, target = self.graph.edge_index[0], self.graph.edge_index[1]
+        omega = self.diffusivity.f((z[target] - z[source]).square().sum(-1, keepdim=True))
+        numerator = torch.zeros_like(z).index_add(0, target, omega * z[source])
+        mass = torch.zeros_like(z[:, :1]).index_add(0, target, omega)
+        # A row without edges keeps its state.
+        alone = mass == 0
+        return torch.where(alone, z, numerator), torch.where(alone, 1.0, mass)
+
+    def _check(self, z: Tensor) -> None:
+        if z.dim() != 2 or 0 in z.shape:
+            raise ValueError(f"z must have shape (n, d) with n, d at least 1, got {tuple(z.shape)}")
+        check_finite("z", z)
+        # A ball of radius r holds no two points further apart than 2 r.
+        radius2 = float(z.square().sum(-1).max())
+        if 4 * radius2 > self.diffusivity.reach * (1 + 1e-6):
+            raise ValueError(
+                f"z must lie in the ball of radius {self.diffusivity.reach ** 0.5 / 2:g} for the "
+                f"{self.diffusivity.name} diffusivity (f is negative beyond), got a row of length "
+                f"{radius2 ** 0.5:g}: scale the rows first"
+            )
+
+
+def relu_proximal(z: Tensor) -> Tensor:
+    """The proximal step of appendix C for the feasible region z ≥ 0: a ReLU."""
+    return z.clamp_min(0)
+
+
+def _pair_sums(z: Tensor, diffusivity: Diffusivity) -> tuple[Tensor, Tensor]:
+    """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1) with ω_ij = f(‖z_i − z_j‖²)."""
+    if isinstance(diffusivity, Identity):
+        return z, torch.ones_like(z[:, :1])
+    if isinstance(diffusivity, Simple):
+        # ω_ij = (f(0) − ‖z_i‖²/2) − ‖z_j‖²/2 + z_i·z_j separates: O(n d²).
+        square = z.square().sum(-1, keepdim=True)
+        own = diffusivity.f(square)
+        numerator = own * z.sum(0) - (square * z).sum(0) / 2 + z @ (z.T @ z)
+        mass = own * z.shape[0] - square.sum() / 2 + z @ z.sum(0, keepdim=True).T
+        return numerator, mass
+    numerator, mass = torch.empty_like(z), torch.empty_like(z[:, :1])
+    for rows in tiles(z.shape[0], max(1, ROW_CHUNK // z.shape[0])):
+        omega = diffusivity.f(squared_distances(z[rows], z))
+        numerator[rows] = omega @ z
+        mass[rows] = omega.sum(-1, keepdim=True)
+    return numerator, mass

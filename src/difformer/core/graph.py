@@ -1,0 +1,163 @@
+"""Graph: an edge list cleaned and normalised once, and its product with a dense matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from difformer.core.sparse import SparseMatrix
+
+__all__ = ["Graph"]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph over n rows with its normalised adjacency Ã = D^-1/2 A D^-1/2 prepared.
+
+    An edge (j, i) of `edge_index` carries row j's value to row i, as in PyTorch Geometric, so
+    A[i, j] is its weight. For a directed graph the left D counts what enters a row and the right D
+    what leaves one, so that no edge is lost; for an undirected one they are the same. A row
+    without edges receives zero.
+    """
+
+    edge_index: Tensor  # (2, e) int64, sorted by target, each pair once
+    edge_weight: Tensor | None  # (e,) or None where every edge weighs one
+    num_nodes: int
+    adjacency: SparseMatrix  # Ã, (n, n)
+
+    @classmethod
+    def from_edges(
+        cls,
+        edge_index: Tensor,
+        num_nodes: int,
+        edge_weight: Tensor | None = None,
+        *,
+        undirected: bool = False,
+        self_loops: bool | None = None,
+    ) -> Graph:
+        """Clean, normalise and compress an edge list, in O(e log e).
+
+        Args:
+            edge_index: (2, e) integers, source above target. Zero edges are allowed.
+            num_nodes: n; ids run from 0 to n − 1.
+            edge_weight: (e,) non-negative and finite. Without weights a repeated edge counts once;
+                with them its weights are added.
+            undirected: also carry each edge backwards: A ← max(A, Aᵀ).
+            self_loops: True gives every row exactly one loop of weight one, False removes all
+                loops, None leaves them as they are.
+        """
+        edge_index, edge_weight = _checked(edge_index, num_nodes, edge_weight)
+        source, target = edge_index[0], edge_index[1]
+        if self_loops is not None:
+            keep = source != target
+            source, target = source[keep], target[keep]
+            edge_weight = edge_weight[keep] if edge_weight is not None else None
+        source, target, edge_weight = _merge(source, target, edge_weight, num_nodes, "sum")
+        if undirected:
+            both = torch.cat([source, target]), torch.cat([target, source])
+            twice = edge_weight.repeat(2) if edge_weight is not None else None
+            source, target, edge_weight = _merge(*both, twice, num_nodes, "amax")
+        if self_loops:
+            loops = torch.arange(num_nodes, device=source.device)
+            source, target = torch.cat([source, loops]), torch.cat([target, loops])
+            if edge_weight is not None:
+                edge_weight = torch.cat([edge_weight, edge_weight.new_ones(num_nodes)])
+            source, target, edge_weight = _merge(source, target, edge_weight, num_nodes, "sum")
+        return cls._normalised(source, target, edge_weight, num_nodes)
+
+    @classmethod
+    def _normalised(
+        cls, source: Tensor, target: Tensor, weight: Tensor | None, num_nodes: int
+    ) -> Graph:
+        ones = torch.ones(source.numel(), device=source.device) if weight is None else weight
+        into = ones.new_zeros(num_nodes).index_add_(0, target, ones)
+        out_of = ones.new_zeros(num_nodes).index_add_(0, source, ones)
+        scale = _inverse_sqrt(into)[target] * _inverse_sqrt(out_of)[source]
+        symmetric = _is_symmetric(source, target, weight, num_nodes)
+        matrix = SparseMatrix.from_coo(
+            target, source, ones * scale, (num_nodes, num_nodes), symmetric=symmetric
+        )
+        return cls(torch.stack([source, target]), weight, num_nodes, matrix)
+
+    @property
+    def num_edges(self) -> int:
+        """How many directed edges are kept; an undirected edge counts twice, a loop once."""
+        return int(self.edge_index.shape[1])
+
+    def propagate(self, value: Tensor) -> Tensor:
+        """Ã V for V of shape (n, ...): O(e · width) time, one output tensor."""
+        if value.shape[0] != self.num_nodes:
+            raise ValueError(
+                f"value must have the graph's {self.num_nodes} rows, got {value.shape[0]}"
+            )
+        flat = value.reshape(self.num_nodes, -1)
+        return self.adjacency.matmul(flat).view(value.shape)
+
+    def to(self, like: Tensor) -> Graph:
+        """The graph with the dtype and device of `like`; itself when they agree."""
+        adjacency = self.adjacency.to(like)
+        if adjacency is self.adjacency:
+            return self
+        weight = self.edge_weight.to(like) if self.edge_weight is not None else None
+        return Graph(self.edge_index.to(like.device), weight, self.num_nodes, adjacency)
+
+    def dense(self) -> Tensor:
+        """Ã as a dense (n, n) matrix: the reference for tests and tiny graphs."""
+        return self.adjacency.csr.to_dense()
+
+
+def _checked(
+    edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise ValueError(f"edge_index must have shape (2, e), got {tuple(edge_index.shape)}")
+    if edge_index.is_floating_point() or edge_index.dtype == torch.bool:
+        raise ValueError(f"edge_index must hold integers, got {edge_index.dtype}")
+    if num_nodes < 1:
+        raise ValueError(f"num_nodes must be at least 1, got {num_nodes}")
+    if edge_index.numel():
+        low, high = int(edge_index.min()), int(edge_index.max())
+        if low < 0 or high >= num_nodes:
+            raise ValueError(
+                f"edge_index must name rows 0 to {num_nodes - 1}, got {low if low < 0 else high}"
+            )
+    if edge_weight is not None:
+        if edge_weight.requires_grad:
+            raise ValueError("edge_weight must not require a gradient: a Graph is a constant")
+        if edge_weight.shape != (edge_index.shape[1],):
+            raise ValueError(
+                f"edge_weight must have shape ({edge_index.shape[1]},), "
+                f"got {tuple(edge_weight.shape)}"
+            )
+        if not edge_weight.is_floating_point():
+            edge_weight = edge_weight.to(torch.get_default_dtype())
+        if not bool(torch.isfinite(edge_weight).all()) or bool((edge_weight < 0).any()):
+            raise ValueError("edge_weight must be finite and not negative")
+    return edge_index.long(), edge_weight
+
+
+def _merge(
+    source: Tensor, target: Tensor, weight: Tensor | None, num_nodes: int, reduce: str
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Each (source, target) once, sorted by target; repeated weights are reduced."""
+    key = target * num_nodes + source
+    if weight is None:
+        key = torch.unique(key)
+    else:
+        key, where = torch.unique(key, return_inverse=True)
+        merged = weight.new_zeros(key.numel())
+        weight = merged.scatter_reduce_(0, where, weight, reduce, include_self=False)
+    return key % num_nodes, torch.div(key, num_nodes, rounding_mode="floor"), weight
+
+
+def _is_symmetric(source: Tensor, target: Tensor, weight: Tensor | None, num_nodes: int) -> bool:
+    order = torch.argsort(source * num_nodes + target)
+    if not torch.equal(source[order], target) or not torch.equal(target[order], source):
+        return False
+    return weight is None or torch.equal(weight[order], weight)
+
+
+def _inverse_sqrt(degree: Tensor) -> Tensor:
+    return torch.where(degree > 0, degree.clamp_min(torch.finfo(degree.dtype).tiny).rsqrt(), 0.0)

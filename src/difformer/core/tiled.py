@@ -1,0 +1,159 @@
+"""Exact all-pair averages in tiles, for diffusivities that do not separate: O(n + m) memory.
+
+    out_i = Σ_j ω_ij v_j / Σ_j ω_ij
+
+Nothing of size n × m is ever stored. The backward pass recomputes each tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+__all__ = ["average_by_rows", "sigmoid_average", "tiles"]
+
+# A tile of scores and one of its gradient stay in a core's second-level cache (2 × 256 kB).
+ROW_TILE = 128
+COLUMN_TILE = 512
+# Up to this many scores a matrix, plain batched products beat a loop over tiles.
+DENSE_SCORES = ROW_TILE * COLUMN_TILE
+# Rows of a user's own diffusivity are taken so many scores at a time.
+CHUNK_SCORES = 2**22
+
+
+def tiles(length: int, size: int) -> Iterator[slice]:
+    """Slices of at most `size` that cover range(length)."""
+    for start in range(0, length, size):
+        yield slice(start, min(start + size, length))
+
+
+def average_by_rows(
+    weights: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    """weights(q, k) @ v with the n × m weights made and dropped a few rows at a time.
+
+    q (..., n, d), k (..., m, d), v (..., m, e) -> (..., n, e).
+    """
+
+    def part(rows: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return weights(rows, k) @ v
+
+    batch = q.shape[:-2].numel()
+    size = max(1, CHUNK_SCORES // max(1, batch * k.shape[-2]))
+    if q.shape[-2] <= size:
+        return part(q, k, v)
+    parts = [
+        checkpoint(part, q[..., rows, :], k, v, use_reentrant=False)
+        for rows in tiles(q.shape[-2], size)
+    ]
+    return torch.cat(parts, dim=-2)
+
+
+def sigmoid_average(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Σ_j σ(q_i·k_j) v_j / Σ_j σ(q_i·k_j), exact, in O(n m d) time and O(n + m) memory.
+
+    q (..., n, d), k (..., m, d), v (..., m, e) -> (..., n, e).
+    """
+    dense = q.shape[-2] * k.shape[-2] <= DENSE_SCORES or torch.compiler.is_compiling()
+    if dense:
+        omega = torch.sigmoid(q @ k.mT)
+        return (omega @ v) / omega.sum(-1, keepdim=True)
+    if q.is_cuda:
+        return _sigmoid_flex(q, k, v)
+    if q.dtype in (torch.bfloat16, torch.float16):
+        return _SigmoidAverage.apply(q.float(), k.float(), v.float()).to(q.dtype)
+    return _SigmoidAverage.apply(q, k, v)
+
+
+class _SigmoidAverage(torch.autograd.Function):
+    """The tiled forward, and the backward that recomputes tiles.
+
+    With g_i = ∂out_i / mass_i and c_i = g_i · out_i:
+        ∂v_j = Σ_i ω_ij g_i,   ∂s_ij = (g_i · v_j − c_i) ω_ij (1 − ω_ij),
+        ∂q_i = Σ_j ∂s_ij k_j,  ∂k_j = Σ_i ∂s_ij q_i.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        flat = [t.expand(*lead, *t.shape[-2:]).flatten(0, -3).contiguous() for t in (q, k, v)]
+        out, mass = _forward(*flat)
+        ctx.save_for_backward(*flat, out, mass)
+        ctx.shapes = (q.shape, k.shape, v.shape)
+        return out.view(*lead, *out.shape[-2:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, out, mass = ctx.saved_tensors
+        grad = grads[0].reshape(out.shape)
+        scaled = grad / mass
+        # [g_i, −c_i]·[v_j, 1] is g_i·v_j − c_i: the correction rides along in the same product.
+        left = torch.cat([scaled, -(scaled * out).sum(-1, keepdim=True)], dim=-1)
+        right = torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
+        dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
+        for b in range(q.shape[0]):
+            _backward(q[b], k[b], left[b], right[b], dq[b], dk[b], dv[b])
+        lead = grads[0].shape[:-2]
+        full = [t.view(*lead, *t.shape[-2:]) for t in (dq, dk, dv)]
+        dq, dk, dv = (t.sum_to_size(s) for t, s in zip(full, ctx.shapes))
+        return dq, dk, dv
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    (batch, n, _), m = q.shape, k.shape[1]
+    out = q.new_zeros(batch, n, v.shape[-1])
+    mass = q.new_zeros(batch, n, 1)
+    buffer = q.new_empty(min(n, ROW_TILE) * min(m, COLUMN_TILE))
+    for b in range(batch):
+        for rows in tiles(n, ROW_TILE):
+            q_tile, out_tile, mass_tile = q[b, rows], out[b, rows], mass[b, rows]
+            for columns in tiles(m, COLUMN_TILE):
+                omega = _omega(q_tile, k[b, columns], buffer)
+                out_tile.addmm_(omega, v[b, columns])
+                mass_tile.add_(omega.sum(-1, keepdim=True))
+    return out.div_(mass), mass
+
+
+def _backward(
+    q: Tensor, k: Tensor, left: Tensor, right: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
+) -> None:
+    n, m = q.shape[0], k.shape[0]
+    size = min(n, ROW_TILE) * min(m, COLUMN_TILE)
+    buffer, other = q.new_empty(size), q.new_empty(size)
+    for rows in tiles(n, ROW_TILE):
+        q_tile, left_tile, dq_tile = q[rows], left[rows], dq[rows]
+        scaled = left_tile[:, :-1]
+        for columns in tiles(m, COLUMN_TILE):
+            k_tile = k[columns]
+            omega = _omega(q_tile, k_tile, buffer)
+            dv[columns].addmm_(omega.mT, scaled)
+            slope = other[: omega.numel()].view(omega.shape)
+            torch.mm(left_tile, right[columns].mT, out=slope)
+            torch.ops.aten.sigmoid_backward.grad_input(slope, omega, grad_input=slope)
+            dq_tile.addmm_(slope, k_tile)
+            dk[columns].addmm_(slope.mT, q_tile)
+
+
+def _omega(q: Tensor, k: Tensor, buffer: Tensor) -> Tensor:
+    scores = buffer[: q.shape[0] * k.shape[0]].view(q.shape[0], k.shape[0])
+    torch.mm(q, k.mT, out=scores)
+    return scores.sigmoid_()
+
+
+def _sigmoid_flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same average as one fused attention: σ(s)/Σσ(s) = softmax(log σ(s))."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def log_sigmoid(score: Tensor, *_: Tensor) -> Tensor:
+        return torch.nn.functional.logsigmoid(score)
+
+    lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    q4, k4, v4 = (t.expand(*lead, *t.shape[-2:]).flatten(0, -3).unsqueeze(0) for t in (q, k, v))
+    attend = torch.compile(flex_attention) if q.is_cuda else flex_attention
+    out = attend(q4, k4, v4, score_mod=log_sigmoid, scale=1.0)
+    assert isinstance(out, Tensor)
+    return out.view(*lead, *out.shape[-2:])

@@ -1,0 +1,273 @@
+"""FrozenDIFFormer: predictions for new rows that depend on nothing but the row itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from difformer.core import context as contexts
+from difformer.core.context import Context
+from difformer.core.diffusivity import Diffusivity
+from difformer.core.graph import Graph
+from difformer.core.tiled import tiles
+from difformer.errors import ModelFileError
+from difformer.nn import files
+from difformer.nn.layer import DiffusionLayer
+from difformer.nn.model import DIFFormer
+
+__all__ = ["FrozenDIFFormer"]
+
+# Rows are taken so many at a time, the last block filled up with zeros: every product then has the
+# same shape, and a row's answer the same bits, whichever rows come with it.
+BLOCK = 64
+
+
+@dataclass(frozen=True)
+class FrozenLayer:
+    """What one layer keeps of the rows it was frozen on."""
+
+    context: Context | None  # None where the diffusivity is local
+    center: Tensor | None  # (1, d): the mean over rows that `center` subtracts
+    value: Tensor | None  # (n, d): the rows' values, for edges from them; only with a graph
+
+
+class FrozenDIFFormer(nn.Module):
+    """A DIFFormer with the contexts of one dataset kept: a row costs O(K d²) and needs no data.
+
+    Frozen are, for each layer: the Context (for -s d² + 2 d + 1 numbers a head; for -a the keys and
+    values), the mean over rows where the model centres, and, only when frozen with a graph, every
+    known row's value and degree, so that a new row may bring edges from known rows. A new row is
+    moved by the known rows; they are not moved by it. That is the one difference from running
+    everything again.
+    """
+
+    def __init__(
+        self, model: DIFFormer, layers: list[FrozenLayer], degree: Tensor | None, loops: bool
+    ) -> None:
+        super().__init__()
+        self.model = model.eval().requires_grad_(False)
+        self._frozen = layers
+        self._degree = degree  # (n,) what leaves each known row
+        self._loops = loops  # whether every known row has a self-loop, so that a new one has too
+
+    @classmethod
+    def from_model(
+        cls, model: DIFFormer, x: Tensor, edge_index: Tensor | Graph | None = None,
+        edge_weight: Tensor | None = None,
+    ) -> FrozenDIFFormer:
+        """Run the rows once and keep what a new row needs; the model itself is copied."""
+        copy = DIFFormer(
+            model.in_channels, model.hidden_channels, model.out_channels,
+            **{n: getattr(model.config, n) for n in type(model.config).names()},
+        ).to(next(model.parameters()))
+        copy.load_state_dict(model.state_dict())
+        copy.eval()
+        with torch.no_grad():
+            states = copy.states(x, edge_index, edge_weight)
+            graph = copy._prepared_graph(edge_index, edge_weight, states[0])
+            frozen = [
+                _freeze_layer(layer, z, states[0], graph)
+                for layer, z in zip(copy.layers, states)
+            ]
+        return cls(copy, frozen, *_degrees(graph, states[0]))
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor | None = None, edge_weight: Tensor | None = None
+    ) -> Tensor:
+        """Outputs (m, out_channels) for new rows x (m, in_channels), dense or sparse.
+
+        `edge_index` (2, e) may carry known rows (first line) to new rows (second line).
+        """
+        return self.model.output(self.encode(x, edge_index, edge_weight)) if (
+            torch.compiler.is_compiling()
+        ) else self._by_blocks(x, edge_index, edge_weight, output=True)
+
+    def encode(
+        self, x: Tensor, edge_index: Tensor | None = None, edge_weight: Tensor | None = None
+    ) -> Tensor:
+        """The last states (m, hidden_channels) of new rows."""
+        if torch.compiler.is_compiling():
+            return self._encode(x, None)
+        return self._by_blocks(x, edge_index, edge_weight, output=False)
+
+    @property
+    def numel(self) -> int:
+        """How many numbers are kept beside the model's own."""
+        total = 0 if self._degree is None else self._degree.numel()
+        for layer in self._frozen:
+            total += sum(t.numel() for t in _layer_tensors(layer).values())
+        return total
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file: the weights, and what is frozen."""
+        tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()}
+        kinds: list[str | None] = []
+        for index, layer in enumerate(self._frozen):
+            kinds.append(None if layer.context is None else type(layer.context).__name__)
+            tensors |= {f"layer.{index}.{n}": t for n, t in _layer_tensors(layer).items()}
+        if self._degree is not None:
+            tensors["degree"] = self._degree
+        description = files.describe_model(self.model)
+        files.write(Path(path), "frozen", tensors, {
+            **description, "contexts": kinds, "loops": self._loops,
+        })
+
+    @classmethod
+    def load(cls, path: str | Path, *, kernel: Diffusivity | None = None) -> FrozenDIFFormer:
+        """Read what `save` wrote."""
+        path = Path(path)
+        tensors, description = files.read(path, "frozen")
+        model = files.build_model(DIFFormer, path, description, kernel)
+        own = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+        files.fill(path, model, own)
+        try:
+            layers = [
+                _layer_from(kind, index, tensors)
+                for index, kind in enumerate(description["contexts"])
+            ]
+            if len(layers) != len(model.layers):
+                raise ValueError(f"{len(layers)} contexts for {len(model.layers)} layers")
+            return cls(model, layers, tensors.get("degree"), bool(description["loops"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ModelFileError(f"{path}: what is frozen in it is not whole ({error})") from error
+
+    def _by_blocks(
+        self, x: Tensor, edge_index: Tensor | None, edge_weight: Tensor | None, output: bool
+    ) -> Tensor:
+        features = self.model._check_features(x)
+        if not isinstance(features, Tensor):
+            features = x.to_dense()
+        incoming = self._incoming(edge_index, edge_weight, x.shape[0])
+        parts: list[Tensor] = []
+        with torch.no_grad():
+            for rows in tiles(x.shape[0], BLOCK):
+                block = features[rows]
+                size = block.shape[0]
+                block = F.pad(block, (0, 0, 0, BLOCK - size))
+                z = self._encode(block, None if incoming is None else (incoming, rows))
+                parts.append((self.model.output(z) if output else z)[:size])
+        return torch.cat(parts)
+
+    def _encode(self, x: Tensor, edges: tuple[_Incoming, slice] | None) -> Tensor:
+        first = z = self.model.embed(x)
+        for module, frozen in zip(self.model.layers, self._frozen):
+            assert isinstance(module, DiffusionLayer)
+            q, k, v = module.project(z)
+            context = module.diffusivity.summarise(k, v, q) if frozen.context is None else (
+                frozen.context
+            )
+            pairs = module.diffusivity.apply(q, context).mean(-3)
+            neighbours = None
+            if self._degree is not None:
+                neighbours = torch.zeros_like(z)
+                if edges is not None:
+                    neighbours = edges[0].average(edges[1], frozen.value, v.mean(0))
+            u = module.mix(z, pairs, neighbours, first)
+            if frozen.center is not None:
+                u = u - frozen.center
+            z = module.finish(u)
+        return z
+
+    def _incoming(
+        self, edge_index: Tensor | None, edge_weight: Tensor | None, num_new: int
+    ) -> _Incoming | None:
+        if self._degree is None:
+            if edge_index is not None:
+                raise ValueError("edge_index must be None: the model was frozen without a graph")
+            return None
+        if edge_index is None:
+            edge_index = torch.zeros(2, 0, dtype=torch.int64)
+        known = self._degree.numel()
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+            raise ValueError(f"edge_index must have shape (2, e), got {tuple(edge_index.shape)}")
+        for line, count, what in ((0, known, "known"), (1, num_new, "new")):
+            if edge_index.numel() and not 0 <= int(edge_index[line].min()) <= int(
+                edge_index[line].max()
+            ) < count:
+                raise ValueError(f"edge_index must name {what} rows 0 to {count - 1} in line {line}")
+        return _Incoming(edge_index, edge_weight, self._degree, num_new, self._loops)
+
+
+class _Incoming:
+    """The edges that new rows bring, with Ã's scaling: D counts a new row's own edges."""
+
+    def __init__(
+        self, edge_index: Tensor, edge_weight: Tensor | None, degree: Tensor, num_new: int,
+        loops: bool,
+    ) -> None:
+        source, target = edge_index[0].long(), edge_index[1].long()
+        order = torch.argsort(target, stable=True)
+        self.source, self.target = source[order], target[order]
+        weight = degree.new_ones(source.numel()) if edge_weight is None else edge_weight.to(degree)
+        weight = weight[order]
+        own = degree.new_zeros(num_new).index_add_(0, self.target, weight)
+        if loops:
+            own = own + 1
+        tiny = torch.finfo(degree.dtype).tiny
+        scale = (own[self.target] * degree[self.source]).clamp_min(tiny).rsqrt()
+        self.weight = weight * scale
+        self.loop = (1 / own).unsqueeze(-1) if loops else None
+        counts = torch.bincount(self.target, minlength=num_new)
+        self.start = F.pad(counts.cumsum(0), (1, 0))
+
+    def average(self, rows: slice, value: Tensor | None, own: Tensor) -> Tensor:
+        """Ã V for the new rows of one block, (BLOCK, d)."""
+        assert value is not None
+        part = slice(int(self.start[rows.start]), int(self.start[rows.stop]))
+        messages = value[self.source[part]] * self.weight[part].unsqueeze(-1)
+        out = torch.zeros_like(own).index_add_(0, self.target[part] - rows.start, messages)
+        if self.loop is not None:
+            size = rows.stop - rows.start
+            out[:size] += self.loop[rows] * own[:size]
+        return out
+
+
+def _freeze_layer(layer: nn.Module, z: Tensor, first: Tensor, graph: Any) -> FrozenLayer:
+    assert isinstance(layer, DiffusionLayer)
+    q, k, v = layer.project(z)
+    context = layer.diffusivity.summarise(k, v, q)
+    value = None if graph is None else v.mean(0)
+    center = None
+    if layer.config.center:
+        pairs = layer.diffusivity.apply(q, context).mean(-3)
+        neighbours = None if graph is None else graph.propagate(v.mean(0))
+        center = layer.row_mean(layer.mix(z, pairs, neighbours, first))
+    kept = None if layer.diffusivity.local else context.detach()
+    return FrozenLayer(kept, center, None if value is None else value.clone())
+
+
+def _degrees(graph: Any, like: Tensor) -> tuple[Tensor | None, bool]:
+    if graph is None:
+        return None, False
+    source, target = graph.edge_index[0], graph.edge_index[1]
+    weight = like.new_ones(source.numel()) if graph.edge_weight is None else graph.edge_weight
+    degree = like.new_zeros(graph.num_nodes).index_add_(0, source, weight.to(like))
+    return degree, int((source == target).sum()) == graph.num_nodes
+
+
+def _layer_tensors(layer: FrozenLayer) -> dict[str, Tensor]:
+    kept = {} if layer.context is None else {
+        f"context.{n}": t for n, t in layer.context.tensors().items()
+    }
+    if layer.center is not None:
+        kept["center"] = layer.center
+    if layer.value is not None:
+        kept["value"] = layer.value
+    return kept
+
+
+def _layer_from(kind: str | None, index: int, tensors: dict[str, Tensor]) -> FrozenLayer:
+    prefix = f"layer.{index}."
+    mine = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    context = None
+    if kind is not None:
+        if kind not in contexts.__all__:
+            raise ValueError(f"unknown context {kind!r}")
+        own = {n.removeprefix("context."): t for n, t in mine.items() if n.startswith("context.")}
+        context = getattr(contexts, kind)(**own)
+    return FrozenLayer(context, mine.get("center"), mine.get("value"))

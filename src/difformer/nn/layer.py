@@ -1,0 +1,126 @@
+"""One diffusion step as a trainable layer (appendix E of the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from difformer.core.context import Context
+from difformer.core.diffusivity import Diffusivity, make_diffusivity
+from difformer.core.graph import Graph
+from difformer.core.segments import Segments
+from difformer.nn.config import DIFFormerConfig
+
+__all__ = ["ACTIVATIONS", "DiffusionLayer"]
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "tanh": nn.Tanh,
+}
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+class DiffusionLayer(nn.Module):
+    """Move every row towards a weighted average of all rows, and of its neighbours in a graph.
+
+        P  = mean over heads of Ŝ(Q, K) V  [+ Ã V]                       (eqs. 24, 27, 28, 29)
+        U  = (1 − τ) Z + τ ((1 − β) P + β Z⁽⁰⁾)                          (eq. 30; β the source)
+        Z' = σ'(LayerNorm(U − mean over rows of U))                      (the mean only if `center`)
+
+    Cost: O(n d² h) for separable diffusivities, O(n² d h) otherwise, and O(e d) for the graph.
+    The parts (`project`, `average`, `mix`, `finish`) are public so that a frozen, chunked or
+    distributed layer is the same arithmetic with another way to merge contexts.
+    """
+
+    def __init__(self, width: int, config: DIFFormerConfig) -> None:
+        super().__init__()
+        self.width, self.num_heads, self.config = width, config.num_heads, config
+        self.diffusivity: Diffusivity = make_diffusivity(config.kernel, config.qk_norm)
+        self.query = nn.Linear(width, width * config.num_heads)
+        self.key = nn.Linear(width, width * config.num_heads)
+        self.value = nn.Linear(width, width * config.num_heads) if config.use_weight else None
+        self.norm = nn.LayerNorm(width) if config.layer_norm else None
+        self.activation = ACTIVATIONS[config.activation]() if config.activation else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.logit_tau: nn.Parameter | None = None
+        if config.learn_tau:
+            self.logit_tau = nn.Parameter(torch.tensor(min(config.tau, 1 - 1e-4)).logit())
+
+    @property
+    def tau(self) -> Tensor | float:
+        """The step size: fixed, or learned within (0, 1)."""
+        return self.config.tau if self.logit_tau is None else torch.sigmoid(self.logit_tau)
+
+    def forward(
+        self,
+        z: Tensor,
+        first: Tensor | None = None,
+        graph: Graph | None = None,
+        segments: Segments | None = None,
+    ) -> Tensor:
+        """z, first (n, d) -> (n, d); `first` is Z⁽⁰⁾, wanted where there is a source."""
+        q, k, v = self.project(z)
+        if segments is None:
+            pairs = self.average(q, k, v)
+        else:
+            by_row = (t.expand(self.num_heads, -1, -1).transpose(0, 1) for t in (q, k, v))
+            pairs = segments.map(self._average_apart, *by_row)
+        neighbours = None if graph is None else graph.propagate(v.mean(0))
+        mixed = self.mix(z, pairs, neighbours, first)
+        if self.config.center:
+            mixed = mixed - self.row_mean(mixed, segments)
+        return self.finish(mixed)
+
+    def project(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys (h, n, d), and values (h, n, d), or (1, n, d) where they are the states."""
+        q, k = self._heads(self.query(z)), self._heads(self.key(z))
+        v = z.unsqueeze(0) if self.value is None else self._heads(self.value(z))
+        return q, k, v
+
+    def average(
+        self, q: Tensor, k: Tensor, v: Tensor, merge: Callable[[Context], Context] | None = None
+    ) -> Tensor:
+        """Σ_j Ŝ_ij v_j averaged over heads, (..., n, d); `merge` adds what other rows summarised."""
+        dtype = v.dtype
+        if q.dtype in _HALF or v.dtype in _HALF:
+            # Sums over all rows lose their small terms in half precision.
+            with torch.autocast(q.device.type, enabled=False):
+                return self.average(q.float(), k.float(), v.float(), merge).to(dtype)
+        context = self.diffusivity.summarise(k, v, q)
+        if merge is not None:
+            context = merge(context)
+        return self.diffusivity.apply(q, context).mean(-3)
+
+    def mix(
+        self, z: Tensor, pairs: Tensor, neighbours: Tensor | None, first: Tensor | None
+    ) -> Tensor:
+        """U: the Euler step from z towards the averages, all (n, d)."""
+        if neighbours is not None:
+            w = self.config.graph_weight
+            pairs = pairs + neighbours if w is None else torch.lerp(pairs, neighbours, w)
+        if self.config.source and first is not None:
+            pairs = torch.lerp(pairs, first, self.config.source)
+        return z + self.tau * (pairs - z)
+
+    def row_mean(self, u: Tensor, segments: Segments | None = None) -> Tensor:
+        """The mean over rows, or over the rows of each graph apart; broadcasts with u (n, d)."""
+        if segments is None:
+            return u.mean(0, keepdim=True)
+        return segments.map(lambda t: t.mean(1, keepdim=True).expand_as(t), u)
+
+    def finish(self, u: Tensor) -> Tensor:
+        """Norm, activation, dropout."""
+        if self.norm is not None:
+            u = self.norm(u)
+        if self.activation is not None:
+            u = self.activation(u)
+        return self.dropout(u)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], self.num_heads, self.width).transpose(0, 1)
+
+    def _average_apart(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """`average` for (g, s, h, d): graphs, rows, heads."""
+        return self.average(*(t.transpose(1, 2) for t in (q, k, v)))

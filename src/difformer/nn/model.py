@@ -1,0 +1,334 @@
+"""DIFFormer: input layer, K diffusion layers, output layer (appendix E of the paper)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from difformer.core.checks import check_count, check_finite, check_unit_interval
+from difformer.core.diffusion import Diffusion
+from difformer.core.diffusivity import Diffusivity
+from difformer.core.energy import energy
+from difformer.core.graph import Graph
+from difformer.core.segments import Segments
+from difformer.core.sparse import SparseMatrix
+from difformer.core.tiled import tiles
+from difformer.nn import files
+from difformer.nn.config import DEFAULTS, DIFFormerConfig
+from difformer.nn.layer import ACTIVATIONS, DiffusionLayer
+from difformer.nn.remembered import Remembered
+
+if TYPE_CHECKING:
+    from difformer.nn.frozen import FrozenDIFFormer
+
+__all__ = ["DIFFormer"]
+
+Edges = Tensor | Graph | None
+
+# Rows of diffusivity looked at together when only the strongest are kept.
+ROW_SCORES = 2**24
+
+
+class DIFFormer(nn.Module):
+    """An encoder of a whole dataset: every row of x is moved by all others, and by a graph.
+
+        Z⁽⁰⁾ = ReLU(LayerNorm(W_I x + b_I))                                         (eq. 20)
+        Z⁽ᵏ⁺¹⁾ = one diffusion step                                   (DiffusionLayer, eq. 30)
+        ŷ = Z⁽ᴷ⁾ W_O + b_O                                                          (eq. 31)
+
+    Args:
+        in_channels, hidden_channels, out_channels: widths of x, of the states, of the output.
+        The rest: see `DIFFormerConfig`, which says what each option does.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        *,
+        num_layers: int = DEFAULTS.num_layers,
+        num_heads: int = DEFAULTS.num_heads,
+        kernel: str | Diffusivity = DEFAULTS.kernel,
+        tau: float = DEFAULTS.tau,
+        learn_tau: bool = DEFAULTS.learn_tau,
+        dropout: float = DEFAULTS.dropout,
+        input_dropout: float = DEFAULTS.input_dropout,
+        use_weight: bool = DEFAULTS.use_weight,
+        use_graph: bool = DEFAULTS.use_graph,
+        graph_weight: float | None = DEFAULTS.graph_weight,
+        activation: str | None = DEFAULTS.activation,
+        qk_norm: str = DEFAULTS.qk_norm,
+        source: float = DEFAULTS.source,
+        center: bool = DEFAULTS.center,
+        layer_norm: bool = DEFAULTS.layer_norm,
+    ) -> None:
+        super().__init__()
+        options = {name: value for name, value in locals().items() if name in DIFFormerConfig.names()}
+        self.in_channels = check_count("in_channels", in_channels)
+        self.hidden_channels = check_count("hidden_channels", hidden_channels)
+        self.out_channels = check_count("out_channels", out_channels)
+        self.config = config = _checked(DIFFormerConfig(**options))
+        self.input = nn.Linear(in_channels, hidden_channels)
+        self.input_norm = nn.LayerNorm(hidden_channels) if layer_norm else None
+        self.layers = nn.ModuleList(
+            DiffusionLayer(hidden_channels, config) for _ in range(config.num_layers)
+        )
+        self.output = nn.Linear(hidden_channels, out_channels)
+        self._graph: Remembered[Graph] = Remembered()
+        self._features: Remembered[Tensor | SparseMatrix] = Remembered()
+        self._segments: Remembered[Segments] = Remembered()
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        """Outputs (n, out_channels) for all rows at once.
+
+        Args:
+            x: (n, in_channels), dense or sparse CSR.
+            edge_index: (2, e) source above target, or a prepared Graph; None for no graph.
+            edge_weight: (e,), with an edge list only.
+            batch: (n,) the id of each row's graph: rows of different graphs do not meet.
+        """
+        return self.output(self.encode(x, edge_index, edge_weight, batch))
+
+    def encode(
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        """The last state Z⁽ᴷ⁾ (n, hidden_channels)."""
+        return self._run(x, edge_index, edge_weight, batch)[-1]
+
+    def states(
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Z⁽⁰⁾ … Z⁽ᴷ⁾, each (n, hidden_channels)."""
+        return self._run(x, edge_index, edge_weight, batch, keep=True)
+
+    def diffusivity(
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        layer: int = 0,
+        rows: Tensor | None = None,
+        top_k: int | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Ŝ of one layer, averaged over heads; each row sums to one.
+
+        Without `top_k` the rows are dense: (len(rows), n). With it, the k strongest of each row as
+        (weights, columns), both (len(rows), k), in O(n · rows of a chunk) memory.
+        """
+        if not -len(self.layers) <= layer < len(self.layers):
+            raise ValueError(f"layer must lie in 0 to {len(self.layers) - 1}, got {layer}")
+        with torch.no_grad():
+            index = layer % len(self.layers)
+            state = self.states(x, edge_index, edge_weight, batch)[index]
+            module = self.layers[index]
+            assert isinstance(module, DiffusionLayer)
+            q, k, _ = module.project(state)
+            n = state.shape[0]
+            rows = torch.arange(n, device=state.device) if rows is None else _checked_rows(rows, n)
+            if top_k is None:
+                return _weight_rows(module, q, k, rows, batch)
+            top_k = min(check_count("top_k", top_k), n)
+            parts = [
+                _weight_rows(module, q, k, rows[part], batch).topk(top_k, dim=-1)
+                for part in tiles(rows.numel(), max(1, ROW_SCORES // (n * self.config.num_heads)))
+            ]
+            return torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts])
+
+    def energies(
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        *,
+        weight: float | None = None,
+    ) -> Tensor:
+        """E(Z⁽ᵏ⁺¹⁾, k) of eq. 4 (eq. 19 with a graph) for each layer k, float64 (num_layers,).
+
+        Of the states scaled to unit rows, where the diffusivities' f and δ live; `weight` is λ, by
+        default 1/n. With a source β its weight is μ = β/(1 − β) times the mean row mass.
+        """
+        with torch.no_grad():
+            states = [F.normalize(z, dim=-1) for z in self.states(x, edge_index, edge_weight)]
+            graph = self._prepared_graph(edge_index, edge_weight, states[0])
+            layer = self.layers[0]
+            assert isinstance(layer, DiffusionLayer)
+            lam = 1.0 / states[0].shape[0] if weight is None else weight
+            beta, mu = self.config.source, 0.0
+            if beta:
+                mu = beta / (1 - beta) * float(Diffusion(layer.diffusivity).masses(states[0]).mean())
+            return torch.stack([
+                energy(
+                    after, before, layer.diffusivity, weight=lam, graph=graph,
+                    graph_scale=float(before.shape[0]), source=states[0], source_weight=mu,
+                )
+                for before, after in zip(states, states[1:])
+            ])
+
+    def freeze(
+        self, x: Tensor, edge_index: Edges = None, edge_weight: Tensor | None = None
+    ) -> FrozenDIFFormer:
+        """A predictor for new rows that needs none of these: see `FrozenDIFFormer`."""
+        from difformer.nn.frozen import FrozenDIFFormer
+
+        return FrozenDIFFormer.from_model(self, x, edge_index, edge_weight)
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file with the configuration as JSON in its header."""
+        files.save_model(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, *, kernel: Diffusivity | None = None) -> DIFFormer:
+        """Read what `save` wrote; `kernel` is wanted where a diffusivity of your own was used."""
+        return files.load_model(cls, Path(path), kernel)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew from PyTorch's global generator."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.LayerNorm):
+                module.reset_parameters()
+            if isinstance(module, DiffusionLayer) and module.logit_tau is not None:
+                nn.init.constant_(module.logit_tau, torch.tensor(self.config.tau).logit().item())
+
+    def embed(self, x: Tensor | SparseMatrix) -> Tensor:
+        """Z⁽⁰⁾ (n, hidden_channels) from features; a sparse matrix costs O(nonzeros)."""
+        if isinstance(x, SparseMatrix):
+            z = x.matmul(self.input.weight.T) + self.input.bias
+        else:
+            z = self.input(F.dropout(x, self.config.input_dropout, self.training))
+        if self.input_norm is not None:
+            z = self.input_norm(z)
+        return F.dropout(F.relu(z), self.config.dropout, self.training)
+
+    def _run(
+        self, x: Tensor, edge_index: Edges, edge_weight: Tensor | None, batch: Tensor | None,
+        keep: bool = False,
+    ) -> list[Tensor]:
+        features = self._prepared_features(x)
+        first = z = self.embed(features)
+        graph = self._prepared_graph(edge_index, edge_weight, z)
+        segments = None
+        if batch is not None:
+            segments = self._segments.get(
+                (batch,), z.shape[0], lambda: Segments.from_batch(batch, z.shape[0])
+            )
+        states = [z]
+        for layer in self.layers:
+            z = layer(z, first, graph, segments)
+            states = [*states, z] if keep else [z]
+        return states
+
+    def _prepared_features(self, x: Tensor) -> Tensor | SparseMatrix:
+        if torch.compiler.is_compiling():
+            return x
+        return self._features.get((x,), self.input.weight.dtype, lambda: self._check_features(x))
+
+    def _check_features(self, x: Tensor) -> Tensor | SparseMatrix:
+        if x.dim() != 2 or x.shape[1] != self.in_channels:
+            raise ValueError(f"x must have shape (n, {self.in_channels}), got {tuple(x.shape)}")
+        if x.shape[0] == 0:
+            raise ValueError("x must have at least one row, got none")
+        if not x.dtype.is_floating_point:
+            raise ValueError(f"x must be of a floating-point type, got {x.dtype}")
+        check_finite("x", x)
+        if x.layout == torch.strided:
+            return x
+        if self.config.input_dropout:
+            raise ValueError("input_dropout needs dense features: call x.to_dense()")
+        return SparseMatrix.from_csr(x)
+
+    def _prepared_graph(
+        self, edges: Edges, edge_weight: Tensor | None, z: Tensor
+    ) -> Any:
+        if edges is None or not self.config.use_graph:
+            return None
+        if isinstance(edges, Graph):
+            if edge_weight is not None:
+                raise ValueError("edge_weight must be None with a Graph: it holds its own weights")
+            if edges.num_nodes != z.shape[0]:
+                raise ValueError(f"edge_index is a Graph of {edges.num_nodes} rows, x has {z.shape[0]}")
+            return edges.to(z) if z.dtype not in (torch.bfloat16, torch.float16) else edges
+        if torch.compiler.is_compiling():
+            return _TracedGraph(edges, edge_weight, z.shape[0])
+        return self._graph.get(
+            (edges, edge_weight), (z.shape[0], z.dtype, z.device),
+            lambda: Graph.from_edges(edges, z.shape[0], edge_weight).to(z),
+        )
+
+
+class _TracedGraph:
+    """Ã V by gather and scatter, for torch.export and torch.compile; no duplicate edges, please."""
+
+    def __init__(self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> None:
+        self.source, self.target = edge_index[0], edge_index[1]
+        self.weight, self.num_nodes = edge_weight, num_nodes
+
+    def propagate(self, value: Tensor) -> Tensor:
+        """Ã V, (n, d)."""
+        ones = value.new_ones(self.source.shape[0])
+        weight = ones if self.weight is None else self.weight.to(value.dtype)
+        zeros = value.new_zeros(self.num_nodes)
+        into, out_of = zeros.index_add(0, self.target, weight), zeros.index_add(0, self.source, weight)
+        tiny = torch.finfo(value.dtype).tiny
+        scale = weight * (into[self.target] * out_of[self.source]).clamp_min(tiny).rsqrt()
+        messages = value.index_select(0, self.source) * scale.unsqueeze(-1)
+        return torch.zeros_like(value).index_add(0, self.target, messages)
+
+
+def _checked(config: DIFFormerConfig) -> DIFFormerConfig:
+    check_count("num_layers", config.num_layers)
+    check_count("num_heads", config.num_heads)
+    check_unit_interval("tau", config.tau, zero=False, one=True)
+    check_unit_interval("dropout", config.dropout, zero=True, one=False)
+    check_unit_interval("input_dropout", config.input_dropout, zero=True, one=False)
+    check_unit_interval("source", config.source, zero=True, one=False)
+    if config.graph_weight is not None:
+        check_unit_interval("graph_weight", config.graph_weight, zero=True, one=True)
+    if config.activation is not None and config.activation not in ACTIVATIONS:
+        raise ValueError(
+            f"activation must be None or one of {', '.join(ACTIVATIONS)}, got {config.activation!r}"
+        )
+    return config
+
+
+def _checked_rows(rows: Tensor, n: int) -> Tensor:
+    rows = torch.as_tensor(rows).long()
+    if rows.dim() != 1 or (rows.numel() and (int(rows.min()) < 0 or int(rows.max()) >= n)):
+        raise ValueError(f"rows must be a list of rows from 0 to {n - 1}")
+    return rows
+
+
+def _weight_rows(
+    layer: DiffusionLayer, q: Tensor, k: Tensor, rows: Tensor, batch: Tensor | None
+) -> Tensor:
+    """Ŝ[rows] (r, n), averaged over heads; zero between graphs."""
+    if batch is None:
+        return layer.diffusivity.weights_of(rows, q, k).mean(-3)
+    out = q.new_zeros(rows.numel(), q.shape[-2])
+    for graph_id in torch.unique(batch[rows]).tolist():
+        members = (batch == graph_id).nonzero().squeeze(1)
+        mine = (batch[rows] == graph_id).nonzero().squeeze(1)
+        within = torch.searchsorted(members, rows[mine])
+        part = layer.diffusivity.weights_of(within, q[:, members], k[:, members]).mean(-3)
+        out[mine.unsqueeze(1), members] = part
+    return out
