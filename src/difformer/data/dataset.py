@@ -55,6 +55,8 @@ class Dataset:
             raise ValueError(f"y must be floating for {self.task}, not {_kind(self.y)}")
         if self.edge_index is not None:
             _check_edges(self.edge_index, n)
+        if self.edge_weight is not None:
+            _check_weights(self.edge_weight, self.edge_index)
         for split in self.splits.values():
             split.check(n)
         object.__setattr__(self, "splits", MappingProxyType(dict(self.splits)))
@@ -104,6 +106,14 @@ class Dataset:
 
 def _kind(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _check_weights(edge_weight: Tensor, edge_index: Tensor | None) -> None:
+    if edge_index is None:
+        raise ValueError("edge_weight needs edge_index: there are no edges to weigh")
+    if edge_weight.shape != edge_index.shape[1:] or not edge_weight.is_floating_point():
+        expected = f"({edge_index.shape[1]},) floating"
+        raise ValueError(f"edge_weight must be {expected}, not {_kind(edge_weight)}")
 
 
 def _check_edges(edge_index: Tensor, n: int) -> None:

@@ -1,4 +1,4 @@
-"""Finding a dataset's files: in a given folder, $DIFFORMER_DATA or the cache; else fetching them."""
+"""Find a dataset's files: in a given folder, $DIFFORMER_DATA or the cache; else fetch them."""
 
 from __future__ import annotations
 

@@ -57,16 +57,20 @@ def fetch(name: str, root: Path | None = None) -> Path:
 def read_npz(path: Path, name: str, *, normalize: bool = True) -> Dataset:
     """Read one file; pickled arrays are refused."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in ARRAYS}
+        # Opened here: np.load leaves a file it cannot read open.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            return _dataset({key: file[key] for key in ARRAYS}, name, normalize=normalize)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is not a heterophilous graph: {error}") from error
+
+
+def _dataset(arrays: dict[str, np.ndarray], name: str, *, normalize: bool) -> Dataset:
     x = sp.csr_matrix(arrays["node_features"])
     return Dataset(
         name=name,
         x=csr_tensor(normalize_rows(x) if normalize else x),
         y=torch.from_numpy(arrays["node_labels"]).to(torch.int64),
-        edge_index=undirected(arrays["edges"], len(arrays["node_labels"])),
+        edge_index=undirected(arrays["edges"], len(arrays["node_features"])),
         splits=_splits(arrays),
         source="heterophilous-graphs (Platonov et al., 2023; MIT), github.com/yandex-research",
     )

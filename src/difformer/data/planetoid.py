@@ -85,6 +85,8 @@ LINQS_SHA256 = {
     "cora.cites": "316d45e0e48387392c70cc3e3915e43f6f5c147ea45c973971e2c9140aaadacf",
 }
 
+PICKLED = ("x", "tx", "allx", "y", "ty", "ally", "graph")  # test.index is text
+
 REPOSITORY = Web("https://raw.githubusercontent.com/kimiyoung/planetoid/master/data")
 
 
@@ -148,9 +150,7 @@ def read_raw(folder: Path, name: str) -> Raw:
     The papers of allx come first; those of tx stand at the places test.index names. A place that
     test.index skips (15 in citeseer) is a paper without words, and without a label.
     """
-    parts = {
-        part: _unpickle(folder / f"ind.{name}.{part}") for part in SHA256["cora"] if "." not in part
-    }
+    parts = {part: _unpickle(folder / f"ind.{name}.{part}") for part in PICKLED}
     x, tx, allx = (_matrix(parts[part], name, part) for part in ("x", "tx", "allx"))
     y, ty, ally = (_labels(parts[part], name, part) for part in ("y", "ty", "ally"))
     index = _test_index(folder / f"ind.{name}.test.index")

@@ -7,6 +7,7 @@ its datasets is asked for.
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,7 +55,14 @@ def load_dataset(name: str, root: str | Path | None = None, **options: Any) -> D
         ValueError: an unknown name (the error lists the known ones) or option.
         DataError: the data is nowhere, damaged, or cannot be fetched; says what to do.
     """
-    return _family(name).load(name, _folder(root), **options)
+    load = _family(name).load
+    known = [p.name for p in signature(load).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"{name} takes no option {option!r}; its options: {', '.join(known) or 'none'}"
+            )
+    return load(name, _folder(root), **options)
 
 
 def fetch_dataset(name: str, root: str | Path | None = None) -> Path | None:

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from difformer.data import registry
+from difformer.data.registry import DATASETS, fetch_dataset, list_datasets, load_dataset
+
+
+def test_every_listed_dataset_has_a_loader() -> None:
+    for name in list_datasets():
+        assert callable(import_module(f"difformer.data.{DATASETS[name].module}").load)
+        assert DATASETS[name].summary
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="dataset must be one of digits, cora.* not 'corra'"):
+        load_dataset("corra")
+    with pytest.raises(ValueError, match="not 'corra'"):
+        fetch_dataset("corra")
+
+
+def test_an_unknown_option_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="digits takes no option 'normalise'; its options: none"):
+        load_dataset("digits", normalise=False)
+    with pytest.raises(ValueError, match="cora takes no option 'normalise'; .*: normalize"):
+        load_dataset("cora", normalise=False)
+
+
+def test_an_embedded_dataset_needs_no_fetching() -> None:
+    assert fetch_dataset("digits") is None
+
+
+def test_a_new_family_is_one_module_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATASETS, "digits-again", registry.Entry("digits", "the digits"))
+    assert load_dataset("digits-again").name == "digits-again"
+
+
+@pytest.mark.parametrize("name", [name for name in list_datasets() if name != "digits"])
+def test_every_dataset_loads_from_real_files(name: str, data_root: Path) -> None:
+    family = import_module(f"difformer.data.{DATASETS[name].module}")
+    if not hasattr(family, "sources"):
+        pytest.skip(f"{name} states no files of its own")
+    if all(source.missing(data_root) for source in family.sources(name)):
+        pytest.skip(f"{name} is not in {data_root}")
+    data = load_dataset(name, data_root)
+    assert data.name == name
+    assert data.source
