@@ -15,7 +15,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +125,7 @@ def disk_full(path: Path) -> DataError:
 
 
 @contextmanager
-def progress(name: str) -> Iterator[Advance]:
+def progress(name: str) -> Generator[Advance, None, None]:
     """A progress bar on a terminal's standard error; nothing elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
@@ -202,7 +202,7 @@ def _keep(part: Path, target: Path, sha256: str) -> None:
 
 
 @contextmanager
-def _writing(part: Path) -> Iterator[None]:
+def _writing(part: Path) -> Generator[None, None, None]:
     """What goes wrong on our own disk is no fault of the source: no other one is tried."""
     try:
         yield
