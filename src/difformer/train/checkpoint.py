@@ -158,7 +158,7 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any], path: Path) -> N
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
     """Tensors and a JSON text in one safetensors file, equal bits for equal content."""
     # One header entry only: safetensors writes several in an order that changes between runs.
-    text = json.dumps(rest, sort_keys=True)
+    text = json.dumps(rest)
     owned = {name: _own(value).cpu() for name, value in tensors.items()}
     write_atomic(path, save(owned, metadata={"json": text}))
 

@@ -109,7 +109,10 @@ class RunFolder:
     def finished(self) -> FitResult | None:
         """The result of a run that came to its end, else None."""
         result = read_result(self.path)
-        return None if result is None or result.interrupted else result
+        if result is None or result.interrupted:
+            return None
+        self.checkpoint.unlink(missing_ok=True)  # the run may have been killed right before this
+        return result
 
     def load_model(self, model: nn.Module) -> None:
         """Put the best epoch's weights into a model."""
@@ -237,9 +240,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
     found: list[str] = []
     for key in sorted(old.keys() | new.keys()):
         a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            nested = cast("Mapping[str, Any]", a), cast("Mapping[str, Any]", b)
-            found += differences(*nested, prefix=f"{name}.")
+        if isinstance(a or b, Mapping) and isinstance(b or a, Mapping):
+            found += differences(a or {}, b or {}, f"{name}.")
         elif a != b:
             found.append(f"{name}: {_shown(a)} there, {_shown(b)} now")
     return found

@@ -1,0 +1,133 @@
+"""Run by test_resume.py in a process of its own: trains in children and kills them.
+
+killable.py points FOLDER     a child dies at each write to the disk in turn, the next goes on
+killable.py kills FOLDER      kill -9 after random delays, until one child gets through;
+                              then the same run without a kill, to compare with
+killable.py train FOLDER      one slow run, in this process, to be interrupted; after a line
+                              on stdin it goes on
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from difformer.data import Dataset, Split
+from difformer.train import Callback, Fit, FullBatch, TrainSettings, fit, objective_for, seeded
+
+
+class Model(nn.Sequential):
+    def forward(self, x, edge_index=None, edge_weight=None, batch=None):
+        return super().forward(x)
+
+
+class Slow(Callback):
+    def on_epoch(self, fit: Fit) -> None:
+        time.sleep(0.02)
+        if fit.epoch == 3:
+            print("started", flush=True)
+
+
+def train(folder: Path | None, *, epochs: int = 3, slow: bool = False):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 4, generator=generator)
+    dataset = Dataset("toy", x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long())
+    split = Split("toy", list(range(20)), list(range(20, 40)), list(range(40, 60)))
+    settings = TrainSettings(epochs=epochs, lr=0.02, threads=1, checkpoint_every=0)
+    with seeded(0):
+        model = Model(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    return fit(
+        model,
+        FullBatch(dataset, split),
+        objective_for(dataset.task),
+        split,
+        settings,
+        folder=folder,
+        callbacks=[Slow()] if slow else [],
+    )
+
+
+def in_child(work: Callable[[], object], kill_after: float | None = None) -> bool:
+    """True when the work came to its end."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(1)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1:
+        sys.exit("a child ended with an error")
+    return os.WIFEXITED(status)
+
+
+def die_at(call: int) -> None:
+    """Make this process kill itself at its n-th fsync, rename or unlink: before it, or after."""
+    count = 0
+
+    def wrapped(function):
+        def dying(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = function(*arguments, **options)
+            count += 1
+            if count == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return dying
+
+    for name in ("fsync", "replace", "unlink"):
+        setattr(os, name, wrapped(getattr(os, name)))
+
+
+def points(folder: Path) -> None:
+    call, finished = 0, False
+    while not finished:
+        call += 1
+
+        def work(call: int = call, own: Path = folder / str(call)) -> None:
+            die_at(call)
+            train(own)
+
+        finished = in_child(work)
+        if not finished:
+            assert in_child(lambda call=call: train(folder / str(call)))
+    print(call)
+
+
+def kills(folder: Path) -> None:
+    delays, number = random.Random(0), 0
+    while not in_child(
+        lambda: train(folder / "killed", epochs=200), delays.uniform(0.0, 0.3 + 0.02 * number)
+    ):
+        number += 1
+    train(folder / "whole", epochs=200)
+    print(number)
+
+
+if __name__ == "__main__":
+    mode, target = sys.argv[1], Path(sys.argv[2])
+    if mode == "train":
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print(train(target, epochs=200, slow=True).stopped, flush=True)
+        sys.stdin.readline()
+        print(train(target, epochs=200).stopped)
+    else:
+        train(None)  # torch imports much on first use: once here, not in every child
+        {"points": points, "kills": kills}[mode](target)

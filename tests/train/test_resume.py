@@ -1,0 +1,231 @@
+"""A run that is killed, interrupted or out of disk goes on to the bits it would have had."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from difformer.errors import RunError
+from difformer.train import files
+from difformer.train.callbacks import Callback
+
+SCRIPT = Path(__file__).with_name("killable.py")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks and kills children")
+
+
+def start(mode: str, folder: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), mode, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return output.strip()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Of everything in a run folder but the time it took."""
+    kept = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+    result = json.loads((folder / "result.json").read_text())
+    assert result.pop("seconds") > 0
+    return kept | {"result.json": json.dumps(result)}
+
+
+class StopAt(Callback):
+    """Raises in the middle of a run."""
+
+    def __init__(self, epoch: int, error: BaseException) -> None:
+        self.epoch, self.error = epoch, error
+
+    def on_epoch(self, fit) -> None:
+        if fit.epoch == self.epoch:
+            raise self.error
+
+
+@needs_fork
+def test_killed_at_any_write_and_resumed_gives_the_same_bits(tmp_path):
+    number = int(finish(start("points", tmp_path)))
+    assert number > 40
+    whole = digests(tmp_path / str(number))
+    assert set(whole) == {
+        "config.toml",
+        "split.json",
+        "metrics.csv",
+        "model.safetensors",
+        "result.json",
+    }
+    for call in range(1, number):
+        assert digests(tmp_path / str(call)) == whole, call
+
+
+@pytest.fixture(scope="module")
+def killed_often(tmp_path_factory) -> Path:
+    """A run killed at random moments, and the same run without."""
+    folder = tmp_path_factory.mktemp("kills")
+    assert int(finish(start("kills", folder))) > 0
+    return folder
+
+
+@needs_fork
+def test_killed_at_random_moments_and_resumed_gives_the_same_bits(killed_often):
+    assert digests(killed_often / "killed") == digests(killed_often / "whole")
+
+
+@needs_fork
+def test_ctrl_c_leaves_a_usable_run_that_goes_on_to_the_same_bits(killed_often, tmp_path):
+    process = start("train", tmp_path)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "interrupted\n"
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["interrupted"]
+    assert 3 <= result["epochs"] < 200
+    assert result["metrics"]["test"]["accuracy"] > 0
+    assert (tmp_path / "model.safetensors").exists()
+    assert finish(process) == "epochs"  # closing stdin lets it go on
+    assert digests(tmp_path) == digests(killed_often / "whole")
+
+
+def test_a_second_ctrl_c_in_mid_epoch_also_goes_on_to_the_same_bits(problem, tmp_path):
+    class Interrupted(type(problem.model())):
+        steps = 0
+
+        def forward(self, *arguments):
+            type(self).steps += 1
+            if type(self).steps == 11:  # a training forward: they alternate with evaluations
+                raise KeyboardInterrupt
+            return super().forward(*arguments)
+
+    model, result = problem.fit(tmp_path / "cut", model=lambda: Interrupted(5, 3, 0.3))
+    assert result.interrupted
+    assert result.best_epoch <= result.epochs == 5
+    problem.fit(tmp_path / "cut")
+    problem.fit(tmp_path / "whole")
+    assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
+
+
+def test_an_interrupt_before_the_first_evaluation_has_nothing_to_keep(problem, tmp_path):
+    class Never(nn.Linear):
+        def forward(self, *arguments):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        problem.fit(tmp_path, model=lambda: Never(5, 3))
+    assert not (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize("epoch", [1, 5, 11])
+@pytest.mark.parametrize("every", [0.0, 1e9])
+def test_an_error_in_mid_run_loses_nothing(problem, tmp_path, epoch, every):
+    problem = problem.with_settings(checkpoint_every=every, eval_every=3, patience=6, warmup=4)
+    with pytest.raises(ZeroDivisionError):
+        problem.fit(tmp_path / "cut", callbacks=[StopAt(epoch, ZeroDivisionError())])
+    model, result = problem.fit(tmp_path / "cut")
+    other, whole = problem.fit(tmp_path / "whole")
+    assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
+    assert result.history == whole.history
+    for name, value in model.state_dict().items():
+        assert value.equal(other.state_dict()[name])
+
+
+def test_a_finished_run_is_read_back(problem, tmp_path):
+    model, result = problem.fit(tmp_path)
+
+    class Untouched(Callback):
+        def on_start(self, fit) -> None:
+            raise AssertionError("must not train again")
+
+    other, again = problem.fit(tmp_path, callbacks=[Untouched()])
+    assert again == result
+    assert other.linear.weight.equal(model.linear.weight)
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(problem, tmp_path, monkeypatch):
+    free = 21  # writes that still fit
+    real = os.fsync
+
+    def fsync(handle):
+        nonlocal free
+        free -= 1
+        if free < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    monkeypatch.setattr(files.os, "fsync", fsync)
+    with pytest.raises(RunError, match="No space left on device; what was there before") as caught:
+        problem.fit(tmp_path / "full")
+    assert "\n" not in str(caught.value)
+    assert "checkpoint.safetensors" in str(caught.value)
+    assert (tmp_path / "full" / "checkpoint.safetensors").exists()
+    assert not list((tmp_path / "full").glob(".*"))  # no half file left
+    free = 10**6
+    problem.fit(tmp_path / "full")
+    problem.fit(tmp_path / "whole")
+    assert digests(tmp_path / "full") == digests(tmp_path / "whole")
+
+
+def test_another_configuration_is_refused_by_the_names_that_differ(problem, tmp_path):
+    problem.fit(tmp_path, config={"model": {"width": 3}})
+    before = digests(tmp_path)
+    with pytest.raises(RunError, match=r"model.width: 3 there, 4 now; train.lr: 0.05 there, 0.1 "):
+        problem.with_settings(lr=0.1).fit(tmp_path, config={"model": {"width": 4}})
+    with pytest.raises(RunError, match=r"model.width: 3 there, none now"):
+        problem.fit(tmp_path)
+    assert digests(tmp_path) == before
+
+
+def test_another_split_is_refused(problem, tmp_path):
+    problem.fit(tmp_path)
+    problem.split = type(problem.split)("toy", [0, 1], [2], [3])
+    with pytest.raises(RunError, match="another split"):
+        problem.fit(tmp_path)
+
+
+def test_a_folder_without_its_config_is_refused(problem, tmp_path):
+    problem.fit(tmp_path)
+    (tmp_path / "config.toml").unlink()
+    with pytest.raises(RunError, match=r"no config\.toml"):
+        problem.fit(tmp_path)
+
+
+def test_another_model_is_refused(problem, tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        problem.fit(tmp_path, callbacks=[StopAt(5, ZeroDivisionError())])
+    wider = type(problem.model())
+    with pytest.raises(RunError, match=r"checkpoint.safetensors holds the weights of another"):
+        problem.fit(tmp_path, model=lambda: wider(5, 4))
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, None])
+def test_a_damaged_checkpoint_is_one_clear_line(problem, tmp_path, content):
+    with pytest.raises(ZeroDivisionError):
+        problem.fit(tmp_path, callbacks=[StopAt(5, ZeroDivisionError())])
+    file = tmp_path / "checkpoint.safetensors"
+    file.write_bytes(file.read_bytes()[:-9] if content is None else content)
+    with pytest.raises(RunError, match="damaged") as caught:
+        problem.fit(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_line(problem, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot make the folder"):
+        problem.fit(tmp_path / "file" / "run")
