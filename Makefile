@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/difformer demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
 lint: $(READY)
 	$(BIN)/ruff check .

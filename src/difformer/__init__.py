@@ -13,18 +13,33 @@ __version__ = "0.1.0"
 
 # To make a name public: add it here with its module, and to the imports below for type checkers.
 _PUBLIC: dict[str, str] = {
+    "DIFFormer": "difformer.nn.model",
     "Dataset": "difformer.data.dataset",
+    "FrozenDIFFormer": "difformer.nn.frozen",
+    "Graph": "difformer.core.graph",
     "Split": "difformer.data.split",
     "load_dataset": "difformer.data.registry",
     "list_datasets": "difformer.data.registry",
 }
 
 if TYPE_CHECKING:
+    from difformer.core.graph import Graph
     from difformer.data.dataset import Dataset
     from difformer.data.registry import list_datasets, load_dataset
     from difformer.data.split import Split
+    from difformer.nn.frozen import FrozenDIFFormer
+    from difformer.nn.model import DIFFormer
 
-__all__ = ["Dataset", "Split", "__version__", "list_datasets", "load_dataset"]
+__all__ = [
+    "DIFFormer",
+    "Dataset",
+    "FrozenDIFFormer",
+    "Graph",
+    "Split",
+    "__version__",
+    "list_datasets",
+    "load_dataset",
+]
 
 
 def __getattr__(name: str) -> Any:
