@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 _PUBLIC: dict[str, str] = {
     "DIFFormer": "difformer.nn.model",
     "Dataset": "difformer.data.dataset",
+    "Diffusion": "difformer.core.diffusion",
+    "Diffusivity": "difformer.core.diffusivity",
     "FrozenDIFFormer": "difformer.nn.frozen",
     "Graph": "difformer.core.graph",
     "Split": "difformer.data.split",
@@ -23,6 +25,8 @@ _PUBLIC: dict[str, str] = {
 }
 
 if TYPE_CHECKING:
+    from difformer.core.diffusion import Diffusion
+    from difformer.core.diffusivity import Diffusivity
     from difformer.core.graph import Graph
     from difformer.data.dataset import Dataset
     from difformer.data.registry import list_datasets, load_dataset
@@ -31,14 +35,8 @@ if TYPE_CHECKING:
     from difformer.nn.model import DIFFormer
 
 __all__ = [
-    "DIFFormer",
-    "Dataset",
-    "FrozenDIFFormer",
-    "Graph",
-    "Split",
-    "__version__",
-    "list_datasets",
-    "load_dataset",
+    "DIFFormer", "Dataset", "Diffusion", "Diffusivity", "FrozenDIFFormer", "Graph", "Split",
+    "__version__", "list_datasets", "load_dataset",
 ]
 
 

@@ -194,6 +194,9 @@ class Identity(Diffusivity):
         eye = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device)
         return eye.expand(*q.shape[:-2], -1, -1)
 
+    def weights_of(self, rows: Tensor | slice, q: Tensor, k: Tensor) -> Tensor:
+        return self.weights(q, k)[..., rows, :]
+
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, Pairs)
         _same_rows(q, context.value)

@@ -58,8 +58,8 @@ def sigmoid_average(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     q (..., n, d), k (..., m, d), v (..., m, e) -> (..., n, e).
     """
-    dense = q.shape[-2] * k.shape[-2] <= DENSE_SCORES or torch.compiler.is_compiling()
-    if dense:
+    # Tracing cannot follow a loop over tiles, nor branch on a dynamic number of rows.
+    if torch.compiler.is_compiling() or q.shape[-2] * k.shape[-2] <= DENSE_SCORES:
         omega = torch.sigmoid(q @ k.mT)
         return (omega @ v) / omega.sum(-1, keepdim=True)
     if q.is_cuda:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -44,9 +45,9 @@ class DiffusionLayer(nn.Module):
         self.norm = nn.LayerNorm(width) if config.layer_norm else None
         self.activation = ACTIVATIONS[config.activation]() if config.activation else None
         self.dropout = nn.Dropout(config.dropout)
-        self.logit_tau: nn.Parameter | None = None
-        if config.learn_tau:
-            self.logit_tau = nn.Parameter(torch.tensor(min(config.tau, 1 - 1e-4)).logit())
+        tau = min(config.tau, 1 - 1e-4)  # a sigmoid never reaches one
+        self.initial_logit = math.log(tau / (1 - tau))
+        self.logit_tau = nn.Parameter(torch.tensor(self.initial_logit)) if config.learn_tau else None
 
     @property
     def tau(self) -> Tensor | float:

@@ -208,7 +208,7 @@ class DIFFormer(nn.Module):
             if isinstance(module, nn.Linear | nn.LayerNorm):
                 module.reset_parameters()
             if isinstance(module, DiffusionLayer) and module.logit_tau is not None:
-                nn.init.constant_(module.logit_tau, torch.tensor(self.config.tau).logit().item())
+                nn.init.constant_(module.logit_tau, module.initial_logit)
 
     def embed(self, x: Tensor | SparseMatrix) -> Tensor:
         """Z⁽⁰⁾ (n, hidden_channels) from features; a sparse matrix costs O(nonzeros)."""

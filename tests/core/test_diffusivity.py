@@ -1,0 +1,222 @@
+"""Every diffusivity, tested by one battery against its dense form."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from difformer.core import tiled
+from difformer.core.context import Moments, Pairs
+from difformer.core.diffusivity import (
+    FLOOR,
+    KERNELS,
+    Diffusivity,
+    Gaussian,
+    Sigmoid,
+    Simple,
+    WholeTensorSimple,
+    make_diffusivity,
+)
+from difformer.core.energy import squared_distances
+
+
+class Inverse(Diffusivity):
+    """A user's own: ω = 1 / (1 + ‖q − k‖²)."""
+
+    def omega(self, q: Tensor, k: Tensor) -> Tensor:
+        return 1 / (1 + squared_distances(q, k))
+
+
+ALL = {name: cls() for name, cls in KERNELS.items()}
+ALL |= {"simple-tensor": WholeTensorSimple(), "gaussian-wide": Gaussian(2.5), "custom": Inverse()}
+SIZES = [(1, 1), (2, 2), (63, 63), (257, 257), (63, 257), (257, 2)]
+
+
+def make_qkv(n: int, m: int, heads: int = 2, d: int = 5, e: int = 3, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((heads, n, d), (heads, m, d), (heads, m, e))
+    return [torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes]
+
+
+@pytest.fixture(params=ALL, ids=str)
+def diffusivity(request) -> Diffusivity:
+    return ALL[request.param]
+
+
+@pytest.fixture(params=["one tile", "many tiles"])
+def tile_size(request, monkeypatch):
+    """Run with tiles far smaller than the data, too, so that their borders are crossed."""
+    if request.param == "many tiles":
+        monkeypatch.setattr(tiled, "ROW_TILE", 10)
+        monkeypatch.setattr(tiled, "COLUMN_TILE", 7)
+        monkeypatch.setattr(tiled, "DENSE_SCORES", 0)
+        monkeypatch.setattr(tiled, "CHUNK_SCORES", 600)
+
+
+@pytest.mark.usefixtures("tile_size")
+@pytest.mark.parametrize(("n", "m"), SIZES)
+def test_apply_equals_dense_weights_in_value_and_gradient(diffusivity, n, m):
+    if diffusivity.local and n != m:
+        with pytest.raises(ValueError, match="as many queries as keys"):
+            diffusivity(*make_qkv(n, m))
+        return
+    q, k, v = make_qkv(n, m)
+    fast = diffusivity(q, k, v)
+    dense = diffusivity.weights(q, k) @ v
+    torch.testing.assert_close(fast, dense, rtol=1e-10, atol=1e-12)
+    probe = torch.randn(fast.shape, generator=torch.Generator().manual_seed(1), dtype=fast.dtype)
+    inputs = (q, k, v)
+    options = {"allow_unused": True, "materialize_grads": True}
+    fast_grads = torch.autograd.grad((fast * probe).sum(), inputs, **options)
+    dense_grads = torch.autograd.grad((dense * probe).sum(), inputs, **options)
+    torch.testing.assert_close(fast_grads, dense_grads, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.usefixtures("tile_size")
+def test_gradcheck(diffusivity):
+    q, k, v = make_qkv(6, 6, heads=1, d=3, e=3)
+    assert torch.autograd.gradcheck(lambda *t: diffusivity(*t), (q, k, v))
+
+
+def test_rows_of_weights_sum_to_one_and_are_not_negative(diffusivity):
+    q, k, _ = make_qkv(63, 63)
+    weights = diffusivity.weights(q, k)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 63, dtype=torch.float64))
+    assert (weights >= 0).all()
+
+
+def test_weights_of_some_rows_are_rows_of_all_weights(diffusivity):
+    q, k, _ = make_qkv(20, 20)
+    rows = torch.tensor([3, 0, 19])
+    torch.testing.assert_close(
+        diffusivity.weights_of(rows, q, k), diffusivity.weights(q, k)[:, rows]
+    )
+
+
+@pytest.mark.parametrize("cut", [1, 20, 62])
+def test_context_is_additive(diffusivity, cut):
+    q, k, v = make_qkv(63, 63)
+    parts = [
+        diffusivity.summarise(k[:, s], v[:, s], q[:, s]) for s in (slice(cut), slice(cut, None))
+    ]
+    whole = diffusivity.summarise(k, v, q)
+    merged = parts[0] + parts[1]
+    for name, tensor in whole.tensors().items():
+        torch.testing.assert_close(merged.tensors()[name], tensor)
+    torch.testing.assert_close(diffusivity.apply(q, merged), diffusivity.apply(q, whole))
+
+
+def test_contexts_of_different_kinds_do_not_add():
+    q, k, v = make_qkv(3, 3)
+    with pytest.raises(TypeError, match="cannot add"):
+        Simple().summarise(k, v, q) + WholeTensorSimple().summarise(k, v, q)
+
+
+def test_simple_context_holds_d2_plus_2d_plus_1_numbers_a_head():
+    for rows in (10, 1000):
+        context = Simple().summarise(torch.randn(1, rows, 8), torch.randn(1, rows, 8))
+        assert isinstance(context, Moments)
+        assert context.numel == 8 * 8 + 2 * 8 + 1
+
+
+def test_permuting_rows_permutes_the_output(diffusivity):
+    q, k, v = make_qkv(63, 63)
+    order = torch.randperm(63, generator=torch.Generator().manual_seed(3))
+    moved = diffusivity(q[:, order], k[:, order], v[:, order])
+    torch.testing.assert_close(moved, diffusivity(q, k, v)[:, order])
+
+
+def test_float32_tiles_agree_with_float64(diffusivity, tile_size):
+    q, k, v = (t.detach() for t in make_qkv(63, 63))
+    out = diffusivity(q.float(), k.float(), v.float())
+    torch.testing.assert_close(out.double(), diffusivity(q, k, v), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n not in ("custom", "identity")])
+def test_delta_is_the_integral_of_f(name):
+    diffusivity = ALL[name]
+    z2 = torch.linspace(0, 4, 41, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(diffusivity.delta(z2).sum(), z2)
+    torch.testing.assert_close(slope, diffusivity.f(z2.detach()))
+    f = diffusivity.f(z2.detach())
+    assert (f >= 0).all(), "f must not be negative on [0, 4]"
+    assert (f.diff() <= 1e-15).all(), "f must not increase"
+
+
+@pytest.mark.parametrize("name", ["simple", "sigmoid", "gaussian"])
+def test_f_of_a_distance_is_omega_on_unit_vectors(name):
+    z = torch.nn.functional.normalize(torch.randn(1, 9, 4, dtype=torch.float64), dim=-1)
+    diffusivity = ALL[name]
+    torch.testing.assert_close(diffusivity.omega(z, z), diffusivity.f(squared_distances(z, z)))
+
+
+def test_f_is_not_negative_for_opposite_unit_vectors():
+    # z² reaches 4, not 2 as the paper says; f must hold on all of it.
+    assert Simple().f(torch.tensor(4.0)) >= 0
+
+
+def test_a_query_all_keys_oppose_gets_the_uniform_average():
+    k = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64).expand(1, 5, 2)
+    q = torch.tensor([[[-1.0, 0.0]]], dtype=torch.float64)
+    v = torch.randn(1, 5, 3, dtype=torch.float64)
+    out = Simple()(q, k, v)
+    torch.testing.assert_close(out, v.mean(1, keepdim=True))
+    assert FLOOR > 0
+
+
+def test_a_zero_query_or_key_is_defined():
+    q, k, v = (torch.zeros(1, 4, 3), torch.zeros(1, 4, 3), torch.randn(1, 4, 2))
+    torch.testing.assert_close(Simple()(q, k, v), v.mean(1, keepdim=True).expand(1, 4, 2))
+
+
+def test_whole_tensor_norm_makes_weights_all_but_uniform():
+    q, k, _ = make_qkv(257, 257, heads=1)
+    spread = {name: ALL[name].weights(q, k).std() for name in ("simple", "simple-tensor")}
+    assert spread["simple-tensor"] < spread["simple"] / 20
+
+
+def test_whole_tensor_norm_asks_for_the_queries():
+    with pytest.raises(ValueError, match="q must be given"):
+        WholeTensorSimple().summarise(torch.ones(1, 2, 2), torch.ones(1, 2, 2))
+
+
+def test_softmax_and_gaussian_do_not_overflow():
+    q = torch.full((1, 3, 4), 60.0, dtype=torch.float32)
+    for name in ("softmax", "gaussian"):
+        assert torch.isfinite(ALL[name](q, q, q)).all()
+        assert torch.isfinite(ALL[name].weights(q, q)).all()
+
+
+def test_unknown_kernel_lists_the_valid_ones():
+    with pytest.raises(ValueError, match=r"kernel must be one of simple, sigmoid.*got 'gauss'"):
+        make_diffusivity("gauss")
+    with pytest.raises(ValueError, match="qk_norm must be 'row' or 'tensor'"):
+        make_diffusivity("simple", "column")
+    with pytest.raises(ValueError, match="bandwidth must be positive"):
+        Gaussian(0)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_computes_the_same_average():
+    q, k, v = (t.detach().float() for t in make_qkv(32, 48, d=16, e=16))
+    torch.testing.assert_close(
+        tiled._sigmoid_flex(q, k, v), Sigmoid().weights(q, k) @ v, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_sigmoid_context_is_its_keys_and_values():
+    _, k, v = make_qkv(5, 5)
+    assert isinstance(Sigmoid().summarise(k, v), Pairs)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 10**6))
+def test_output_lies_within_the_values(n, m, seed):
+    q, k, v = make_qkv(n, m, seed=seed)
+    for name, diffusivity in ALL.items():
+        if name == "identity":
+            continue
+        out = diffusivity(q, k, v)
+        assert (out <= v.amax(-2, keepdim=True) + 1e-9).all(), name
+        assert (out >= v.amin(-2, keepdim=True) - 1e-9).all(), name

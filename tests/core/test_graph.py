@@ -1,0 +1,112 @@
+"""Graph: cleaning rules, normalisation, and a product whose gradient is the transpose's."""
+
+import pytest
+import torch
+
+from difformer.core.graph import Graph
+
+
+def dense_reference(edge_index, n, weight=None):
+    a = torch.zeros(n, n, dtype=torch.float64)
+    weight = torch.ones(edge_index.shape[1]) if weight is None else weight
+    for (source, target), w in zip(edge_index.T.tolist(), weight.tolist(), strict=True):
+        a[target, source] += w
+    into, out_of = a.sum(1), a.sum(0)
+    scale = torch.where(into > 0, into.rsqrt(), 0)[:, None] * torch.where(out_of > 0, out_of.rsqrt(), 0)
+    return a * scale
+
+
+def random_edges(n, e, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    pairs = torch.randint(n * n, (e,), generator=generator).unique()
+    return torch.stack([pairs // n, pairs % n])
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 257])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("undirected", [False, True])
+def test_propagate_equals_dense_product_and_gradient(n, weighted, undirected):
+    edges = random_edges(n, 3 * n)
+    if undirected:
+        edges = torch.cat([edges, edges.flip(0)], dim=1).unique(dim=1)
+    weight = torch.rand(edges.shape[1], dtype=torch.float64) if weighted else None
+    if undirected and weighted:
+        weight = (edges.sum(0) + 1).double()
+    x = torch.randn(n, 5, dtype=torch.float64, requires_grad=True)
+    graph = Graph.from_edges(edges, n, weight).to(x)
+    dense = dense_reference(edges, n, weight)
+    torch.testing.assert_close(graph.propagate(x), dense @ x, rtol=1e-6, atol=1e-7)
+    probe = torch.randn(n, 5, dtype=torch.float64)
+    (fast,) = torch.autograd.grad((graph.propagate(x) * probe).sum(), x)
+    torch.testing.assert_close(fast, dense.T @ probe, rtol=1e-6, atol=1e-7)
+    assert torch.autograd.gradcheck(graph.propagate, (x[:, :2].detach().requires_grad_(),))
+
+
+def test_a_symmetric_graph_keeps_one_matrix_and_a_directed_one_two():
+    edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    both = Graph.from_edges(edges, 3, undirected=True).adjacency
+    assert both.transpose is both.csr
+    one = Graph.from_edges(edges, 3).adjacency
+    torch.testing.assert_close(one.transpose.to_dense(), one.csr.to_dense().T)
+
+
+def test_duplicate_edges_count_once_without_weights_and_add_with_them():
+    edges = torch.tensor([[0, 0, 1], [1, 1, 0]])
+    assert Graph.from_edges(edges, 2).num_edges == 2
+    graph = Graph.from_edges(edges, 2, torch.tensor([1.0, 2.0, 5.0]))
+    assert graph.edge_weight.tolist() == [5.0, 3.0]
+
+
+def test_undirected_takes_the_larger_weight_and_is_idempotent():
+    edges, weight = torch.tensor([[0, 1], [1, 0]]), torch.tensor([2.0, 7.0])
+    once = Graph.from_edges(edges, 2, weight, undirected=True)
+    assert once.edge_weight.tolist() == [7.0, 7.0]
+    again = Graph.from_edges(once.edge_index, 2, once.edge_weight, undirected=True)
+    assert torch.equal(again.edge_weight, once.edge_weight)
+
+
+def test_self_loops_are_added_removed_or_left():
+    edges = torch.tensor([[0, 1, 1], [0, 0, 2]])
+    count = {s: Graph.from_edges(edges, 3, self_loops=s).num_edges for s in (None, True, False)}
+    assert count == {None: 3, True: 5, False: 2}
+
+
+def test_isolated_rows_receive_zero_and_a_graph_without_edges_works():
+    x = torch.randn(3, 2, requires_grad=True)
+    graph = Graph.from_edges(torch.zeros(2, 0, dtype=torch.int64), 3)
+    out = graph.propagate(x)
+    assert torch.equal(out, torch.zeros(3, 2))
+    out.sum().backward()
+    assert torch.equal(x.grad, torch.zeros(3, 2))
+
+
+def test_rows_of_the_adjacency_are_rows_of_the_matrix():
+    graph = Graph.from_edges(random_edges(20, 50), 20)
+    rows = torch.tensor([4, 0, 19, 4])
+    torch.testing.assert_close(graph.adjacency.rows(rows).csr.to_dense(), graph.dense()[rows])
+
+
+@pytest.mark.parametrize(
+    ("edges", "weight", "message"),
+    [
+        (torch.zeros(3, 2, dtype=torch.int64), None, r"edge_index must have shape \(2, e\)"),
+        (torch.zeros(2, 2), None, "edge_index must hold integers"),
+        (torch.tensor([[0], [4]]), None, "edge_index must name rows 0 to 3, got 4"),
+        (torch.tensor([[-1], [0]]), None, "edge_index must name rows 0 to 3, got -1"),
+        (torch.tensor([[0], [1]]), torch.ones(2), r"edge_weight must have shape \(1,\)"),
+        (torch.tensor([[0], [1]]), torch.tensor([-1.0]), "finite and not negative"),
+        (torch.tensor([[0], [1]]), torch.tensor([float("nan")]), "finite and not negative"),
+        (torch.tensor([[0], [1]]), torch.ones(1, requires_grad=True), "must not require a gradient"),
+    ],
+)
+def test_bad_edges_are_named(edges, weight, message):
+    with pytest.raises(ValueError, match=message):
+        Graph.from_edges(edges, 4, weight)
+
+
+def test_bad_sizes_are_named():
+    with pytest.raises(ValueError, match="num_nodes must be at least 1, got 0"):
+        Graph.from_edges(torch.zeros(2, 0, dtype=torch.int64), 0)
+    graph = Graph.from_edges(torch.tensor([[0], [1]]), 2)
+    with pytest.raises(ValueError, match="value must have the graph's 2 rows, got 3"):
+        graph.propagate(torch.ones(3, 1))

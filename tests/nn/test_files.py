@@ -1,0 +1,140 @@
+"""Saved models come back bit for bit; anything else is one clear line."""
+
+import json
+import struct
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from difformer.core.diffusivity import Diffusivity
+from difformer.errors import ModelFileError
+from difformer.nn import files
+from difformer.nn.frozen import FrozenDIFFormer
+from difformer.nn.model import DIFFormer
+
+
+@pytest.fixture
+def saved(tmp_path):
+    torch.manual_seed(0)
+    model = DIFFormer(5, 4, 3, num_layers=2, kernel="sigmoid", learn_tau=True, center=True)
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    return model, path
+
+
+def rewrite_header(path, **changes):
+    blob = path.read_bytes()
+    (length,) = struct.unpack("<Q", blob[:8])
+    header = json.loads(blob[8 : 8 + length])
+    header["__metadata__"] |= changes
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + blob[8 + length :])
+
+
+def test_round_trip_is_exact(saved):
+    model, path = saved
+    x = torch.randn(6, 5)
+    loaded = DIFFormer.load(path)
+    assert loaded.config == model.config
+    assert torch.equal(loaded(x), model(x))
+
+
+def test_float64_stays_float64(tmp_path):
+    model = DIFFormer(2, 3, 1).double()
+    model.save(tmp_path / "m")
+    assert DIFFormer.load(tmp_path / "m").output.weight.dtype == torch.float64
+
+
+def test_a_truncated_file_is_named(saved):
+    _, path = saved
+    for length in (3, 40, path.stat().st_size - 5):
+        path.write_bytes(path.read_bytes()[:length])
+        with pytest.raises(ModelFileError, match="not a whole safetensors file"):
+            DIFFormer.load(path)
+
+
+def test_a_missing_file_and_another_kind_of_file_are_named(tmp_path):
+    with pytest.raises(ModelFileError, match="no such model file"):
+        DIFFormer.load(tmp_path / "absent")
+    save_file({"a": torch.zeros(1)}, tmp_path / "other")
+    with pytest.raises(ModelFileError, match="not a difformer model"):
+        DIFFormer.load(tmp_path / "other")
+
+
+def test_another_version_is_named(saved):
+    _, path = saved
+    rewrite_header(path, version="99")
+    with pytest.raises(ModelFileError, match="format version 99, this difformer reads version 1"):
+        DIFFormer.load(path)
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ("not json", "description is not JSON"),
+        ("{}", "does not fit a DIFFormer"),
+        ('{"config": {"bogus": 1}, "in_channels": 1, "hidden_channels": 1, "out_channels": 1}',
+         "does not fit a DIFFormer"),
+        ('{"config": {"num_layers": -1, "kernel": "simple"}, "in_channels": 1, '
+         '"hidden_channels": 1, "out_channels": 1}', "num_layers"),
+    ],
+)
+def test_a_tampered_description_is_named(saved, description, message):
+    _, path = saved
+    rewrite_header(path, description=description)
+    with pytest.raises(ModelFileError, match=message):
+        DIFFormer.load(path)
+
+
+def test_missing_unknown_misshapen_and_infinite_tensors_are_named(saved):
+    model, path = saved
+    for change, message in (
+        (lambda t: t.pop("output.bias"), "misses tensor 'output.bias'"),
+        (lambda t: t.update(extra=torch.zeros(1)), "has an unknown tensor 'extra'"),
+        (lambda t: t.update({"output.bias": torch.zeros(9)}), r"'output.bias' has shape \(9,\)"),
+        (lambda t: t.update({"output.bias": torch.full((3,), torch.inf)}), "NaN or infinity"),
+    ):
+        tensors = dict(model.state_dict())
+        change(tensors)
+        files.write(path, "model", tensors, files.describe_model(model))
+        with pytest.raises(ModelFileError, match=message):
+            DIFFormer.load(path)
+
+
+def test_a_custom_diffusivity_must_be_passed_again(tmp_path):
+    class Flat(Diffusivity):
+        def omega(self, q, k):
+            return torch.ones(*q.shape[:-1], k.shape[-2])
+
+    model = DIFFormer(2, 3, 1, kernel=Flat())
+    model.save(tmp_path / "m")
+    with pytest.raises(ModelFileError, match="pass it as kernel="):
+        DIFFormer.load(tmp_path / "m")
+    x = torch.randn(4, 2)
+    assert torch.equal(DIFFormer.load(tmp_path / "m", kernel=Flat())(x), model(x))
+
+
+def test_a_failed_write_leaves_the_old_file(saved, monkeypatch):
+    model, path = saved
+    before = path.read_bytes()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        model.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_a_frozen_file_missing_a_part_is_named(tmp_path):
+    model = DIFFormer(2, 3, 1)
+    frozen = model.freeze(torch.randn(5, 2))
+    frozen.save(tmp_path / "f")
+    tensors, description = files.read(tmp_path / "f", "frozen")
+    tensors.pop("layer.1.context.count")
+    files.write(tmp_path / "f", "frozen", tensors, description)
+    with pytest.raises(ModelFileError, match="what is frozen in it is not whole"):
+        FrozenDIFFormer.load(tmp_path / "f")

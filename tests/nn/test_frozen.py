@@ -1,0 +1,130 @@
+"""A frozen model answers for a row by the row alone, and agrees with the run it was frozen from."""
+
+import pytest
+import torch
+
+from difformer.core.diffusivity import KERNELS
+from difformer.core.graph import Graph
+from difformer.nn.frozen import FrozenDIFFormer
+from difformer.nn.model import DIFFormer
+
+OPTIONS = {name: {"kernel": name} for name in KERNELS} | {
+    "tensor norm": {"qk_norm": "tensor"},
+    "center and source": {"center": True, "source": 0.3},
+    "heads": {"num_heads": 3, "use_weight": False},
+}
+
+
+@pytest.fixture(params=OPTIONS, ids=str)
+def options(request):
+    return OPTIONS[request.param]
+
+
+def make(options, n=30, **more):
+    torch.manual_seed(0)
+    model = DIFFormer(5, 8, 3, **options, **more).double().eval()
+    return model, torch.randn(n, 5, dtype=torch.float64)
+
+
+def test_known_rows_get_their_transductive_answer(options):
+    # A row that was among the frozen ones sees the very context it saw then.
+    model, x = make(options)
+    torch.testing.assert_close(model.freeze(x)(x), model(x))
+
+
+def test_known_rows_with_all_their_edges_get_their_transductive_answer(options):
+    model, x = make(options)
+    edges = torch.randint(30, (2, 90))
+    for self_loops in (False, True):
+        graph = Graph.from_edges(edges, 30, undirected=True, self_loops=self_loops)
+        own = graph.edge_index
+        if self_loops:
+            own = own[:, own[0] != own[1]]
+        torch.testing.assert_close(model.freeze(x, graph)(x, own), model(x, graph))
+
+
+@pytest.mark.parametrize("kernel", ["simple", "sigmoid", "constant"])
+@pytest.mark.parametrize("width", [8, 24, 64, 304])
+def test_a_row_has_the_same_bits_alone_in_any_batch_and_in_any_order(kernel, width):
+    torch.manual_seed(0)
+    model = DIFFormer(5, width, 3, kernel=kernel, num_layers=3).double().eval()
+    frozen = model.freeze(torch.randn(31, 5, dtype=torch.float64))
+    new = torch.randn(150, 5, dtype=torch.float64)
+    together = frozen(new)
+    order = torch.randperm(150)
+    assert torch.equal(frozen(new[order]), together[order])
+    for size in (1, 2, 7, 63, 64, 65):
+        parts = torch.cat([frozen(new[i : i + size]) for i in range(0, 150, size)])
+        assert torch.equal(parts, together)
+
+
+def test_a_row_with_edges_has_the_same_bits_alone():
+    model, x = make({})
+    frozen = model.freeze(x, torch.randint(30, (2, 60)))
+    new = torch.randn(70, 5, dtype=torch.float64)
+    edges = torch.stack([torch.randint(30, (200,)), torch.randint(70, (200,))])
+    together = frozen(new, edges)
+    for row in (0, 13, 69):
+        own = edges[:, edges[1] == row].clone()
+        own[1] = 0
+        assert torch.equal(frozen(new[row : row + 1], own)[0], together[row])
+
+
+def test_later_changes_to_the_model_do_not_reach_it():
+    model, x = make({})
+    frozen = model.freeze(x)
+    before = frozen(x)
+    with torch.no_grad():
+        model.output.weight.add_(1)
+    assert torch.equal(frozen(x), before)
+
+
+@pytest.mark.parametrize("with_graph", [False, True])
+def test_save_and_load_are_exact(options, with_graph, tmp_path):
+    model, x = make(options)
+    frozen = model.freeze(x, torch.randint(30, (2, 60)) if with_graph else None)
+    frozen.save(tmp_path / "f.safetensors")
+    loaded = FrozenDIFFormer.load(tmp_path / "f.safetensors")
+    edges = torch.tensor([[1, 2], [0, 0]]) if with_graph else None
+    new = torch.randn(3, 5, dtype=torch.float64)
+    assert torch.equal(loaded(new, edges), frozen(new, edges))
+    assert loaded.numel == frozen.numel
+
+
+def test_simple_keeps_under_200_kb_whatever_the_number_of_rows(tmp_path):
+    model = DIFFormer(5, 64, 3, num_layers=8)
+    sizes = []
+    for rows in (100, 5000):
+        frozen = model.freeze(torch.randn(rows, 5))
+        assert frozen.numel == 8 * (64 * 64 + 2 * 64 + 1)
+        sizes.append(frozen.numel * 4)
+    assert sizes[0] == sizes[1] < 200_000
+
+
+def test_sparse_rows_and_encode(options):
+    model, x = make(options)
+    frozen = model.freeze(x)
+    torch.testing.assert_close(frozen(x.to_sparse_csr()), frozen(x))
+    torch.testing.assert_close(model.output(frozen.encode(x)), frozen(x))
+
+
+def test_export_with_a_dynamic_number_of_rows():
+    model, x = make({})
+    frozen = model.freeze(x)
+    rows = torch.export.Dim("rows", min=2)
+    program = torch.export.export(frozen, (x,), dynamic_shapes=({0: rows},))
+    new = torch.randn(77, 5, dtype=torch.float64)
+    torch.testing.assert_close(program.module()(new), frozen(new))
+
+
+def test_bad_edges_are_named():
+    model, x = make({})
+    with pytest.raises(ValueError, match="frozen without a graph"):
+        model.freeze(x)(x, torch.zeros(2, 1, dtype=torch.int64))
+    frozen = model.freeze(x, torch.randint(30, (2, 60)))
+    with pytest.raises(ValueError, match="known rows 0 to 29 in line 0"):
+        frozen(x[:2], torch.tensor([[30], [0]]))
+    with pytest.raises(ValueError, match="new rows 0 to 1 in line 1"):
+        frozen(x[:2], torch.tensor([[0], [2]]))
+    with pytest.raises(ValueError, match=r"edge_index must have shape \(2, e\)"):
+        frozen(x[:2], torch.tensor([0]))
