@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-# Tests run side by side: two processes with two threads each on two cores would wait for each other.
+# Tests run side by side: two processes of two threads each would wait for each other.
 torch.set_num_threads(1)
 
 REPOSITORY = Path(__file__).resolve().parent.parent

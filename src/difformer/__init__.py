@@ -35,8 +35,16 @@ if TYPE_CHECKING:
     from difformer.nn.model import DIFFormer
 
 __all__ = [
-    "DIFFormer", "Dataset", "Diffusion", "Diffusivity", "FrozenDIFFormer", "Graph", "Split",
-    "__version__", "list_datasets", "load_dataset",
+    "DIFFormer",
+    "Dataset",
+    "Diffusion",
+    "Diffusivity",
+    "FrozenDIFFormer",
+    "Graph",
+    "Split",
+    "__version__",
+    "list_datasets",
+    "load_dataset",
 ]
 
 

@@ -36,7 +36,9 @@ SIZES = [(1, 1), (2, 2), (63, 63), (257, 257), (63, 257), (257, 2)]
 def make_qkv(n: int, m: int, heads: int = 2, d: int = 5, e: int = 3, seed: int = 0):
     generator = torch.Generator().manual_seed(seed)
     shapes = ((heads, n, d), (heads, m, d), (heads, m, e))
-    return [torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes]
+    return [
+        torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes
+    ]
 
 
 @pytest.fixture(params=ALL, ids=str)

@@ -12,7 +12,9 @@ def dense_reference(edge_index, n, weight=None):
     for (source, target), w in zip(edge_index.T.tolist(), weight.tolist(), strict=True):
         a[target, source] += w
     into, out_of = a.sum(1), a.sum(0)
-    scale = torch.where(into > 0, into.rsqrt(), 0)[:, None] * torch.where(out_of > 0, out_of.rsqrt(), 0)
+    scale = torch.where(into > 0, into.rsqrt(), 0)[:, None] * torch.where(
+        out_of > 0, out_of.rsqrt(), 0
+    )
     return a * scale
 
 
@@ -96,7 +98,11 @@ def test_rows_of_the_adjacency_are_rows_of_the_matrix():
         (torch.tensor([[0], [1]]), torch.ones(2), r"edge_weight must have shape \(1,\)"),
         (torch.tensor([[0], [1]]), torch.tensor([-1.0]), "finite and not negative"),
         (torch.tensor([[0], [1]]), torch.tensor([float("nan")]), "finite and not negative"),
-        (torch.tensor([[0], [1]]), torch.ones(1, requires_grad=True), "must not require a gradient"),
+        (
+            torch.tensor([[0], [1]]),
+            torch.ones(1, requires_grad=True),
+            "must not require a gradient",
+        ),
     ],
 )
 def test_bad_edges_are_named(edges, weight, message):

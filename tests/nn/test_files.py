@@ -74,10 +74,15 @@ def test_another_version_is_named(saved):
     [
         ("not json", "description is not JSON"),
         ("{}", "does not fit a DIFFormer"),
-        ('{"config": {"bogus": 1}, "in_channels": 1, "hidden_channels": 1, "out_channels": 1}',
-         "does not fit a DIFFormer"),
-        ('{"config": {"num_layers": -1, "kernel": "simple"}, "in_channels": 1, '
-         '"hidden_channels": 1, "out_channels": 1}', "num_layers"),
+        (
+            '{"config": {"bogus": 1}, "in_channels": 1, "hidden_channels": 1, "out_channels": 1}',
+            "does not fit a DIFFormer",
+        ),
+        (
+            '{"config": {"num_layers": -1, "kernel": "simple"}, "in_channels": 1, '
+            '"hidden_channels": 1, "out_channels": 1}',
+            "num_layers",
+        ),
     ],
 )
 def test_a_tampered_description_is_named(saved, description, message):

@@ -31,7 +31,13 @@ OPTIONS = {
     "center": {"center": True},
     "learned tau": {"learn_tau": True, "tau": 0.3},
     "no norm": {"layer_norm": False},
-    "all": {"num_heads": 2, "source": 0.1, "center": True, "activation": "elu", "graph_weight": 0.3},
+    "all": {
+        "num_heads": 2,
+        "source": 0.1,
+        "center": True,
+        "activation": "elu",
+        "graph_weight": 0.3,
+    },
 }
 
 
@@ -105,7 +111,9 @@ def test_forward_and_gradients_equal_the_transcription(options, with_graph, n):
     probe = torch.randn(fast.shape, dtype=fast.dtype)
     parameters = list(model.parameters())
     grads = [
-        torch.autograd.grad((out * probe).sum(), parameters, materialize_grads=True, allow_unused=True)
+        torch.autograd.grad(
+            (out * probe).sum(), parameters, materialize_grads=True, allow_unused=True
+        )
         for out in (fast, slow)
     ]
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
@@ -175,8 +183,18 @@ def test_states_encode_and_output_belong_together(options):
 
 
 def test_diffusivity_rows_sum_to_one_and_reproduce_the_layer(options):
-    model, x, _ = make({**options, "layer_norm": False, "center": False, "source": 0.0,
-                        "activation": None, "use_weight": False, "tau": 1.0, "learn_tau": False})
+    model, x, _ = make(
+        {
+            **options,
+            "layer_norm": False,
+            "center": False,
+            "source": 0.0,
+            "activation": None,
+            "use_weight": False,
+            "tau": 1.0,
+            "learn_tau": False,
+        }
+    )
     for layer in (0, 1, -1):
         s = model.diffusivity(x, layer=layer)
         torch.testing.assert_close(s.sum(1), torch.ones(23, dtype=torch.float64))
@@ -351,8 +369,16 @@ def test_bad_widths_are_named():
         (torch.zeros(2, 6, dtype=torch.int64), {}, "x must be of a floating-point type"),
         (torch.full((2, 6), float("nan")), {}, r"x must be finite, got 12 NaN.*first at \(0, 0\)"),
         (torch.full((2, 6), float("inf")).to_sparse_csr(), {}, "x must be finite"),
-        (torch.zeros(2, 6), {"edge_index": torch.tensor([[0], [2]])}, "must name rows 0 to 1, got 2"),
-        (torch.zeros(2, 6), {"batch": torch.zeros(3, dtype=torch.int64)}, r"batch must have shape \(2,\)"),
+        (
+            torch.zeros(2, 6),
+            {"edge_index": torch.tensor([[0], [2]])},
+            "must name rows 0 to 1, got 2",
+        ),
+        (
+            torch.zeros(2, 6),
+            {"batch": torch.zeros(3, dtype=torch.int64)},
+            r"batch must have shape \(2,\)",
+        ),
         (torch.zeros(2, 6), {"batch": torch.zeros(2)}, "batch must hold integers"),
     ],
 )

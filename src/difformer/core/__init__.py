@@ -6,6 +6,13 @@ from difformer.core.energy import descent_step, energy
 from difformer.core.graph import Graph
 
 __all__ = [
-    "KERNELS", "DescentReport", "Diffusion", "Diffusivity", "Graph", "descent_step", "energy",
-    "make_diffusivity", "relu_proximal",
+    "KERNELS",
+    "DescentReport",
+    "Diffusion",
+    "Diffusivity",
+    "Graph",
+    "descent_step",
+    "energy",
+    "make_diffusivity",
+    "relu_proximal",
 ]

@@ -28,7 +28,7 @@ def check_unit_interval(name: str, value: float, *, zero: bool, one: bool) -> fl
 def check_finite(name: str, value: Tensor) -> None:
     """Raise if `value` (dense or sparse) holds NaN or infinity; one pass over the data."""
     stored = value if value.layout == torch.strided else value.values()
-    # A sum is one read without a temporary; only a non-finite one (perhaps an overflow) is looked at.
+    # A sum is one read without a temporary; only a non-finite one (or an overflow) is looked at.
     if bool(torch.isfinite(stored.sum())):
         return
     bad = ~torch.isfinite(stored)
@@ -36,6 +36,4 @@ def check_finite(name: str, value: Tensor) -> None:
         return
     first = bad.nonzero()[0].tolist()
     where = f"first at {tuple(first)}" if value.layout == torch.strided else "among stored values"
-    raise ValueError(
-        f"{name} must be finite, got {int(bad.sum())} NaN or infinite values, {where}"
-    )
+    raise ValueError(f"{name} must be finite, got {int(bad.sum())} NaN or infinite values, {where}")

@@ -25,7 +25,12 @@ class Context:
         """The context of both sets of rows together; by default every field is a sum over rows."""
         if type(other) is not type(self):
             raise TypeError(f"cannot add {type(other).__name__} to {type(self).__name__}")
-        return type(self)(**{n: a + b for (n, a), b in zip(self._items(), other.tensors().values())})
+        theirs = other.tensors()
+        return type(self)(**{name: self._join(mine, theirs[name]) for name, mine in self._items()})
+
+    @staticmethod
+    def _join(a: Tensor, b: Tensor) -> Tensor:
+        return a + b
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields by name, for saving and for sending in one message."""
@@ -68,7 +73,7 @@ class Moments(Context):
 
 @dataclass(frozen=True)
 class ScaledMoments(Moments):
-    """Moments of keys not yet scaled, with Σ‖k‖² and Σ‖q‖²: the whole-tensor norm stays additive."""
+    """Moments of keys not yet scaled, Σ‖k‖² and Σ‖q‖²: the whole-tensor norm stays additive."""
 
     key_square: Tensor  # (..., 1, 1, 1)
     query_square: Tensor  # (..., 1, 1, 1)
@@ -76,12 +81,11 @@ class ScaledMoments(Moments):
 
 @dataclass(frozen=True)
 class Pairs(Context):
-    """The keys and values themselves, for a diffusivity that does not separate; adding joins rows."""
+    """The keys and values themselves, where nothing separates; adding joins the rows."""
 
     key: Tensor  # (..., h, m, d)
     value: Tensor  # (..., h, m, e)
 
-    def __add__(self, other: Pairs) -> Pairs:
-        return Pairs(
-            torch.cat([self.key, other.key], dim=-2), torch.cat([self.value, other.value], dim=-2)
-        )
+    @staticmethod
+    def _join(a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([a, b], dim=-2)

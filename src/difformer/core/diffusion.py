@@ -12,7 +12,9 @@ preconditioned gradient step on the energy of eq. 19, and Theorem 1's descent ho
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -66,7 +68,7 @@ class Diffusion:
     source_weight: float = 0.0
     coupling: Coupling = "joint"
     edges_only: bool = False
-    proximal: object = None
+    proximal: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         check_unit_interval("tau", self.tau, zero=False, one=True)
@@ -99,7 +101,7 @@ class Diffusion:
             if self.source_weight and source is not None:
                 numerator = numerator + self.source_weight * source
             moved = (1 - self.tau) * z + self.tau * numerator / mass
-        return self.proximal(moved) if callable(self.proximal) else moved
+        return moved if self.proximal is None else self.proximal(moved)
 
     def trajectory(self, z: Tensor, steps: int) -> list[Tensor]:
         """Z⁽⁰⁾ … Z⁽ˢᵗᵉᵖˢ⁾, each (n, d)."""
@@ -115,8 +117,14 @@ class Diffusion:
     ) -> Tensor:
         """The energy this process descends, with λ = `weight`; a float64 scalar."""
         return energy(
-            z, previous, self.diffusivity, weight=weight, graph=self.graph,
-            graph_scale=self._scale(z), source=source, source_weight=self.source_weight,
+            z,
+            previous,
+            self.diffusivity,
+            weight=weight,
+            graph=self.graph,
+            graph_scale=self._scale(z),
+            source=source,
+            source_weight=self.source_weight,
         )
 
     def safe_tau(self, z: Tensor, weight: float) -> float:
@@ -126,9 +134,7 @@ class Diffusion:
     def check_descent(self, z: Tensor, steps: int, weight: float) -> DescentReport:
         """Run `steps` steps from `z` and compare E(Z⁽ᵏ⁺¹⁾, k) ≤ E(Z⁽ᵏ⁾, k − 1) at each."""
         states = self.trajectory(z, steps)
-        energies = torch.stack(
-            [self.energy(b, a, weight, states[0]) for a, b in zip(states, states[1:])]
-        )
+        energies = torch.stack([self.energy(b, a, weight, states[0]) for a, b in pairwise(states)])
         slack = 1e-9 * energies.abs().max()
         rises = tuple(k for k in range(1, steps) if energies[k] > energies[k - 1] + slack)
         return DescentReport(energies, rises, self.tau, self.safe_tau(z, weight))
@@ -164,9 +170,9 @@ class Diffusion:
         radius2 = float(z.square().sum(-1).max())
         if 4 * radius2 > self.diffusivity.reach * (1 + 1e-6):
             raise ValueError(
-                f"z must lie in the ball of radius {self.diffusivity.reach ** 0.5 / 2:g} for the "
+                f"z must lie in the ball of radius {self.diffusivity.reach**0.5 / 2:g} for the "
                 f"{self.diffusivity.name} diffusivity (f is negative beyond), got a row of length "
-                f"{radius2 ** 0.5:g}: scale the rows first"
+                f"{radius2**0.5:g}: scale the rows first"
             )
 
 

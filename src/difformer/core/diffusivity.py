@@ -22,8 +22,17 @@ from difformer.core.context import Context, Mean, Moments, Pairs, ScaledMoments
 from difformer.core.tiled import average_by_rows, sigmoid_average
 
 __all__ = [
-    "KERNELS", "Constant", "Diffusivity", "Gaussian", "Identity", "QKNorm", "Sigmoid", "Simple",
-    "Softmax", "WholeTensorSimple", "make_diffusivity",
+    "KERNELS",
+    "Constant",
+    "Diffusivity",
+    "Gaussian",
+    "Identity",
+    "QKNorm",
+    "Sigmoid",
+    "Simple",
+    "Softmax",
+    "WholeTensorSimple",
+    "make_diffusivity",
 ]
 
 QKNorm = Literal["row", "tensor"]
@@ -34,7 +43,7 @@ FLOOR = 1e-6
 
 
 class Diffusivity(ABC):
-    """A pairwise diffusivity. A new one needs `omega`; the rest follows, exact and in bounded memory.
+    """A pairwise diffusivity. A new one needs `omega`; the rest follows, in bounded memory.
 
     `f` and `delta` are wanted only for energies; `reach` is the largest z² on which f ≥ 0.
     """
@@ -345,7 +354,11 @@ def _softmax_average(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     q, k = F.pad(q, (0, width - q.shape[-1])), F.pad(k, (0, width - k.shape[-1]))
     value = F.pad(v, (0, width - v.shape[-1]))
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], value.shape[:-2])
-    q4, k4, v4 = (t.expand(*lead, *t.shape[-2:]).flatten(0, -4) if len(lead) > 1
-                  else t.expand(*lead, *t.shape[-2:]).unsqueeze(0) for t in (q, k, value))
+    q4, k4, v4 = (
+        t.expand(*lead, *t.shape[-2:]).flatten(0, -4)
+        if len(lead) > 1
+        else t.expand(*lead, *t.shape[-2:]).unsqueeze(0)
+        for t in (q, k, value)
+    )
     out = F.scaled_dot_product_attention(q4, k4, v4, scale=scale)
     return out.reshape(*lead, *out.shape[-2:])[..., : v.shape[-1]]

@@ -30,7 +30,12 @@ class SparseMatrix:
 
     @classmethod
     def from_coo(
-        cls, row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int], symmetric: bool = False
+        cls,
+        row: Tensor,
+        col: Tensor,
+        value: Tensor,
+        shape: tuple[int, int],
+        symmetric: bool = False,
     ) -> SparseMatrix:
         """Build from coordinates in any order, without duplicates, in O(nonzeros log nonzeros)."""
         csr = _csr(row, col, value, shape)
@@ -109,7 +114,9 @@ class SparseMatrix:
         offset = offset - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
         source = start[new_row] + offset
         return SparseMatrix.from_coo(
-            new_row, self._csr.col_indices().long()[source], self.values[source],
+            new_row,
+            self._csr.col_indices().long()[source],
+            self.values[source],
             (int(index.numel()), self.shape[1]),
         )
 

@@ -99,7 +99,7 @@ class _SigmoidAverage(torch.autograd.Function):
             _backward(q[b], k[b], left[b], right[b], dq[b], dk[b], dv[b])
         lead = grads[0].shape[:-2]
         full = [t.view(*lead, *t.shape[-2:]) for t in (dq, dk, dv)]
-        dq, dk, dv = (t.sum_to_size(s) for t, s in zip(full, ctx.shapes))
+        dq, dk, dv = (t.sum_to_size(s) for t, s in zip(full, ctx.shapes, strict=True))
         return dq, dk, dv
 
 

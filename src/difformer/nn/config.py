@@ -19,7 +19,8 @@ class DIFFormerConfig:
     num_layers: int = _option(2, "propagation layers K")
     num_heads: int = _option(1, "heads, averaged")
     kernel: Any = _option(
-        "simple", "diffusivity: simple is DIFFormer-s, sigmoid is DIFFormer-a",
+        "simple",
+        "diffusivity: simple is DIFFormer-s, sigmoid is DIFFormer-a",
         ("simple", "sigmoid", "identity", "constant", "softmax", "gaussian"),
     )
     tau: float = _option(0.5, "step size, in (0, 1]")
@@ -32,11 +33,12 @@ class DIFFormerConfig:
         None, "none: all-pair term + graph term; w: (1 - w) all-pair + w graph"
     )
     activation: str | None = _option(
-        None, "non-linearity after each layer; none as in the paper", ("relu", "elu", "gelu", "tanh")
+        None, "non-linearity after each layer; none in the paper", ("relu", "elu", "gelu", "tanh")
     )
     qk_norm: str = _option(
-        "row", "simple only: unit rows as in the equations, or the whole-tensor norm of the "
-        "released code", ("row", "tensor"),
+        "row",
+        "simple only: unit rows as in the equations, or the whole-tensor norm of the released code",
+        ("row", "tensor"),
     )
     source: float = _option(0.0, "weight in [0, 1) of the first state in every layer's average")
     center: bool = _option(False, "subtract the mean over rows before each layer's norm")

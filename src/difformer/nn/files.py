@@ -72,9 +72,14 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def describe_model(model: DIFFormer) -> dict[str, Any]:
     """The widths and options of a model as plain values."""
-    config = model.config.as_dict() if not isinstance(model.config.kernel, Diffusivity) else {
-        **{n: getattr(model.config, n) for n in DIFFormerConfig.names()}, "kernel": None,
-    }
+    config = (
+        model.config.as_dict()
+        if not isinstance(model.config.kernel, Diffusivity)
+        else {
+            **{n: getattr(model.config, n) for n in DIFFormerConfig.names()},
+            "kernel": None,
+        }
+    )
     widths = ("in_channels", "hidden_channels", "out_channels")
     return {"config": config, **{name: getattr(model, name) for name in widths}}
 
@@ -95,11 +100,13 @@ def build_model(
             )
         return cls(*widths, **config)
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelFileError(f"{path}: its description does not fit a DIFFormer ({error})") from error
+        raise ModelFileError(
+            f"{path}: its description does not fit a DIFFormer ({error})"
+        ) from error
 
 
 def fill(path: Path, module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Load tensors into a module, naming the first that is missing, left over or of another shape."""
+    """Load tensors into a module, naming the first that does not belong."""
     expected = module.state_dict()
     for name in sorted(expected.keys() ^ tensors.keys()):
         what = "misses" if name in expected else "has an unknown"

@@ -58,22 +58,27 @@ class FrozenDIFFormer(nn.Module):
 
     @classmethod
     def from_model(
-        cls, model: DIFFormer, x: Tensor, edge_index: Tensor | Graph | None = None,
+        cls,
+        model: DIFFormer,
+        x: Tensor,
+        edge_index: Tensor | Graph | None = None,
         edge_weight: Tensor | None = None,
     ) -> FrozenDIFFormer:
         """Run the rows once and keep what a new row needs; the model itself is copied."""
         copy = DIFFormer(
-            model.in_channels, model.hidden_channels, model.out_channels,
+            model.in_channels,
+            model.hidden_channels,
+            model.out_channels,
             **{n: getattr(model.config, n) for n in type(model.config).names()},
         ).to(next(model.parameters()))
         copy.load_state_dict(model.state_dict())
         copy.eval()
         with torch.no_grad():
             states = copy.states(x, edge_index, edge_weight)
-            graph = copy._prepared_graph(edge_index, edge_weight, states[0])
+            graph = copy.prepare_graph(edge_index, edge_weight, states[0])
             frozen = [
                 _freeze_layer(layer, z, states[0], graph)
-                for layer, z in zip(copy.layers, states)
+                for layer, z in zip(copy.layers, states, strict=False)
             ]
         return cls(copy, frozen, *_degrees(graph, states[0]))
 
@@ -114,9 +119,16 @@ class FrozenDIFFormer(nn.Module):
         if self._degree is not None:
             tensors["degree"] = self._degree
         description = files.describe_model(self.model)
-        files.write(Path(path), "frozen", tensors, {
-            **description, "contexts": kinds, "loops": self._loops,
-        })
+        files.write(
+            Path(path),
+            "frozen",
+            tensors,
+            {
+                **description,
+                "contexts": kinds,
+                "loops": self._loops,
+            },
+        )
 
     @classmethod
     def load(cls, path: str | Path, *, kernel: Diffusivity | None = None) -> FrozenDIFFormer:
@@ -140,7 +152,7 @@ class FrozenDIFFormer(nn.Module):
     def _by_blocks(
         self, x: Tensor, edge_index: Tensor | None, edge_weight: Tensor | None, output: bool
     ) -> Tensor:
-        features = self.model._check_features(x)
+        features = self.model.check_features(x)
         if not isinstance(features, Tensor):
             features = x.to_dense()
         incoming = self._incoming(edge_index, edge_weight, x.shape[0])
@@ -156,11 +168,13 @@ class FrozenDIFFormer(nn.Module):
 
     def _encode(self, x: Tensor, edges: tuple[_Incoming, slice] | None) -> Tensor:
         first = z = self.model.embed(x)
-        for module, frozen in zip(self.model.layers, self._frozen):
+        for module, frozen in zip(self.model.layers, self._frozen, strict=True):
             assert isinstance(module, DiffusionLayer)
             q, k, v = module.project(z)
-            context = module.diffusivity.summarise(k, v, q) if frozen.context is None else (
-                frozen.context
+            context = (
+                module.diffusivity.summarise(k, v, q)
+                if frozen.context is None
+                else (frozen.context)
             )
             pairs = module.diffusivity.apply(q, context).mean(-3)
             neighbours = None
@@ -187,10 +201,11 @@ class FrozenDIFFormer(nn.Module):
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must have shape (2, e), got {tuple(edge_index.shape)}")
         for line, count, what in ((0, known, "known"), (1, num_new, "new")):
-            if edge_index.numel() and not 0 <= int(edge_index[line].min()) <= int(
-                edge_index[line].max()
-            ) < count:
-                raise ValueError(f"edge_index must name {what} rows 0 to {count - 1} in line {line}")
+            ids = edge_index[line]
+            if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < count:
+                raise ValueError(
+                    f"edge_index must name {what} rows 0 to {count - 1} in line {line}"
+                )
         return _Incoming(edge_index, edge_weight, self._degree, num_new, self._loops)
 
 
@@ -218,7 +233,11 @@ class _Incoming:
     """The edges that new rows bring, with Ã's scaling: D counts a new row's own edges."""
 
     def __init__(
-        self, edge_index: Tensor, edge_weight: Tensor | None, degree: Tensor, num_new: int,
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        degree: Tensor,
+        num_new: int,
         loops: bool,
     ) -> None:
         source, target = edge_index[0].long(), edge_index[1].long()
@@ -272,9 +291,11 @@ def _degrees(graph: Any, like: Tensor) -> tuple[Tensor | None, bool]:
 
 
 def _layer_tensors(layer: FrozenLayer) -> dict[str, Tensor]:
-    kept = {} if layer.context is None else {
-        f"context.{n}": t for n, t in layer.context.tensors().items()
-    }
+    kept = (
+        {}
+        if layer.context is None
+        else {f"context.{n}": t for n, t in layer.context.tensors().items()}
+    )
     if layer.center is not None:
         kept["center"] = layer.center
     if layer.value is not None:

@@ -17,7 +17,10 @@ from difformer.nn.config import DIFFormerConfig
 __all__ = ["ACTIVATIONS", "DiffusionLayer"]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "tanh": nn.Tanh,
 }
 
 _HALF = (torch.bfloat16, torch.float16)
@@ -47,7 +50,9 @@ class DiffusionLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         tau = min(config.tau, 1 - 1e-4)  # a sigmoid never reaches one
         self.initial_logit = math.log(tau / (1 - tau))
-        self.logit_tau = nn.Parameter(torch.tensor(self.initial_logit)) if config.learn_tau else None
+        self.logit_tau = (
+            nn.Parameter(torch.tensor(self.initial_logit)) if config.learn_tau else None
+        )
 
     @property
     def tau(self) -> Tensor | float:
@@ -75,7 +80,7 @@ class DiffusionLayer(nn.Module):
         return self.finish(mixed)
 
     def project(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys (h, n, d), and values (h, n, d), or (1, n, d) where they are the states."""
+        """Queries, keys and values, each (h, n, d); values (1, n, d) where they are the states."""
         q, k = self._heads(self.query(z)), self._heads(self.key(z))
         v = z.unsqueeze(0) if self.value is None else self._heads(self.value(z))
         return q, k, v
@@ -83,7 +88,7 @@ class DiffusionLayer(nn.Module):
     def average(
         self, q: Tensor, k: Tensor, v: Tensor, merge: Callable[[Context], Context] | None = None
     ) -> Tensor:
-        """Σ_j Ŝ_ij v_j averaged over heads, (..., n, d); `merge` adds what other rows summarised."""
+        """Σ_j Ŝ_ij v_j averaged over heads (..., n, d); `merge` adds other rows' contexts."""
         dtype = v.dtype
         if q.dtype in _HALF or v.dtype in _HALF:
             # Sums over all rows lose their small terms in half precision.
@@ -124,4 +129,4 @@ class DiffusionLayer(nn.Module):
 
     def _average_apart(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`average` for (g, s, h, d): graphs, rows, heads."""
-        return self.average(*(t.transpose(1, 2) for t in (q, k, v)))
+        return self.average(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))

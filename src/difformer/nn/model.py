@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,8 @@ class DIFFormer(nn.Module):
         layer_norm: bool = DEFAULTS.layer_norm,
     ) -> None:
         super().__init__()
-        options = {name: value for name, value in locals().items() if name in DIFFormerConfig.names()}
+        given = locals()
+        options = {name: given[name] for name in DIFFormerConfig.names()}
         self.in_channels = check_count("in_channels", in_channels)
         self.hidden_channels = check_count("hidden_channels", hidden_channels)
         self.out_channels = check_count("out_channels", out_channels)
@@ -170,20 +172,29 @@ class DIFFormer(nn.Module):
         """
         with torch.no_grad():
             states = [F.normalize(z, dim=-1) for z in self.states(x, edge_index, edge_weight)]
-            graph = self._prepared_graph(edge_index, edge_weight, states[0])
+            graph = self.prepare_graph(edge_index, edge_weight, states[0])
             layer = self.layers[0]
             assert isinstance(layer, DiffusionLayer)
             lam = 1.0 / states[0].shape[0] if weight is None else weight
             beta, mu = self.config.source, 0.0
             if beta:
-                mu = beta / (1 - beta) * float(Diffusion(layer.diffusivity).masses(states[0]).mean())
-            return torch.stack([
-                energy(
-                    after, before, layer.diffusivity, weight=lam, graph=graph,
-                    graph_scale=float(before.shape[0]), source=states[0], source_weight=mu,
-                )
-                for before, after in zip(states, states[1:])
-            ])
+                masses = Diffusion(layer.diffusivity).masses(states[0])
+                mu = beta / (1 - beta) * float(masses.mean())
+            return torch.stack(
+                [
+                    energy(
+                        after,
+                        before,
+                        layer.diffusivity,
+                        weight=lam,
+                        graph=graph,
+                        graph_scale=float(before.shape[0]),
+                        source=states[0],
+                        source_weight=mu,
+                    )
+                    for before, after in pairwise(states)
+                ]
+            )
 
     def freeze(
         self, x: Tensor, edge_index: Edges = None, edge_weight: Tensor | None = None
@@ -221,12 +232,16 @@ class DIFFormer(nn.Module):
         return F.dropout(F.relu(z), self.config.dropout, self.training)
 
     def _run(
-        self, x: Tensor, edge_index: Edges, edge_weight: Tensor | None, batch: Tensor | None,
+        self,
+        x: Tensor,
+        edge_index: Edges,
+        edge_weight: Tensor | None,
+        batch: Tensor | None,
         keep: bool = False,
     ) -> list[Tensor]:
-        features = self._prepared_features(x)
+        features = self._remembered_features(x)
         first = z = self.embed(features)
-        graph = self._prepared_graph(edge_index, edge_weight, z)
+        graph = self.prepare_graph(edge_index, edge_weight, z)
         segments = None
         if batch is not None:
             segments = self._segments.get(
@@ -238,12 +253,13 @@ class DIFFormer(nn.Module):
             states = [*states, z] if keep else [z]
         return states
 
-    def _prepared_features(self, x: Tensor) -> Tensor | SparseMatrix:
+    def _remembered_features(self, x: Tensor) -> Tensor | SparseMatrix:
         if torch.compiler.is_compiling():
             return x
-        return self._features.get((x,), self.input.weight.dtype, lambda: self._check_features(x))
+        return self._features.get((x,), self.input.weight.dtype, lambda: self.check_features(x))
 
-    def _check_features(self, x: Tensor) -> Tensor | SparseMatrix:
+    def check_features(self, x: Tensor) -> Tensor | SparseMatrix:
+        """Features ready for `embed`, or a ValueError that names what is wrong with them."""
         if x.dim() != 2 or x.shape[1] != self.in_channels:
             raise ValueError(f"x must have shape (n, {self.in_channels}), got {tuple(x.shape)}")
         if x.shape[0] == 0:
@@ -257,21 +273,23 @@ class DIFFormer(nn.Module):
             raise ValueError("input_dropout needs dense features: call x.to_dense()")
         return SparseMatrix.from_csr(x)
 
-    def _prepared_graph(
-        self, edges: Edges, edge_weight: Tensor | None, z: Tensor
-    ) -> Any:
+    def prepare_graph(self, edges: Edges, edge_weight: Tensor | None, z: Tensor) -> Any:
+        """The Graph of an edge list for states like z, made once for the same tensors."""
         if edges is None or not self.config.use_graph:
             return None
         if isinstance(edges, Graph):
             if edge_weight is not None:
                 raise ValueError("edge_weight must be None with a Graph: it holds its own weights")
             if edges.num_nodes != z.shape[0]:
-                raise ValueError(f"edge_index is a Graph of {edges.num_nodes} rows, x has {z.shape[0]}")
+                raise ValueError(
+                    f"edge_index is a Graph of {edges.num_nodes} rows, x has {z.shape[0]}"
+                )
             return edges.to(z) if z.dtype not in (torch.bfloat16, torch.float16) else edges
         if torch.compiler.is_compiling():
             return _TracedGraph(edges, edge_weight, z.shape[0])
         return self._graph.get(
-            (edges, edge_weight), (z.shape[0], z.dtype, z.device),
+            (edges, edge_weight),
+            (z.shape[0], z.dtype, z.device),
             lambda: Graph.from_edges(edges, z.shape[0], edge_weight).to(z),
         )
 
@@ -288,7 +306,8 @@ class _TracedGraph:
         ones = value.new_ones(self.source.shape[0])
         weight = ones if self.weight is None else self.weight.to(value.dtype)
         zeros = value.new_zeros(self.num_nodes)
-        into, out_of = zeros.index_add(0, self.target, weight), zeros.index_add(0, self.source, weight)
+        into = zeros.index_add(0, self.target, weight)
+        out_of = zeros.index_add(0, self.source, weight)
         tiny = torch.finfo(value.dtype).tiny
         scale = weight * (into[self.target] * out_of[self.source]).clamp_min(tiny).rsqrt()
         messages = value.index_select(0, self.source) * scale.unsqueeze(-1)

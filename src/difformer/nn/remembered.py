@@ -34,7 +34,7 @@ class Remembered(Generic[T]):
     def _matches(self, key: tuple[Any, ...], tensors: tuple[Tensor | None, ...]) -> bool:
         if len(key) != len(self._key) or key[0] != self._key[0]:
             return False
-        for tensor, (reference, version) in zip(tensors, self._key[1:]):
+        for tensor, (reference, version) in zip(tensors, self._key[1:], strict=True):
             now = None if reference is None else reference()
             if now is not tensor or (tensor is not None and tensor._version != version):
                 return False
