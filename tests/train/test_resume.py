@@ -114,7 +114,7 @@ def test_a_second_ctrl_c_in_mid_epoch_also_goes_on_to_the_same_bits(problem, tmp
                 raise KeyboardInterrupt
             return super().forward(*arguments)
 
-    model, result = problem.fit(tmp_path / "cut", model=lambda: Interrupted(5, 3, 0.3))
+    _, result = problem.fit(tmp_path / "cut", model=lambda: Interrupted(5, 3, 0.3))
     assert result.interrupted
     assert result.best_epoch <= result.epochs == 5
     problem.fit(tmp_path / "cut")

@@ -60,7 +60,7 @@ class CrossEntropy:
         return _weighted_mean(functional.cross_entropy(logits, y, reduction="none"), weight)
 
     def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
-        logits, y = _logits_and_classes(output, y, rows[y[rows] >= 0])
+        logits, y = _logits_and_classes(output.detach(), y, rows[y[rows] >= 0])
         guess, classes = logits.argmax(1), logits.shape[1]
         return {
             "loss": float(functional.cross_entropy(logits, y)),
@@ -91,7 +91,7 @@ class BinaryCrossEntropy:
         return _masked_mean(each, known, batch)
 
     def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
-        scores, y = _same_shape(output, y, rows)
+        scores, y = _same_shape(output.detach(), y, rows)
         known = ~y.isnan()
         return {
             "loss": float(functional.binary_cross_entropy_with_logits(scores[known], y[known])),
@@ -118,7 +118,7 @@ class SquaredError:
         return _masked_mean((output - torch.where(known, y, output.detach())) ** 2, known, batch)
 
     def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
-        output, y = _same_shape(output, y, rows)
+        output, y = _same_shape(output.detach(), y, rows)
         known = ~y.isnan()
         error, y = (output[known] - y[known]).double(), y[known].double()
         mse, spread = float(error.square().mean()), float((y - y.mean()).square().mean())

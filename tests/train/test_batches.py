@@ -1,0 +1,53 @@
+"""A full batch hides every label that is not for training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from difformer.data import Dataset, Prediction, Split
+from difformer.train import FullBatch, hide_labels, predict
+
+
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "regression"])
+def test_only_training_labels_are_visible(toy_dataset, task):
+    dataset = toy_dataset(task)
+    split = Split("s", [1, 4], [2], [3])
+    source = FullBatch(dataset, split)
+    for batch in (source.observed(), *source.epoch(1)):
+        known = ~batch.y.isnan() if batch.y.is_floating_point() else batch.y >= 0
+        rows = known if known.ndim == 1 else known.any(1)
+        assert rows.nonzero().flatten().tolist() == [1, 4]
+        assert batch.y[[1, 4]].equal(source.y[[1, 4]])
+        assert batch.rows.tolist() == [1, 4]
+    assert source.y.equal(dataset.y)
+
+
+def test_one_target_is_a_column_so_that_nothing_broadcasts():
+    dataset = Dataset("d", torch.zeros(4, 1), torch.arange(4.0), "regression")
+    assert FullBatch(dataset, Split("s", [0], [1], [2])).y.shape == (4, 1)
+
+
+def test_hiding_leaves_the_original_alone():
+    y = torch.tensor([3, 4, 5])
+    assert hide_labels(y, torch.tensor([1])).tolist() == [-1, 4, -1]
+    assert y.tolist() == [3, 4, 5]
+
+
+def test_a_bare_tensor_becomes_a_prediction(problem):
+    batch = FullBatch(problem.dataset, problem.split).observed()
+    assert predict(problem.model(), batch).penalty is None
+    given = Prediction(torch.zeros(1), torch.ones(()))
+    assert predict(lambda *arguments: given, batch) is given  # type: ignore[arg-type]
+
+
+def test_bad_input_is_named(toy_dataset):
+    dataset = toy_dataset()
+    split = Split("s", [1, 4], [2], [3])
+    with pytest.raises(ValueError, match=r"weight must be \(90,\), one a row, got \(3,\)"):
+        FullBatch(dataset, split, weight=torch.ones(3))
+    unlabelled = Dataset("d", dataset.x, torch.full((90,), -1), class_names=("a", "b"))
+    with pytest.raises(ValueError, match="split 's' must have labelled training rows"):
+        FullBatch(unlabelled, split)
+    with pytest.raises(ValueError, match="names row 500"):
+        FullBatch(dataset, Split("s", [500], [2], [3]))

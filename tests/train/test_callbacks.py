@@ -1,0 +1,76 @@
+"""Progress for people, TensorBoard for those who ask."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from difformer.errors import DifformerError
+from difformer.train import Progress, TensorBoard
+from difformer.train.callbacks import Callback, describe
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_shows_the_current_metrics_on_a_terminal(problem, monkeypatch):
+    stderr = Terminal()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "140")
+    problem.fit(callbacks=[Progress("toy")])
+    text = stderr.getvalue()
+    assert "toy" in text
+    assert "12/12" in text
+    assert "val 0." in text
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_progress_is_silent_elsewhere(problem, monkeypatch, capsys, quiet):
+    if quiet:
+        monkeypatch.setattr(sys, "stderr", Terminal())
+    problem.fit(callbacks=[Progress(quiet=quiet)])
+    assert not (sys.stderr.getvalue() if quiet else capsys.readouterr().err)  # type: ignore[attr-defined]
+
+
+def test_callbacks_are_ended_when_an_error_ends_the_run(problem):
+    class Failing(Callback):
+        ended: object = "not yet"
+
+        def on_epoch(self, fit):
+            raise ZeroDivisionError
+
+        def on_end(self, fit, result):
+            self.ended = result
+
+    callback = Failing()
+    with pytest.raises(ZeroDivisionError):
+        problem.fit(callbacks=[callback])
+    assert callback.ended is None
+
+
+def test_describe_is_short():
+    row = {"epoch": 3, "loss": 0.5, "train_accuracy": 1.0, "val_accuracy": 0.75, "val_loss": 2.0}
+    assert describe(row, "accuracy") == "loss 0.5000  train accuracy 1.0000  val 0.7500"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_gets_every_evaluated_epoch(problem, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    _, result = problem.fit(callbacks=[TensorBoard(tmp_path)])
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    written = [event.value for event in events.Scalars("val/accuracy")]
+    assert written == pytest.approx([row["val_accuracy"] for row in result.history])
+
+
+def test_a_missing_tensorboard_is_one_clear_line(problem, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
+    with pytest.raises(DifformerError, match="TensorBoard is not installed: pip install"):
+        problem.fit(callbacks=[TensorBoard(tmp_path)])

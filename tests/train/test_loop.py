@@ -1,0 +1,294 @@
+"""The loop: equal bits for equal seeds, the best epoch kept, hooks used where they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from difformer.data import Batch, Prediction, Split
+from difformer.errors import TrainingError
+from difformer.train import FullBatch, TrainSettings, fit, objective_for, pick_device, predict
+from difformer.train.callbacks import Callback
+
+
+class Watch(Callback):
+    """Keeps a number of each epoch."""
+
+    def __init__(self, see):
+        self.see, self.seen = see, []
+
+    def on_epoch(self, fit):
+        self.seen.append(self.see(fit))
+
+
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "regression"])
+def test_every_task_is_learned(problem, toy_dataset, task):
+    problem = replace(problem, dataset=toy_dataset(task)).with_settings(epochs=150)
+    _, result = problem.fit()
+    metric, bound = {"multiclass": ("accuracy", 0.7), "multilabel": ("roc_auc", 0.85)}.get(
+        task, ("r2", 0.7)
+    )
+    assert result.metrics["test"][metric] > bound
+    assert result.stopped == "epochs"
+    assert result.epochs == 150
+
+
+def test_equal_seeds_give_equal_bits_and_other_seeds_others(problem):
+    first, result = problem.fit()
+    torch.rand(7)  # what happens outside has no influence
+    second, again = problem.fit()
+    other, _ = problem.with_settings(seed=1).fit()
+    assert first.linear.weight.equal(second.linear.weight)
+    assert result.history == again.history
+    assert not first.linear.weight.equal(other.linear.weight)
+
+
+def test_the_global_generators_are_left_alone(problem):
+    torch.manual_seed(3)
+    np.random.seed(3)
+    expected = torch.rand(3), np.random.rand()
+    torch.manual_seed(3)
+    np.random.seed(3)
+    problem.fit()
+    assert torch.rand(3).equal(expected[0])
+    assert np.random.rand() == expected[1]
+
+
+def test_the_loop_is_plain_adam_on_the_mean_loss(problem):
+    problem = problem.with_settings(weight_decay=0.1, epochs=7)
+    problem.split = Split("s", range(30), [], range(60, 90))  # no validation: the last is kept
+    linear = problem.model().linear
+    expected = nn.Linear(5, 3)
+    expected.load_state_dict(linear.state_dict())
+    optimizer = torch.optim.Adam(expected.parameters(), lr=0.05, weight_decay=0.1)
+    x, y = problem.dataset.x, problem.dataset.y
+    for _ in range(7):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(expected(x)[:30], y[:30]).backward()
+        optimizer.step()
+
+    def model():
+        model = type(problem.model())(5, 3)
+        model.linear = linear
+        return model
+
+    _, result = problem.fit(model=model)
+    assert linear.weight.equal(expected.weight)
+    assert result.best_epoch == 7
+    assert "val" not in result.metrics
+
+
+def test_adamw_decays_the_weights_themselves(problem):
+    adam, _ = problem.with_settings(weight_decay=0.5).fit()
+    adamw, _ = problem.with_settings(weight_decay=0.5, optimizer="adamw").fit()
+    assert not adam.linear.weight.equal(adamw.linear.weight)
+
+
+def test_the_weights_of_the_best_epoch_are_left_in_the_model(problem):
+    model, result = problem.with_settings(epochs=40, lr=0.5).fit()
+    best = max(result.history, key=lambda row: (row["val_accuracy"], -row["val_loss"]))
+    assert result.best_epoch == best["epoch"] < 40
+    assert result.metrics["val"]["accuracy"] == best["val_accuracy"]
+    assert not model.training
+    output = predict(model, FullBatch(problem.dataset, problem.split).observed()).output
+    assert objective_for("multiclass").metrics(
+        output, problem.dataset.y, problem.split.test
+    ) == pytest.approx(result.metrics["test"])
+
+
+def test_the_test_rows_are_counted_once_at_the_end(problem):
+    class Counting(type(objective_for("multiclass"))):
+        tested = 0
+
+        def metrics(self, output, y, rows):
+            Counting.tested += bool((rows >= 60).any())
+            return super().metrics(output, y, rows)
+
+    source = FullBatch(problem.dataset, problem.split)
+    result = fit(problem.model(), source, Counting(), problem.split, problem.settings)
+    assert Counting.tested == 1
+    assert not any(name.startswith("test") for row in result.history for name in row)
+
+
+def test_patience_stops_the_run_and_evaluation_may_be_rare(problem):
+    _, result = problem.with_settings(epochs=500, lr=0.5, patience=10, eval_every=4).fit()
+    assert result.stopped == "patience"
+    assert all(row["epoch"] % 4 == 0 for row in result.history)
+    assert 10 <= result.epochs - result.best_epoch < 14
+
+
+def test_the_last_epoch_is_always_evaluated(problem):
+    _, result = problem.with_settings(epochs=10, eval_every=4).fit()
+    assert [row["epoch"] for row in result.history] == [4, 8, 10]
+
+
+def test_warmup_raises_the_learning_rate_linearly(problem):
+    watch = Watch(lambda fit: fit.optimizer.param_groups[0]["lr"])
+    problem.with_settings(epochs=6, warmup=4).fit(callbacks=[watch])
+    assert watch.seen == pytest.approx([0.0125, 0.025, 0.0375, 0.05, 0.05, 0.05])
+
+
+def test_gradients_are_clipped(problem):
+    def norm(fit):
+        return float(sum(p.grad.square().sum() for p in fit.model.parameters()) ** 0.5)
+
+    watch = Watch(norm)
+    problem.with_settings(grad_clip=0.01).fit(callbacks=[watch])
+    assert max(watch.seen) <= 0.01 * (1 + 1e-5)
+
+
+def test_a_penalty_is_added_to_the_loss(problem):
+    class Shrunk(type(problem.model())):
+        def forward(self, *arguments):
+            return Prediction(super().forward(*arguments), 100 * self.linear.weight.square().sum())
+
+    model, result = problem.with_settings(epochs=60).fit(model=lambda: Shrunk(5, 3))
+    plain, _ = problem.with_settings(epochs=60).fit(model=lambda: type(problem.model())(5, 3))
+    assert model.linear.weight.norm() < 0.1 * plain.linear.weight.norm()
+    assert result.history[0]["loss"] > 10 * result.history[0]["train_loss"]
+
+
+def test_observe_comes_once_before_training_with_training_labels_only(problem):
+    class Observing(type(problem.model())):
+        seen: tuple[Batch, ...] = ()
+
+        def observe(self, batch):
+            assert self.linear.weight.grad is None
+            self.seen += (batch,)
+
+    model, _ = problem.fit(model=lambda: Observing(5, 3))
+    assert len(model.seen) == 1
+    assert (model.seen[0].y >= 0).nonzero().flatten().equal(problem.split.train)
+
+
+def test_a_method_may_bring_its_own_step(problem):
+    class Own(type(problem.model())):
+        steps = 0
+
+        def training_step(self, batch, objective, optimizer):
+            assert self.training
+            assert (batch.y >= 0).sum() == 30
+            self.steps += 1
+            optimizer.zero_grad()
+            loss = 2 * objective.loss(predict(self, batch).output, batch)
+            loss.backward()
+            optimizer.step()
+            return float(loss.detach())
+
+    model, result = problem.fit(model=lambda: Own(5, 3))
+    assert model.steps == 12
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+
+
+def test_a_model_may_group_its_parameters(problem):
+    class Grouped(type(problem.model())):
+        def parameter_groups(self):
+            weight, bias = self.linear.parameters()
+            return [{"params": [weight]}, {"params": [bias], "lr": 1e-30}]
+
+    model, _ = problem.fit(model=lambda: Grouped(5, 3))
+    plain, _ = problem.fit(model=lambda: type(problem.model())(5, 3))
+    start = problem.with_settings(epochs=1, lr=1e-30).fit(model=lambda: Grouped(5, 3))[0]
+    assert model.linear.bias.allclose(start.linear.bias)
+    assert not plain.linear.bias.allclose(start.linear.bias)
+
+
+def test_a_model_without_parameters_is_evaluated_once(problem, tmp_path):
+    class Centroids(nn.Module):
+        """The nearest mean of the training rows of each class."""
+
+        calls = 0
+
+        def observe(self, batch):
+            means = [batch.x[batch.y == c].mean(0) for c in range(3)]
+            self.register_buffer("means", torch.stack(means))
+
+        def forward(self, x, edge_index=None, edge_weight=None, batch=None):
+            self.calls += 1
+            return -torch.cdist(x, self.means)
+
+    model, result = problem.fit(tmp_path, model=Centroids)
+    assert model.calls == 2  # once to choose, once for the result
+    assert (result.epochs, result.best_epoch, result.stopped) == (0, 0, "evaluated")
+    assert result.metrics["test"]["accuracy"] > 0.5
+    again, read = problem.fit(tmp_path, model=Centroids)
+    assert read == result
+    assert again.means.equal(model.means)
+
+
+def test_a_loss_that_is_no_number_names_the_epoch_and_what_to_try(problem):
+    problem.dataset.x[3, 2] = float("inf")
+    with pytest.raises(TrainingError, match=r"nan in epoch 1: try a lower lr than 0\.05") as caught:
+        problem.fit()
+    assert "\n" not in str(caught.value)
+
+
+def test_batches_are_weighed_by_their_rows_and_empty_ones_skipped(problem):
+    class Parts(FullBatch):
+        """Three pieces, one of them without a training row."""
+
+        def epoch(self, number):
+            whole = self.observed()
+            for rows in ([], [0], list(range(1, 30))):
+                yield replace(whole, rows=torch.tensor(rows, dtype=torch.int64))
+
+        def to(self, device):
+            return self
+
+    source = Parts(problem.dataset, problem.split)
+    tiny = problem.with_settings(lr=1e-12, epochs=1)
+    _, result = tiny.fit(source=source, model=lambda: type(problem.model())(5, 3))
+    row = result.history[0]
+    assert row["loss"] == pytest.approx(row["train_loss"], rel=1e-5)
+
+
+def test_a_source_without_training_rows_is_an_error(problem):
+    class Empty(FullBatch):
+        def epoch(self, number):
+            return iter(())
+
+    with pytest.raises(ValueError, match="epoch 1 none"):
+        problem.fit(source=Empty(problem.dataset, problem.split))
+
+
+def test_a_callback_may_stop_the_run(problem):
+    class Prune(Callback):
+        def on_epoch(self, fit):
+            fit.stopped = "pruned"
+
+    _, result = problem.with_settings(eval_every=5).fit(callbacks=[Prune()])
+    assert (result.stopped, result.epochs, len(result.history)) == ("pruned", 1, 1)
+
+
+def test_patience_needs_validation_rows(problem):
+    problem.split = Split("s", [0, 1], [], [2])
+    with pytest.raises(ValueError, match="patience must be None"):
+        problem.with_settings(patience=3).fit()
+    problem.split = Split("s", [], [0], [2])
+    with pytest.raises(ValueError, match=r"split\.train must hold"):
+        fit(
+            problem.model(),
+            FullBatch(problem.dataset, Split("s", [1], [0], [2])),
+            objective_for("multiclass"),
+            problem.split,
+            TrainSettings(),
+        )
+
+
+def test_a_gpu_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device("auto") == torch.device("cpu")
+    with pytest.raises(ValueError, match="got 'cuda:3' and torch sees no GPU"):
+        pick_device("cuda:3")
+
+
+def test_threads_are_set_for_the_run_only(problem):
+    before = torch.get_num_threads()
+    watch = Watch(lambda fit: torch.get_num_threads())
+    problem.with_settings(threads=before + 1).fit(callbacks=[watch])
+    assert set(watch.seen) == {before + 1}
+    assert torch.get_num_threads() == before

@@ -1,0 +1,110 @@
+"""What a run folder holds, and that it can be read back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from difformer.data import Split
+from difformer.errors import RunError
+from difformer.train import read_config, read_result
+from difformer.train.callbacks import Callback
+from difformer.train.run import csv_text, read_metrics
+
+
+def test_a_run_folder_holds_what_the_design_says(problem, tmp_path):
+    config = {"data": {"name": "toy"}, "model": {"widths": (4, 5), "kernel": None}}
+    model, result = problem.fit(tmp_path, config=config)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "config.toml",
+        "metrics.csv",
+        "model.safetensors",
+        "result.json",
+        "split.json",
+    ]
+    written = read_config(tmp_path / "config.toml")
+    assert written["model"] == {"widths": [4, 5]}  # None is a key that is not there
+    assert written["train"]["lr"] == 0.05
+    assert Split.load(tmp_path / "split.json") == problem.split
+    weights = load_file(tmp_path / "model.safetensors")
+    assert weights["linear.weight"].equal(model.linear.weight)
+    assert read_result(tmp_path) == result
+    content = json.loads((tmp_path / "result.json").read_text())
+    assert content["metrics"]["test"]["accuracy"] == result.metrics["test"]["accuracy"]
+
+
+def test_metrics_have_a_row_an_evaluated_epoch_with_all_digits_and_no_clock(problem, tmp_path):
+    _, result = problem.with_settings(eval_every=3).fit(tmp_path)
+    header = (tmp_path / "metrics.csv").read_text().splitlines()[0].split(",")
+    parts = [f"{part}_{name}" for part in ("train", "val") for name in ("loss", "accuracy")]
+    assert header[:2] == ["epoch", "loss"]
+    assert set(parts) < set(header)
+    assert not any("sec" in name or "time" in name or "test" in name for name in header)
+    assert read_metrics(tmp_path / "metrics.csv") == result.history
+
+
+def test_metrics_can_be_watched_while_training(problem, tmp_path):
+    class Look(Callback):
+        def on_epoch(self, fit):
+            assert read_metrics(tmp_path / "metrics.csv") == fit.history
+
+    problem.fit(tmp_path, callbacks=[Look()])
+
+
+def test_a_callback_may_add_columns(problem, tmp_path):
+    class Energy(Callback):
+        def on_evaluate(self, fit, row):
+            row["energy_1"] = float(fit.epoch) / 3
+
+    problem.fit(tmp_path, callbacks=[Energy()])
+    assert read_metrics(tmp_path / "metrics.csv")[1]["energy_1"] == 2 / 3
+
+
+def test_a_model_may_write_its_own_file(problem, tmp_path):
+    class Own(type(problem.model())):
+        def save(self, path):
+            from safetensors.torch import save_file
+
+            save_file(self.state_dict(), path, metadata={"config": "{}"})
+
+    model, _ = problem.fit(tmp_path, model=lambda: Own(5, 3))
+    again, _ = problem.fit(tmp_path, model=lambda: Own(5, 3))
+    assert again.linear.weight.equal(model.linear.weight)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_sparse_state_is_refused_with_the_remedy(problem, tmp_path):
+    def model():
+        model = problem.model()
+        model.register_buffer("graph", torch.eye(3).to_sparse())
+        return model
+
+    with pytest.raises(ValueError, match=r"'graph' is not: register .* persistent=False"):
+        problem.fit(tmp_path, model=model)
+
+
+def test_a_number_that_is_none_is_null_in_json_and_nan_when_read(problem, tmp_path):
+    _, result = problem.fit(tmp_path)
+    result.metrics["test"]["loss"] = float("nan")
+    text = json.dumps(result.to_json(), allow_nan=False)
+    (tmp_path / "result.json").write_text(text)
+    read = read_result(tmp_path)
+    assert read is not None
+    assert read.metrics["test"]["loss"] != read.metrics["test"]["loss"]
+
+
+def test_damaged_files_are_one_clear_line(problem, tmp_path):
+    problem.fit(tmp_path)
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(RunError, match=r"result\.json cannot be read"):
+        problem.fit(tmp_path)
+    (tmp_path / "config.toml").write_text("= no")
+    with pytest.raises(RunError, match=r"cannot read .*config\.toml"):
+        problem.fit(tmp_path)
+
+
+def test_csv_of_nothing_is_empty():
+    assert csv_text([]) == ""

@@ -1,0 +1,54 @@
+"""Settings explain themselves, refuse nonsense in one line, and do not need torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from difformer.train import TrainSettings
+
+
+def test_every_option_has_help():
+    assert all(field.metadata["help"] for field in dataclasses.fields(TrainSettings))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 0),
+        ("epochs", 1.5),
+        ("epochs", True),
+        ("lr", 0),
+        ("lr", float("nan")),
+        ("lr", "fast"),
+        ("weight_decay", -0.1),
+        ("weight_decay", float("inf")),
+        ("optimizer", "sgd"),
+        ("warmup", -1),
+        ("grad_clip", 0.0),
+        ("patience", 0),
+        ("eval_every", 0),
+        ("seed", -1),
+        ("device", "tpu"),
+        ("device", "auto:1"),
+        ("device", "cuda:"),
+        ("device", 3),
+        ("threads", 0),
+        ("checkpoint_every", -1),
+    ],
+)
+def test_nonsense_is_named(name, value):
+    with pytest.raises(ValueError, match=f"^{name} must be .*, got {value!r}$"):
+        TrainSettings(**{name: value})
+
+
+def test_settings_come_without_torch():
+    code = (
+        "import sys, difformer.train; difformer.train.TrainSettings(); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
