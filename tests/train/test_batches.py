@@ -51,3 +51,13 @@ def test_bad_input_is_named(toy_dataset):
         FullBatch(unlabelled, split)
     with pytest.raises(ValueError, match="names row 500"):
         FullBatch(dataset, Split("s", [500], [2], [3]))
+
+
+def test_a_source_moves_with_all_it_holds(problem):
+    source = FullBatch(problem.dataset, problem.split, weight=torch.ones(90))
+    assert source.to(torch.device("cpu")) is source
+    moved = source.to(torch.device("meta"))
+    batch = moved.observed()
+    assert {t.device.type for t in (moved.y, batch.x, batch.y, batch.rows, batch.weight)} == {
+        "meta"
+    }

@@ -31,11 +31,12 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device; a tensor already there is not copied."""
+        x = self.x.to(device)
         return replace(
             self,
-            x=self.x.to(device),
+            x=x,
             y=self.y.to(device),
-            graph=None if self.graph is None else self.graph.to(device),
+            graph=None if self.graph is None else self.graph.to(x),
             rows=self.rows.to(device),
             segments=None if self.segments is None else self.segments.to(device),
             weight=None if self.weight is None else self.weight.to(device),

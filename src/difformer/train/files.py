@@ -24,9 +24,9 @@ def write_atomic(path: Path, content: bytes) -> None:
         raise cannot_write(path, error) from error
 
 
-def cannot_write(path: Path, error: OSError) -> RunError:
+def cannot_write(path: Path, error: Exception) -> RunError:
     """One line for a write that failed: a full disk, a missing permission."""
-    reason = error.strerror or str(error)
+    reason = getattr(error, "strerror", None) or str(error)
     return RunError(
         f"cannot write {path}: {reason}; what was there before is kept: "
         "make room (or fix the permissions) and run the same command again"

@@ -19,9 +19,11 @@ from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from math import isfinite, nan
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 import tomli_w
+from safetensors import SafetensorError
 from torch import nn
 
 from difformer.errors import RunError
@@ -163,15 +165,29 @@ def save_model(model: nn.Module, path: Path) -> None:
     if save is None:
         write_tensors(path, copy_state(model), {})
         return
-    part = path.with_name(f".new-{path.name}")
+    # Written elsewhere first, so that nothing but whole files is ever seen in the run folder.
     try:
-        save(part)
-        content = part.read_bytes()
-    except OSError as error:
+        with TemporaryDirectory() as scratch:
+            save(Path(scratch) / path.name)
+            content = (Path(scratch) / path.name).read_bytes()
+    except (OSError, SafetensorError) as error:
         raise cannot_write(path, error) from error
-    finally:
-        part.unlink(missing_ok=True)
-    write_atomic(path, content)
+    write_atomic(path, _in_order(content))
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with its metadata sorted: equal models become equal bytes.
+
+    The file is 8 bytes of header length, the header as JSON, then the tensors; safetensors
+    writes the metadata in an order that changes from run to run.
+    """
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    if "__metadata__" in header:
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the tensors stay aligned
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def read_result(path: Path) -> FitResult | None:
