@@ -1,0 +1,16 @@
+"""DIFFormer-s and DIFFormer-a, named beside the systems they are compared with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from difformer.baselines.configs import DIFFormerOptions
+from difformer.nn.model import DIFFormer
+
+__all__ = ["build"]
+
+
+def build(config: DIFFormerOptions, in_channels: int, out_channels: int) -> DIFFormer:
+    """A DIFFormer; the kernel says which of the two it is."""
+    options = asdict(config)
+    return DIFFormer(in_channels, options.pop("hidden_channels"), out_channels, **options)

@@ -1,0 +1,55 @@
+"""MLP: each row by itself, no graph."""
+
+from __future__ import annotations
+
+import itertools
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from difformer.baselines.configs import MLPConfig
+from difformer.baselines.layers import Edges, FeatureLinear
+
+__all__ = ["MLP", "build", "make_norm"]
+
+
+class MLP(nn.Module):
+    """A multi-layer perceptron, O(n d²) a layer; the graph is ignored.
+
+        H⁽⁰⁾ = x,   H⁽ᵏ⁺¹⁾ = dropout(ReLU(norm(H⁽ᵏ⁾ W_k + b_k))),   the last layer is linear.
+
+    Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, config: MLPConfig) -> None:
+        super().__init__()
+        if config.num_layers < 1:
+            raise ValueError(f"num_layers must be at least 1, got {config.num_layers}")
+        widths = [config.hidden_channels] * (config.num_layers - 1) + [out_channels]
+        self.first = FeatureLinear(in_channels, widths[0], dropout=config.input_dropout)
+        self.rest = nn.ModuleList(
+            nn.Linear(a, b) for a, b in itertools.pairwise(widths)
+        )
+        self.norms = nn.ModuleList(make_norm(config.norm, width) for width in widths[:-1])
+        self.dropout = config.dropout
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        h = self.first(x)
+        for norm, linear in zip(self.norms, self.rest, strict=True):
+            h = linear(F.dropout(F.relu(norm(h)), self.dropout, self.training))
+        return h
+
+
+def make_norm(name: str | None, width: int) -> nn.Module:
+    """The normalisation of that name between layers; None is the identity."""
+    return {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}[name](width) if name else nn.Identity()
+
+
+def build(config: MLPConfig, in_channels: int, out_channels: int) -> MLP:
+    return MLP(in_channels, out_channels, config)

@@ -1,0 +1,101 @@
+"""System: a named way to go from data to a trainable model, and what it costs. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from difformer.data.dataset import Dataset
+
+__all__ = ["GraphKind", "Memory", "System", "option"]
+
+GraphKind = Literal["given", "knn", "dense", "none"]
+Memory = Callable[[int, int, int, int, Any], float]
+ALL_TASKS = ("multiclass", "multilabel", "regression")
+
+
+def option(default: Any, text: str, choices: tuple[Any, ...] = ()) -> Any:
+    """A field of a config dataclass: its default, its help, and the values it may take."""
+    return field(default=default, metadata={"help": text, "choices": choices})
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """What the experiments know of a method; they never ask which one it is.
+
+    Args:
+        name: what the command line calls it.
+        title: what a table calls it.
+        module: the file in `baselines/` with `build(config, in_channels, out_channels)`; imported
+            when a model is built.
+        config: a frozen keyword-only dataclass type: every option, its default and help.
+        graph: the graph builder it takes: the data's own ("given"), neighbours by features
+            ("knn"), every pair ("dense"), or "none".
+        memory: (rows, directed edges, features, outputs, config) -> bytes for a training step.
+        needs_graph: cannot run without the data's own graph.
+        tasks: the tasks it can learn.
+        package: a package outside the core that it imports.
+        defaults: values of `config` for this system where they are not the dataclass's own.
+        train: values of `TrainSettings` it is trained with unless told otherwise.
+        space: option -> values worth trying, beyond the learning rate and weight decay.
+    """
+
+    name: str
+    title: str
+    module: str
+    config: type[Any]
+    graph: GraphKind
+    memory: Memory
+    needs_graph: bool = False
+    tasks: tuple[str, ...] = ALL_TASKS
+    package: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    train: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    space: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+
+    def configure(self, **options: Any) -> Any:
+        """This system's config with these options; ValueError names an unknown one."""
+        known = {f.name: f for f in fields(self.config)}
+        for name, value in options.items():
+            if name not in known:
+                raise ValueError(
+                    f"{self.name} takes no option {name!r}; its options: {', '.join(known)}"
+                )
+            choices = known[name].metadata.get("choices") or ()
+            if choices and isinstance(value, str) and value not in choices:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}"
+                )
+        return self.config(**{**self.defaults, **options})
+
+    def build(self, config: Any, in_channels: int, out_channels: int) -> nn.Module:
+        """The model, with weights drawn from torch's global generator."""
+        module = import_module(f"difformer.baselines.{self.module}")
+        return module.build(config, in_channels, out_channels)
+
+    def needs(self, dataset: Dataset) -> str | None:
+        """Why it cannot run on this data whatever its size, or None."""
+        if self.needs_graph and dataset.edge_index is None:
+            return "needs a graph, the data has none"
+        if dataset.task not in self.tasks:
+            return f"learns {' and '.join(self.tasks)} only, the data is {dataset.task}"
+        if self.package is not None and find_spec(self.package) is None:
+            return f"needs the package {self.package}: pip install {self.package}"
+        return None
+
+    def bytes_needed(self, dataset: Dataset, config: Any) -> int:
+        """Memory of one training step on this data, in bytes, roughly."""
+        n = dataset.num_rows
+        edges = {
+            "none": 0,
+            "dense": n * n,
+            "knn": 2 * n * min(getattr(config, "k", 0), n),
+            "given": 0 if dataset.edge_index is None else int(dataset.edge_index.shape[1]) + n,
+        }[self.graph]
+        return int(self.memory(n, edges, dataset.num_features, dataset.num_outputs, config))
