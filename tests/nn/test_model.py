@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import difformer
 from difformer.core.diffusivity import KERNELS, Diffusivity
 from difformer.core.graph import Graph
+from difformer.core.sparse import SparseMatrix
 from difformer.nn.config import DEFAULTS, DIFFormerConfig
 from difformer.nn.model import DIFFormer
 
@@ -30,7 +31,17 @@ OPTIONS = {
     "source": {"source": 0.2},
     "center": {"center": True},
     "learned tau": {"learn_tau": True, "tau": 0.3},
-    "no norm": {"layer_norm": False},
+    "no norm": {"norm": "none"},
+    "stable": {
+        "learn_qk": False,
+        "use_weight": False,
+        "norm": "input",
+        "source": 0.1,
+        "graph_weight": 0.9,
+        "dropout_at": "ends",
+        "tau": 0.9,
+    },
+    "state as query": {"learn_qk": False, "num_heads": 2},
     "all": {
         "num_heads": 2,
         "source": 0.1,
@@ -63,9 +74,10 @@ def transcription(model: DIFFormer, x, graph: torch.Tensor | None):
         average = 0
         for head in range(c.num_heads):
             part = slice(head * d, (head + 1) * d)
-            q = z @ layer.query.weight[part].T + layer.query.bias[part]
-            k = z @ layer.key.weight[part].T + layer.key.bias[part]
-            v = z
+            q = k = v = z
+            if c.learn_qk:
+                q = z @ layer.query.weight[part].T + layer.query.bias[part]
+                k = z @ layer.key.weight[part].T + layer.key.bias[part]
             if c.use_weight:
                 v = z @ layer.value.weight[part].T + layer.value.bias[part]
             if c.qk_norm == "tensor":
@@ -186,12 +198,13 @@ def test_diffusivity_rows_sum_to_one_and_reproduce_the_layer(options):
     model, x, _ = make(
         {
             **options,
-            "layer_norm": False,
+            "norm": "none",
             "center": False,
             "source": 0.0,
             "activation": None,
             "use_weight": False,
             "tau": 1.0,
+            "learn_qk": True,
             "learn_tau": False,
         }
     )
@@ -242,6 +255,19 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(model(x), model(x))
     model.eval()
     assert torch.equal(model(x), model(x))
+
+
+def test_input_dropout_on_sparse_features_drops_values_and_keeps_their_mean():
+    model, x, _ = make({"input_dropout": 0.5, "norm": "none"})
+    sparse = x.abs().to_sparse_csr()
+    assert not torch.equal(model(sparse), model(sparse))
+    matrix = SparseMatrix.from_csr(sparse)
+    dropped = matrix.dropout(0.5)
+    dense = dropped.csr.to_dense()
+    torch.testing.assert_close(dropped.transpose.to_dense(), dense.T)
+    kept = dense != 0
+    torch.testing.assert_close(dense[kept], 2 * x.abs()[kept])
+    assert 0.3 < kept.double().mean() < 0.7
 
 
 def test_the_graph_is_built_once_for_the_same_edge_list(monkeypatch):
@@ -347,6 +373,12 @@ def test_public_names():
         ({"graph_weight": 2.0}, r"graph_weight must lie in \[0, 1\], got 2.0"),
         ({"kernel": "cosine"}, "kernel must be one of simple, sigmoid"),
         ({"qk_norm": "col"}, "qk_norm must be 'row' or 'tensor', got 'col'"),
+        ({"norm": "batch"}, "norm must be one of all, input, none, got 'batch'"),
+        ({"dropout_at": "x"}, "dropout_at must be one of layers, ends, got 'x'"),
+        (
+            {"num_heads": 2, "learn_qk": False, "use_weight": False},
+            "num_heads must be 1 where neither learn_qk nor use_weight",
+        ),
         ({"activation": "swish"}, "activation must be None or one of relu"),
     ],
 )
@@ -399,8 +431,6 @@ def test_bad_graphs_layers_and_rows_are_named():
         model.diffusivity(x, layer=2)
     with pytest.raises(ValueError, match="rows must be a list of rows from 0 to 22"):
         model.diffusivity(x, rows=torch.tensor([23]))
-    with pytest.raises(ValueError, match="input_dropout needs dense features"):
-        make({"input_dropout": 0.5})[0](x.to_sparse_csr())
 
 
 def test_one_row_and_a_graph_without_edges_are_fine(options):

@@ -26,6 +26,7 @@ class SparseMatrix:
         """Wrap `csr`; `transpose=csr` declares the matrix symmetric and saves its copy."""
         self._csr = csr
         self._transpose = transpose
+        self._order: Tensor | None = None  # transpose values = values[order]
         self._coo: tuple[Tensor, Tensor, Tensor] | None = None
 
     @classmethod
@@ -73,6 +74,7 @@ class SparseMatrix:
         """The prepared transpose, made on first use: a matrix never differentiated needs none."""
         if self._transpose is None:
             row, col, value = self.coo
+            self._order = torch.argsort(col * self.shape[0] + row)
             self._transpose = _csr(col, row, value, (self.shape[1], self.shape[0]))
         return self._transpose
 
@@ -104,6 +106,18 @@ class SparseMatrix:
             messages = x.index_select(0, col) * value.to(x.dtype).unsqueeze(-1)
             return x.new_zeros(self.shape[0], x.shape[1]).index_add(0, row, messages)
         return _Product.apply(x, self)
+
+    def dropout(self, rate: float) -> SparseMatrix:
+        """Each stored value zero with probability `rate`, else scaled by 1 / (1 − rate)."""
+        if rate == 0.0:
+            return self
+        flipped = self.transpose
+        if flipped is self._csr:
+            raise ValueError("dropout of a matrix declared symmetric would break its symmetry")
+        values = torch.nn.functional.dropout(self.values, rate)
+        # Made with the transpose, which a matrix of constant features has from its first backward.
+        assert self._order is not None
+        return SparseMatrix(_with(self._csr, values), _with(flipped, values[self._order]))
 
     def rows(self, index: Tensor) -> SparseMatrix:
         """The chosen rows as a matrix of their own, in O(their nonzeros)."""
@@ -164,6 +178,11 @@ def _assemble(crow: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*[Ss]parse.*")
         return torch.sparse_csr_tensor(crow, col, value, size=shape, check_invariants=False)
+
+
+def _with(csr: Tensor, values: Tensor) -> Tensor:
+    """The same pattern with other values; the indices are shared."""
+    return _assemble(csr.crow_indices(), csr.col_indices(), values, (csr.shape[0], csr.shape[1]))
 
 
 def _narrow(csr: Tensor) -> Tensor:

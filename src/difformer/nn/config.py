@@ -25,7 +25,7 @@ class DIFFormerConfig:
     )
     tau: float = _option(0.5, "step size, in (0, 1]")
     learn_tau: bool = _option(False, "learn one step size a layer, starting from tau")
-    dropout: float = _option(0.0, "dropout after the input layer and after each layer's norm")
+    dropout: float = _option(0.0, "dropout on the states, see dropout-at")
     input_dropout: float = _option(0.0, "dropout on the input features")
     use_weight: bool = _option(True, "layer-wise transformation of values; off: value = state")
     use_graph: bool = _option(True, "use the graph where one is given")
@@ -42,7 +42,15 @@ class DIFFormerConfig:
     )
     source: float = _option(0.0, "weight in [0, 1) of the first state in every layer's average")
     center: bool = _option(False, "subtract the mean over rows before each layer's norm")
-    layer_norm: bool = _option(True, "LayerNorm in the input layer and in every layer")
+    learn_qk: bool = _option(
+        True, "query and key are learned maps of the state; off: the state itself"
+    )
+    norm: str = _option("all", "where LayerNorm stands", ("all", "input", "none"))
+    dropout_at: str = _option(
+        "layers",
+        "dropout after the input layer and every layer, or only at the two ends",
+        ("layers", "ends"),
+    )
 
     def as_dict(self) -> dict[str, Any]:
         """The options as plain values, for saving."""

@@ -90,7 +90,7 @@ class FrozenDIFFormer(nn.Module):
         `edge_index` (2, e) may carry known rows (first line) to new rows (second line).
         """
         if torch.compiler.is_compiling():
-            return self.model.output(self._encode(x, None))
+            return self.model.decode(self._encode(x, None))
         return self._by_blocks(x, edge_index, edge_weight, output=True)
 
     def encode(
@@ -163,7 +163,7 @@ class FrozenDIFFormer(nn.Module):
                 size = block.shape[0]
                 block = F.pad(block, (0, 0, 0, BLOCK - size))
                 z = self._encode(block, None if incoming is None else (incoming, rows))
-                parts.append((self.model.output(z) if output else z)[:size])
+                parts.append((self.model.decode(z) if output else z)[:size])
         return torch.cat(parts)
 
     def _encode(self, x: Tensor, edges: tuple[_Incoming, slice] | None) -> Tensor:

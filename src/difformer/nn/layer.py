@@ -42,12 +42,13 @@ class DiffusionLayer(nn.Module):
         super().__init__()
         self.width, self.num_heads, self.config = width, config.num_heads, config
         self.diffusivity: Diffusivity = make_diffusivity(config.kernel, config.qk_norm)
-        self.query = nn.Linear(width, width * config.num_heads)
-        self.key = nn.Linear(width, width * config.num_heads)
-        self.value = nn.Linear(width, width * config.num_heads) if config.use_weight else None
-        self.norm = nn.LayerNorm(width) if config.layer_norm else None
+        heads = width * config.num_heads
+        self.query = nn.Linear(width, heads) if config.learn_qk else None
+        self.key = nn.Linear(width, heads) if config.learn_qk else None
+        self.value = nn.Linear(width, heads) if config.use_weight else None
+        self.norm = nn.LayerNorm(width) if config.norm == "all" else None
         self.activation = ACTIVATIONS[config.activation]() if config.activation else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout if config.dropout_at == "layers" else 0.0)
         tau = min(config.tau, 1 - 1e-4)  # a sigmoid never reaches one
         self.initial_logit = math.log(tau / (1 - tau))
         self.logit_tau = (
@@ -80,10 +81,8 @@ class DiffusionLayer(nn.Module):
         return self.finish(mixed)
 
     def project(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (h, n, d); values (1, n, d) where they are the states."""
-        q, k = self._heads(self.query(z)), self._heads(self.key(z))
-        v = z.unsqueeze(0) if self.value is None else self._heads(self.value(z))
-        return q, k, v
+        """Queries, keys and values, each (h, n, d), or (1, n, d) where they are the states."""
+        return self._heads(self.query, z), self._heads(self.key, z), self._heads(self.value, z)
 
     def average(
         self, q: Tensor, k: Tensor, v: Tensor, merge: Callable[[Context], Context] | None = None
@@ -124,8 +123,10 @@ class DiffusionLayer(nn.Module):
             u = self.activation(u)
         return self.dropout(u)
 
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.view(x.shape[0], self.num_heads, self.width).transpose(0, 1)
+    def _heads(self, linear: nn.Linear | None, z: Tensor) -> Tensor:
+        if linear is None:
+            return z.unsqueeze(0)
+        return linear(z).view(z.shape[0], self.num_heads, self.width).transpose(0, 1)
 
     def _average_apart(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`average` for (g, s, h, d): graphs, rows, heads."""

@@ -66,7 +66,9 @@ class DIFFormer(nn.Module):
         qk_norm: str = DEFAULTS.qk_norm,
         source: float = DEFAULTS.source,
         center: bool = DEFAULTS.center,
-        layer_norm: bool = DEFAULTS.layer_norm,
+        learn_qk: bool = DEFAULTS.learn_qk,
+        norm: str = DEFAULTS.norm,
+        dropout_at: str = DEFAULTS.dropout_at,
     ) -> None:
         super().__init__()
         given = locals()
@@ -76,7 +78,7 @@ class DIFFormer(nn.Module):
         self.out_channels = check_count("out_channels", out_channels)
         self.config = config = _checked(DIFFormerConfig(**options))
         self.input = nn.Linear(in_channels, hidden_channels)
-        self.input_norm = nn.LayerNorm(hidden_channels) if layer_norm else None
+        self.input_norm = nn.LayerNorm(hidden_channels) if norm != "none" else None
         self.layers = nn.ModuleList(
             DiffusionLayer(hidden_channels, config) for _ in range(config.num_layers)
         )
@@ -100,7 +102,7 @@ class DIFFormer(nn.Module):
             edge_weight: (e,), with an edge list only.
             batch: (n,) the id of each row's graph: rows of different graphs do not meet.
         """
-        return self.output(self.encode(x, edge_index, edge_weight, batch))
+        return self.decode(self.encode(x, edge_index, edge_weight, batch))
 
     def encode(
         self,
@@ -223,13 +225,20 @@ class DIFFormer(nn.Module):
 
     def embed(self, x: Tensor | SparseMatrix) -> Tensor:
         """Z⁽⁰⁾ (n, hidden_channels) from features; a sparse matrix costs O(nonzeros)."""
+        rate = self.config.input_dropout if self.training else 0.0
         if isinstance(x, SparseMatrix):
-            z = x.matmul(self.input.weight.T) + self.input.bias
+            z = x.dropout(rate).matmul(self.input.weight.T) + self.input.bias
         else:
-            z = self.input(F.dropout(x, self.config.input_dropout, self.training))
+            z = self.input(F.dropout(x, rate, self.training))
         if self.input_norm is not None:
             z = self.input_norm(z)
         return F.dropout(F.relu(z), self.config.dropout, self.training)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Outputs (n, out_channels) of the last states."""
+        if self.config.dropout_at == "ends":
+            z = F.dropout(z, self.config.dropout, self.training)
+        return self.output(z)
 
     def _run(
         self,
@@ -269,8 +278,6 @@ class DIFFormer(nn.Module):
         check_finite("x", x)
         if x.layout == torch.strided:
             return x
-        if self.config.input_dropout:
-            raise ValueError("input_dropout needs dense features: call x.to_dense()")
         return SparseMatrix.from_csr(x)
 
     def prepare_graph(self, edges: Edges, edge_weight: Tensor | None, z: Tensor) -> Any:
@@ -323,6 +330,16 @@ def _checked(config: DIFFormerConfig) -> DIFFormerConfig:
     check_unit_interval("source", config.source, zero=True, one=False)
     if config.graph_weight is not None:
         check_unit_interval("graph_weight", config.graph_weight, zero=True, one=True)
+    for name, allowed in (("norm", ("all", "input", "none")), ("dropout_at", ("layers", "ends"))):
+        if getattr(config, name) not in allowed:
+            raise ValueError(
+                f"{name} must be one of {', '.join(allowed)}, got {getattr(config, name)!r}"
+            )
+    if config.num_heads > 1 and not config.learn_qk and not config.use_weight:
+        raise ValueError(
+            "num_heads must be 1 where neither learn_qk nor use_weight is set: all heads would be "
+            f"the same, got {config.num_heads}"
+        )
     if config.activation is not None and config.activation not in ACTIVATIONS:
         raise ValueError(
             f"activation must be None or one of {', '.join(ACTIVATIONS)}, got {config.activation!r}"

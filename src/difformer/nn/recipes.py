@@ -1,0 +1,33 @@
+"""Named forms of the model: which structure, not which learning rate. No torch here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["DEFAULT_RECIPE", "RECIPES"]
+
+RECIPES: dict[str, dict[str, Any]] = {
+    # Damped diffusion with a source. States are not normalised between layers and start out
+    # non-negative, and every step is a convex combination of non-negative states: so q̃·k̃ lies in
+    # [0, 1], the mass of a row in [n, 2 n], and nothing can amplify a vanishing difference. The
+    # source keeps the minimum of the energy away from total collapse.
+    "stable": {
+        "num_layers": 8,
+        "tau": 0.9,
+        "source": 0.1,
+        "graph_weight": 0.9,
+        "learn_qk": False,
+        "use_weight": False,
+        "norm": "input",
+        "dropout_at": "ends",
+        "dropout": 0.5,
+        "input_dropout": 0.5,
+    },
+    # The equations of appendix E as printed.
+    "paper": {"num_layers": 8, "tau": 0.5, "use_weight": False, "qk_norm": "row"},
+    # What the released code computes: the norm of the whole tensor, so weights all but uniform.
+    "released": {"num_layers": 8, "tau": 0.5, "use_weight": False, "qk_norm": "tensor"},
+}
+"""Options of `DIFFormerConfig` by recipe; whatever a recipe does not name keeps its default."""
+
+DEFAULT_RECIPE = "stable"
