@@ -75,7 +75,7 @@ def in_child(work: Callable[[], object], kill_after: float | None = None) -> boo
 
 
 def die_at(call: int) -> None:
-    """Make this process kill itself at its n-th fsync, rename or unlink: before it, or after."""
+    """Make this process kill itself right before its n-th fsync, rename or unlink."""
     count = 0
 
     def wrapped(function):
@@ -84,11 +84,7 @@ def die_at(call: int) -> None:
             count += 1
             if count == call:
                 os.kill(os.getpid(), signal.SIGKILL)
-            result = function(*arguments, **options)
-            count += 1
-            if count == call:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
+            return function(*arguments, **options)
 
         return dying
 
