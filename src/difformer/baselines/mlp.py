@@ -27,9 +27,7 @@ class MLP(nn.Module):
             raise ValueError(f"num_layers must be at least 1, got {config.num_layers}")
         widths = [config.hidden_channels] * (config.num_layers - 1) + [out_channels]
         self.first = FeatureLinear(in_channels, widths[0], dropout=config.input_dropout)
-        self.rest = nn.ModuleList(
-            nn.Linear(a, b) for a, b in itertools.pairwise(widths)
-        )
+        self.rest = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.norms = nn.ModuleList(make_norm(config.norm, width) for width in widths[:-1])
         self.dropout = config.dropout
 

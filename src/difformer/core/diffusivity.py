@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from difformer.core.context import Context, Mean, Moments, Pairs, ScaledMoments
+from difformer.core.fused import Affine, simple_average_of_states
 from difformer.core.tiled import average_by_rows, sigmoid_average
 
 __all__ = [
@@ -85,6 +86,20 @@ class Diffusivity(ABC):
         assert isinstance(context, Pairs)
         return average_by_rows(self.weights, q, context.key, context.value)
 
+    def of_states(self, z: Tensor, query: Affine, key: Affine, value: Affine, heads: int) -> Tensor:
+        """The average over all rows where q, k, v are affine maps of the states, mean over heads.
+
+        z (n, d) -> (n, d). The plain form; a diffusivity may know one that keeps less.
+        """
+
+        def split(affine: Affine) -> Tensor:
+            if affine is None:
+                return z.unsqueeze(0)
+            return F.linear(z, *affine).view(z.shape[0], heads, -1).transpose(0, 1)
+
+        q, k, v = split(query), split(key), split(value)
+        return self.apply(q, self.summarise(k, v, q)).mean(-3)
+
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """summarise, then apply: one full-batch average."""
         return self.apply(q, self.summarise(k, v, q))
@@ -125,6 +140,12 @@ class Simple(Diffusivity):
         assert isinstance(context, Moments)
         return self._average(_unit(q), context)
 
+    def of_states(self, z: Tensor, query: Affine, key: Affine, value: Affine, heads: int) -> Tensor:
+        # Tracing cannot follow a loop over chunks.
+        if torch.compiler.is_compiling():
+            return super().of_states(z, query, key, value, heads)
+        return simple_average_of_states(z, query, key, value, heads, 1.0 + FLOOR)
+
     def _average(self, query: Tensor, c: Moments) -> Tensor:
         numerator = c.value_sum * (1.0 + FLOOR) + query @ c.key_value
         mass = c.count * (1.0 + FLOOR) + query @ c.key_sum
@@ -146,6 +167,8 @@ class WholeTensorSimple(Simple):
         query = (q / _square(q).sqrt())[..., rows, :]
         omega = 1.0 + FLOOR + query @ (k / _square(k).sqrt()).mT
         return omega / omega.sum(-1, keepdim=True)
+
+    of_states = Diffusivity.of_states  # the norm of all rows is not known chunk by chunk
 
     def summarise(self, k: Tensor, v: Tensor, q: Tensor | None = None) -> ScaledMoments:
         if q is None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from difformer.core.context import Context
 from difformer.core.diffusivity import Diffusivity, make_diffusivity
+from difformer.core.fused import Affine
 from difformer.core.graph import Graph
 from difformer.core.segments import Segments
 from difformer.nn.config import DIFFormerConfig
@@ -68,13 +69,12 @@ class DiffusionLayer(nn.Module):
         segments: Segments | None = None,
     ) -> Tensor:
         """z, first (n, d) -> (n, d); `first` is Z⁽⁰⁾, wanted where there is a source."""
-        q, k, v = self.project(z)
         if segments is None:
-            pairs = self.average(q, k, v)
+            pairs = self.average_states(z)
         else:
-            by_row = (t.expand(self.num_heads, -1, -1).transpose(0, 1) for t in (q, k, v))
+            by_row = (t.expand(self.num_heads, -1, -1).transpose(0, 1) for t in self.project(z))
             pairs = segments.map(self._average_apart, *by_row)
-        neighbours = None if graph is None else graph.propagate(v.mean(0))
+        neighbours = None if graph is None else graph.propagate(self.mean_value(z))
         mixed = self.mix(z, pairs, neighbours, first)
         if self.config.center:
             mixed = mixed - self.row_mean(mixed, segments)
@@ -83,6 +83,23 @@ class DiffusionLayer(nn.Module):
     def project(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (h, n, d), or (1, n, d) where they are the states."""
         return self._heads(self.query, z), self._heads(self.key, z), self._heads(self.value, z)
+
+    def mean_value(self, z: Tensor) -> Tensor:
+        """The values averaged over heads (n, d): what a graph carries from row to row."""
+        if self.value is None:
+            return z
+        if self.num_heads == 1:
+            return self.value(z)
+        # The mean of linear maps is a linear map: one product, not one a head.
+        weight = self.value.weight.view(self.num_heads, self.width, self.width).mean(0)
+        return nn.functional.linear(z, weight, self.value.bias.view(self.num_heads, -1).mean(0))
+
+    def average_states(self, z: Tensor) -> Tensor:
+        """Σ_j Ŝ_ij v_j averaged over heads (n, d), straight from the states."""
+        if z.dtype in _HALF or torch.is_autocast_enabled(z.device.type):
+            return self.average(*self.project(z))
+        maps = [_affine(linear) for linear in (self.query, self.key, self.value)]
+        return self.diffusivity.of_states(z, maps[0], maps[1], maps[2], self.num_heads)
 
     def average(
         self, q: Tensor, k: Tensor, v: Tensor, merge: Callable[[Context], Context] | None = None
@@ -131,3 +148,7 @@ class DiffusionLayer(nn.Module):
     def _average_apart(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`average` for (g, s, h, d): graphs, rows, heads."""
         return self.average(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+
+
+def _affine(linear: nn.Linear | None) -> Affine:
+    return None if linear is None else (linear.weight, linear.bias)

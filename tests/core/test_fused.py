@@ -1,0 +1,66 @@
+"""The fused average against the plain one: values, every gradient, chunk borders, awkward sizes."""
+
+import pytest
+import torch
+
+from difformer.core import fused
+from difformer.core.diffusivity import Diffusivity, Simple
+
+
+def make(n, d, heads, maps, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    affine = [(draw(heads * d, d), draw(heads * d)) if name in maps else None for name in "qkv"]
+    return draw(n, d), affine
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 257])
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("maps", ["qkv", "qk", "v", ""])
+@pytest.mark.parametrize("chunk", [4096, 50])
+def test_values_and_gradients_equal_the_plain_form(n, heads, maps, chunk, monkeypatch):
+    monkeypatch.setattr(fused, "ROW_CHUNK", chunk)
+    z, affine = make(n, 5, heads, maps)
+    inputs = [z, *(t for a in affine if a for t in a)]
+    fast = Simple().of_states(z, *affine, heads)
+    plain = Diffusivity.of_states(Simple(), z, *affine, heads)
+    torch.testing.assert_close(fast, plain)
+    probe = torch.randn(fast.shape, dtype=fast.dtype)
+    grads = [torch.autograd.grad((out * probe).sum(), inputs) for out in (fast, plain)]
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("maps", ["qkv", "qk", ""])
+def test_gradcheck(maps, monkeypatch):
+    monkeypatch.setattr(fused, "ROW_CHUNK", 3)
+    z, affine = make(7, 3, 2, maps)
+    flat = [t for a in affine if a for t in a]
+
+    def run(z, *flat):
+        parts = iter(flat)
+        return Simple().of_states(
+            z, *((next(parts), next(parts)) if a else None for a in affine), 2
+        )
+
+    assert torch.autograd.gradcheck(run, (z, *flat))
+
+
+def test_zero_states_are_defined():
+    z = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
+    out = Simple().of_states(z, None, None, None, 1)
+    out.sum().backward()
+    assert torch.equal(out, torch.zeros(4, 3, dtype=torch.float64))
+    assert torch.isfinite(z.grad).all()
+
+
+def test_only_the_states_and_small_matrices_are_kept_for_the_backward_pass():
+    z, affine = make(1000, 4, 1, "qkv")
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        Simple().of_states(z, *affine, 1)
+    large = [t for t in kept if t.numel() >= 1000]
+    assert len(large) == 1
+    assert large[0].data_ptr() == z.data_ptr()
