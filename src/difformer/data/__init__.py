@@ -14,6 +14,7 @@ _PUBLIC: dict[str, str] = {
     "Dataset": "difformer.data.dataset",
     "Prediction": "difformer.data.batch",
     "Split": "difformer.data.split",
+    "TemporalDataset": "difformer.data.snapshots",
     "fetch_dataset": "difformer.data.registry",
     "list_datasets": "difformer.data.registry",
     "load_dataset": "difformer.data.registry",
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from difformer.data.batch import Batch, Prediction
     from difformer.data.dataset import Dataset
     from difformer.data.registry import fetch_dataset, list_datasets, load_dataset
+    from difformer.data.snapshots import TemporalDataset
     from difformer.data.split import Split
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Dataset",
     "Prediction",
     "Split",
+    "TemporalDataset",
     "fetch_dataset",
     "list_datasets",
     "load_dataset",

@@ -120,6 +120,23 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def git_id_of(path: Path) -> str:
+    """The id git gives a file's content, in hexadecimal; for files that have no other checksum."""
+    header = f"blob {path.stat().st_size}\0".encode()
+    digest = hashlib.sha1(header, usedforsecurity=False)
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def is_whole(path: Path, checksum: str) -> bool:
+    """Whether a file has the pinned checksum: a SHA-256, or "git:" and the id of its content."""
+    if checksum.startswith("git:"):
+        return git_id_of(path) == checksum.removeprefix("git:")
+    return sha256_of(path) == checksum
+
+
 def disk_full(path: Path) -> DataError:
     return DataError(f"no space left on the disk of {path}: free some, then run this again")
 
@@ -194,7 +211,7 @@ def _append(stream: IO[bytes], part: Path, advance: Advance, *, fresh: bool) -> 
 
 def _keep(part: Path, target: Path, sha256: str) -> None:
     """Give the part its name if it is whole, else remove it."""
-    if sha256_of(part) != sha256:
+    if not is_whole(part, sha256):
         part.unlink()
         raise FetchError(f"{target.name} has the wrong checksum")
     with _writing(part):

