@@ -1,0 +1,140 @@
+"""Measuring: two things alternately in one process, memory in processes of their own."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How much faster `ours` is than `theirs`: the median over pairs of neighbouring runs."""
+
+    name: str
+    ours_ms: float
+    theirs_ms: float
+    speed_up: float
+    spread: tuple[float, float]  # the quartiles of the speed-up
+    pairs: int
+    largest_difference: float  # of the outputs, relative to their size
+
+
+def machine() -> dict[str, Any]:
+    """What a figure depends on; no names of hosts or folders."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cores": os.cpu_count(),
+        "memory_gb": round(memory / 2**30, 1),
+        "processor": platform.processor() or platform.machine(),
+        "vector": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def alternate(
+    name: str,
+    ours: Callable[[], Tensor],
+    theirs: Callable[[], Tensor],
+    *,
+    tolerance: float | None = 1e-3,
+    seconds: float = 6.0,
+    least: int = 5,
+) -> Ratio:
+    """Run both in turn for some seconds; refuses where their outputs differ.
+
+    `tolerance=None` says that the two compute different things, and only their cost is compared.
+    """
+    a, b = ours(), theirs()  # also the warm-up
+    difference = float("nan")
+    if tolerance is not None:
+        difference = float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
+        if not difference <= tolerance:
+            raise ValueError(f"{name}: outputs differ by {difference:.1e}, no speed-up is reported")
+    del a, b
+    mine: list[float] = []
+    other: list[float] = []
+    start = time.perf_counter()
+    while len(mine) < least or time.perf_counter() - start < seconds:
+        for times, function in ((mine, ours), (other, theirs)):
+            gc.disable()
+            begin = time.perf_counter()
+            function()
+            times.append(time.perf_counter() - begin)
+            gc.enable()
+        if len(mine) >= 200 or time.perf_counter() - start > 10 * seconds:
+            break
+    ratios = sorted(b / a for a, b in zip(mine, other, strict=True))
+    return Ratio(
+        name=name,
+        ours_ms=1e3 * statistics.median(mine),
+        theirs_ms=1e3 * statistics.median(other),
+        speed_up=statistics.median(ratios),
+        spread=(ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]),
+        pairs=len(ratios),
+        largest_difference=difference,
+    )
+
+
+def extra_memory(prepare: Callable[[], Callable[[], Any]]) -> tuple[float, float]:
+    """Peak megabytes a call needs beyond what was held before it, and its seconds.
+
+    In a fresh process: what one call leaves behind would hide what the next one takes.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measure_memory, args=(prepare, sender))
+    process.start()
+    sender.close()
+    try:
+        result = receiver.recv()
+    except EOFError:
+        process.join()
+        raise MemoryError(f"the measured process ended with code {process.exitcode}") from None
+    process.join()
+    return result
+
+
+def _measure_memory(prepare: Callable[[], Callable[[], Any]], sender: Any) -> None:
+    function = prepare()
+    gc.collect()
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    begin = time.perf_counter()
+    function()
+    sender.send((_status("VmHWM") - before, time.perf_counter() - begin))
+
+
+def _status(key: str) -> float:
+    """A line of /proc/self/status, in megabytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) / 1000
+    raise OSError(f"{key} is not in /proc/self/status: memory is measured on Linux only")
+
+
+def write(path: Path, command: str, results: dict[str, Any]) -> None:
+    """The result file: what was measured, by which command, on what."""
+    plain = {k: asdict(v) if isinstance(v, Ratio) else v for k, v in results.items()}
+    content = {
+        "command": command,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "results": plain,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
