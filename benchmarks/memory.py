@@ -1,6 +1,6 @@
 """Peak memory of a training step, forward and backward, ours and the transcription's.
 
-    python -m benchmarks.memory            writes results/benchmarks/memory.json
+python -m benchmarks.memory            writes results/benchmarks/memory.json
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from difformer import DIFFormer, Graph
 WIDTH = 64
 CASES: dict[str, dict[str, Any]] = {
     "-a, 13,000 rows, 2 layers": {"kernel": "sigmoid", "rows": 13_000, "layers": 2},
-    "-a, 100,000 rows, 1 layer": {"kernel": "sigmoid", "rows": 100_000, "layers": 1, "plain": False},
+    "-a, 100,000 rows, 1 layer": {
+        "kernel": "sigmoid",
+        "rows": 100_000,
+        "layers": 1,
+        "plain": False,
+    },
     "-s, 1,000,000 rows, 10 edges a row, 1 layer": {
         "kernel": "simple",
         "rows": 1_000_000,
@@ -58,13 +63,16 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name, case in CASES.items():
         case = {"degree": 0, **case}
-        peers = {"difformer": False, "transcription": True} if case.pop("plain", True) else {
-            "difformer": False
-        }
+        peers = (
+            {"difformer": False, "transcription": True}
+            if case.pop("plain", True)
+            else {"difformer": False}
+        )
         for peer, plain in peers.items():
             megabytes, seconds = extra_memory(partial(prepare, plain=plain, **case))
             results[f"{name}: {peer}"] = {
-                "extra_mb": round(megabytes), "seconds": round(seconds, 2)
+                "extra_mb": round(megabytes),
+                "seconds": round(seconds, 2),
             }
             print(f"{name:50} {peer:14} {megabytes:9,.0f} MB {seconds:8.1f} s", flush=True)
     write(Path("results/benchmarks/memory.json"), "python -m benchmarks.memory", results)

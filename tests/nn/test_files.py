@@ -24,10 +24,13 @@ def saved(tmp_path):
 
 
 def rewrite_header(path, **changes):
+    """Change the description inside the file, or replace it by the text `raw`."""
     blob = path.read_bytes()
     (length,) = struct.unpack("<Q", blob[:8])
     header = json.loads(blob[8 : 8 + length])
-    header["__metadata__"] |= changes
+    content = json.loads(header["__metadata__"]["difformer"])
+    raw = changes.pop("raw", None) or json.dumps(content | changes)
+    header["__metadata__"]["difformer"] = raw
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + blob[8 + length :])
 
@@ -64,32 +67,40 @@ def test_a_missing_file_and_another_kind_of_file_are_named(tmp_path):
 
 def test_another_version_is_named(saved):
     _, path = saved
-    rewrite_header(path, version="99")
+    rewrite_header(path, version=99)
     with pytest.raises(ModelFileError, match="format version 99, this difformer reads version 1"):
         DIFFormer.load(path)
 
 
+WIDTHS = {"in_channels": 1, "hidden_channels": 1, "out_channels": 1}
+
+
 @pytest.mark.parametrize(
-    ("description", "message"),
+    ("changes", "message"),
     [
-        ("not json", "description is not JSON"),
-        ("{}", "does not fit a DIFFormer"),
+        ({"raw": "not json"}, "description is not JSON"),
+        ({"raw": "[]"}, "not a difformer model"),
+        ({"description": None}, "no description of a model"),
+        ({"description": {}}, "does not fit a DIFFormer"),
+        ({"description": {"config": {"bogus": 1}, **WIDTHS}}, "does not fit a DIFFormer"),
         (
-            '{"config": {"bogus": 1}, "in_channels": 1, "hidden_channels": 1, "out_channels": 1}',
-            "does not fit a DIFFormer",
-        ),
-        (
-            '{"config": {"num_layers": -1, "kernel": "simple"}, "in_channels": 1, '
-            '"hidden_channels": 1, "out_channels": 1}',
+            {"description": {"config": {"num_layers": -1, "kernel": "simple"}, **WIDTHS}},
             "num_layers",
         ),
     ],
 )
-def test_a_tampered_description_is_named(saved, description, message):
+def test_a_tampered_description_is_named(saved, changes, message):
     _, path = saved
-    rewrite_header(path, description=description)
+    rewrite_header(path, **changes)
     with pytest.raises(ModelFileError, match=message):
         DIFFormer.load(path)
+
+
+def test_equal_models_give_equal_bytes(saved, tmp_path):
+    model, path = saved
+    for name in "abc":
+        model.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == path.read_bytes()
 
 
 def test_missing_unknown_misshapen_and_infinite_tensors_are_named(saved):

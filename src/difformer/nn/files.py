@@ -29,8 +29,12 @@ M = TypeVar("M", bound=nn.Module)
 
 def write(path: Path, kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Write tensors and a description as one file, whole or not at all."""
-    header = {"format": f"difformer-{kind}", "version": str(FORMAT_VERSION)}
-    header["description"] = json.dumps(description)
+    # One key: safetensors writes several in an order of its own, and equal models want equal bytes.
+    header = {
+        "difformer": json.dumps(
+            {"format": kind, "version": FORMAT_VERSION, "description": description}, sort_keys=True
+        )
+    }
     packed = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
@@ -53,20 +57,20 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise ModelFileError(f"{path}: not a whole safetensors file ({error})") from error
-    if header.get("format") != f"difformer-{kind}":
+    try:
+        content = json.loads(header.get("difformer", "null"))
+    except ValueError as error:
+        raise ModelFileError(f"{path}: its description is not JSON ({error})") from error
+    if not isinstance(content, dict) or content.get("format") != kind:
+        raise ModelFileError(f"{path}: a safetensors file, but not a difformer {kind}")
+    if content.get("version") != FORMAT_VERSION:
         raise ModelFileError(
-            f"{path}: a safetensors file, but not a difformer {kind} "
-            f"(format {header.get('format')!r})"
-        )
-    if header.get("version") != str(FORMAT_VERSION):
-        raise ModelFileError(
-            f"{path}: written in format version {header.get('version')}, this difformer reads "
+            f"{path}: written in format version {content.get('version')}, this difformer reads "
             f"version {FORMAT_VERSION}: use the difformer that wrote it"
         )
-    try:
-        description = json.loads(header["description"])
-    except (KeyError, ValueError) as error:
-        raise ModelFileError(f"{path}: its description is not JSON ({error})") from error
+    description = content.get("description")
+    if not isinstance(description, dict):
+        raise ModelFileError(f"{path}: it holds no description of a {kind}")
     return tensors, description
 
 

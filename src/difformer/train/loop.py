@@ -42,7 +42,8 @@ from difformer.train.checkpoint import (
     load_weights,
     save_checkpoint,
 )
-from difformer.train.objective import Objective
+from difformer.train.consistency import consistency_loss
+from difformer.train.objective import CrossEntropy, Objective
 from difformer.train.run import FitResult, Metrics, RunFolder
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
@@ -83,6 +84,10 @@ def fit(
         raise ValueError("patience must be None for a split without validation rows")
     if split.train.numel() == 0:
         raise ValueError("split.train must hold at least one row, it is empty")
+    if settings.consistency and not isinstance(objective, CrossEntropy):
+        raise ValueError(
+            f"consistency must be 0 for {type(objective).__name__}: it compares class probabilities"
+        )
     sections = {**(config or {}), "train": asdict(settings)}
     run = None if folder is None else RunFolder(folder, sections, split)
     device = pick_device(settings.device)
@@ -195,10 +200,7 @@ class Fit:
 
     def _step(self, batch: Batch, optimizer: Optimizer, epoch: int) -> float:
         optimizer.zero_grad(set_to_none=True)
-        prediction = predict(self.model, batch)
-        loss = self.objective.loss(prediction.output, batch)
-        if prediction.penalty is not None:
-            loss = loss + prediction.penalty
+        loss = self._loss(batch, epoch)
         value = float(loss.detach())
         self._check(value, epoch)  # before the step, so that no weight becomes nan
         loss.backward()  # pyright: ignore[reportUnknownMemberType]
@@ -206,6 +208,25 @@ class Fit:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.grad_clip)
         optimizer.step()
         return value
+
+    def _loss(self, batch: Batch, epoch: int) -> Tensor:
+        settings = self.settings
+        if settings.consistency:
+            ramp = (
+                min(1.0, (epoch - 1) / settings.consistency_ramp)
+                if settings.consistency_ramp
+                else 1
+            )
+            return consistency_loss(
+                self.model,
+                batch,
+                self.objective,
+                weight=settings.consistency * ramp,
+                temperature=settings.consistency_temperature,
+            )
+        prediction = predict(self.model, batch)
+        loss = self.objective.loss(prediction.output, batch)
+        return loss if prediction.penalty is None else loss + prediction.penalty
 
     def _check(self, loss: float, epoch: int) -> None:
         if not math.isfinite(loss):

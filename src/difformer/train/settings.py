@@ -24,6 +24,11 @@ class TrainSettings:
     optimizer: str = _option("adam", "adam or adamw")
     warmup: int = _option(0, "epochs over which the learning rate rises linearly to its value")
     grad_clip: float | None = _option(None, "largest norm of the gradient; none: not clipped")
+    consistency: float = _option(
+        0.0, "classes only: weight of the agreement of two passes with their own dropout, all rows"
+    )
+    consistency_temperature: float = _option(0.5, "sharpness of what the two passes agree on")
+    consistency_ramp: int = _option(50, "epochs over which the weight of consistency rises")
     patience: int | None = _option(
         None, "stop after this many epochs without a better validation; none: never"
     )
@@ -46,6 +51,9 @@ class TrainSettings:
             _integer("threads", self.threads, 1)
         _number("lr", self.lr, above=True)
         _number("weight_decay", self.weight_decay)
+        _number("consistency", self.consistency)
+        _number("consistency_temperature", self.consistency_temperature, above=True)
+        _integer("consistency_ramp", self.consistency_ramp, 0)
         _number("checkpoint_every", self.checkpoint_every)
         if self.grad_clip is not None:
             _number("grad_clip", self.grad_clip, above=True)
