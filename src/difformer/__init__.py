@@ -14,6 +14,8 @@ __version__ = "0.1.0"
 # To make a name public: add it here with its module, and to the imports below for type checkers.
 _PUBLIC: dict[str, str] = {
     "DIFFormer": "difformer.nn.model",
+    "DIFFormerClassifier": "difformer.estimators.classifier",
+    "DIFFormerRegressor": "difformer.estimators.regressor",
     "Dataset": "difformer.data.dataset",
     "Diffusion": "difformer.core.diffusion",
     "Diffusivity": "difformer.core.diffusivity",
@@ -31,11 +33,15 @@ if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.data.registry import list_datasets, load_dataset
     from difformer.data.split import Split
+    from difformer.estimators.classifier import DIFFormerClassifier
+    from difformer.estimators.regressor import DIFFormerRegressor
     from difformer.nn.frozen import FrozenDIFFormer
     from difformer.nn.model import DIFFormer
 
 __all__ = [
     "DIFFormer",
+    "DIFFormerClassifier",
+    "DIFFormerRegressor",
     "Dataset",
     "Diffusion",
     "Diffusivity",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from difformer.errors import DifformerError
 
-__all__ = ["EXACT_UP_TO", "METRICS", "nearest_neighbours"]
+__all__ = ["EXACT_UP_TO", "METRICS", "nearest_known", "nearest_neighbours"]
 
 METRICS = ("cosine", "euclidean")
 
@@ -52,6 +52,34 @@ def nearest_neighbours(
     found = _exact(x, k, metric) if method == "exact" else _index(x, k, metric, seed)
     target = torch.arange(n).repeat_interleave(k)
     return torch.stack([torch.from_numpy(found).reshape(-1).long(), target])
+
+
+def nearest_known(known: Any, queries: Any, k: int, *, metric: str = "cosine") -> Any:
+    """The k rows of `known` nearest to each query, (m, k) int64, each row sorted by number.
+
+    Exact, O(m n p). A query's answer does not depend on the others it comes with: candidates
+    found by matrix products, whose rounding may, are measured again row by row.
+
+    Args:
+        known, queries: (n, p) and (m, p), arrays or SciPy sparse matrices.
+    """
+    from scipy.sparse import issparse
+    from sklearn.neighbors import NearestNeighbors
+
+    count = min(2 * k + 8, known.shape[0])
+    search = NearestNeighbors(n_neighbors=count, metric=metric, algorithm="brute").fit(known)
+    found = np.sort(search.kneighbors(queries, return_distance=False), axis=1)
+    chosen = np.empty((queries.shape[0], k), np.int64)
+    for i in range(queries.shape[0]):
+        a, b = queries[i], known[found[i]]
+        a, b = (a.toarray(), b.toarray()) if issparse(a) else (a[None], b)
+        if metric == "cosine":
+            norm = np.sqrt((b * b).sum(1)) * np.sqrt((a * a).sum())
+            distance = -(a * b).sum(1) / np.maximum(norm, np.finfo(np.float64).tiny)
+        else:
+            distance = ((a - b) ** 2).sum(1)
+        chosen[i] = np.sort(found[i][np.argsort(distance, kind="stable")[:k]])
+    return chosen
 
 
 def _exact(x: Tensor, k: int, metric: str) -> np.ndarray[Any, Any]:

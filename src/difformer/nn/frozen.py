@@ -102,6 +102,44 @@ class FrozenDIFFormer(nn.Module):
         return self._by_blocks(x, edge_index, edge_weight, output=False)
 
     @property
+    def num_known(self) -> int | None:
+        """How many rows it was frozen on, where it keeps them apart: with a graph; else None."""
+        return None if self._degree is None else self._degree.numel()
+
+    def weights(
+        self,
+        x: Tensor,
+        known: Tensor,
+        edge_index: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+    ) -> Tensor:
+        """What the last layer multiplies each known row's value by, (m, n), averaged over heads.
+
+        (1 − w) Ŝ_ij + w Ã_ij, or Ŝ_ij + Ã_ij where the graph is added. O(m n d).
+
+        Args:
+            x: (m, in_channels) new rows.
+            known: (n, hidden_channels) the known rows' states before the last layer.
+        """
+        module = self.model.layers[-1]
+        assert isinstance(module, DiffusionLayer)
+        z = self._by_blocks(x, edge_index, edge_weight, output=False, layers=-1)
+        with torch.no_grad():
+            (q, _, _), (_, k, _) = module.project(z), module.project(known)
+            if module.diffusivity.local:  # a new row keeps to itself
+                pairs = z.new_zeros(x.shape[0], known.shape[0])
+            else:
+                pairs = module.diffusivity.weights(q, k).mean(-3)
+            incoming = self._incoming(edge_index, edge_weight, x.shape[0])
+            if incoming is None:
+                return pairs
+            near = torch.zeros_like(pairs).index_put_(
+                (incoming.target, incoming.source), incoming.weight, accumulate=True
+            )
+            w = self.model.config.graph_weight
+            return pairs + near if w is None else torch.lerp(pairs, near, w)
+
+    @property
     def numel(self) -> int:
         """How many numbers are kept beside the model's own."""
         total = 0 if self._degree is None else self._degree.numel()
@@ -111,6 +149,15 @@ class FrozenDIFFormer(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file: the weights, and what is frozen."""
+        files.write(Path(path), "frozen", *self.pack())
+
+    @classmethod
+    def load(cls, path: str | Path, *, kernel: Diffusivity | None = None) -> FrozenDIFFormer:
+        """Read what `save` wrote."""
+        return cls.unpack(Path(path), *files.read(Path(path), "frozen"), kernel=kernel)
+
+    def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Its tensors and its description, to be a file or a part of one."""
         tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()}
         kinds: list[str | None] = []
         for index, layer in enumerate(self._frozen):
@@ -119,25 +166,24 @@ class FrozenDIFFormer(nn.Module):
         if self._degree is not None:
             tensors["degree"] = self._degree
         description = files.describe_model(self.model)
-        files.write(
-            Path(path),
-            "frozen",
-            tensors,
-            {
-                **description,
-                "contexts": kinds,
-                "loops": self._loops,
-            },
-        )
+        return tensors, {**description, "contexts": kinds, "loops": self._loops}
 
     @classmethod
-    def load(cls, path: str | Path, *, kernel: Diffusivity | None = None) -> FrozenDIFFormer:
-        """Read what `save` wrote."""
-        path = Path(path)
-        tensors, description = files.read(path, "frozen")
+    def unpack(
+        cls,
+        path: Path,
+        tensors: dict[str, Tensor],
+        description: dict[str, Any],
+        *,
+        kernel: Diffusivity | None = None,
+    ) -> FrozenDIFFormer:
+        """What `pack` gave, or a ModelFileError that names the file and what is wrong in it."""
         model = files.build_model(DIFFormer, path, description, kernel)
         own = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
         files.fill(path, model, own)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise ModelFileError(f"{path}: tensor {name!r} holds NaN or infinity")
         try:
             layers = [
                 _layer_from(kind, index, tensors)
@@ -150,7 +196,12 @@ class FrozenDIFFormer(nn.Module):
             raise ModelFileError(f"{path}: what is frozen in it is not whole ({error})") from error
 
     def _by_blocks(
-        self, x: Tensor, edge_index: Tensor | None, edge_weight: Tensor | None, output: bool
+        self,
+        x: Tensor,
+        edge_index: Tensor | None,
+        edge_weight: Tensor | None,
+        output: bool,
+        layers: int | None = None,
     ) -> Tensor:
         features = self.model.check_features(x)
         if not isinstance(features, Tensor):
@@ -162,13 +213,16 @@ class FrozenDIFFormer(nn.Module):
                 block = features[rows]
                 size = block.shape[0]
                 block = F.pad(block, (0, 0, 0, BLOCK - size))
-                z = self._encode(block, None if incoming is None else (incoming, rows))
+                z = self._encode(block, None if incoming is None else (incoming, rows), layers)
                 parts.append((self.model.decode(z) if output else z)[:size])
         return torch.cat(parts)
 
-    def _encode(self, x: Tensor, edges: tuple[_Incoming, slice] | None) -> Tensor:
+    def _encode(
+        self, x: Tensor, edges: tuple[_Incoming, slice] | None, layers: int | None = None
+    ) -> Tensor:
         first = z = self.model.embed(x)
-        for module, frozen in zip(self.model.layers, self._frozen, strict=True):
+        pairs_of_layers = list(zip(self.model.layers, self._frozen, strict=True))[:layers]
+        for module, frozen in pairs_of_layers:
             assert isinstance(module, DiffusionLayer)
             q, k, v = module.project(z)
             context = (

@@ -23,6 +23,19 @@ RECIPES: dict[str, dict[str, Any]] = {
         "dropout": 0.5,
         "input_dropout": 0.5,
     },
+    # Without a graph the mean of all rows is the only neighbour, and eight steps towards it leave
+    # little of a row: two short steps and a strong source (docs/estimators.md has the figures).
+    "alone": {
+        "num_layers": 2,
+        "tau": 0.5,
+        "source": 0.33,
+        "learn_qk": False,
+        "use_weight": False,
+        "norm": "input",
+        "dropout_at": "ends",
+        "dropout": 0.5,
+        "input_dropout": 0.2,
+    },
     # The equations of appendix E as printed.
     "paper": {"num_layers": 8, "tau": 0.5, "use_weight": False, "qk_norm": "row"},
     # What the released code computes: the norm of the whole tensor, so weights all but uniform.

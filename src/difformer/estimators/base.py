@@ -1,0 +1,349 @@
+"""What the classifier and the regressor share: rows in, a trained and a frozen model out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import (
+    _check_sample_weight,  # pyright: ignore[reportPrivateUsage]
+    check_is_fitted,
+)
+from torch import Tensor
+
+from difformer.core.diffusivity import Diffusivity
+from difformer.core.graph import Graph
+from difformer.data.dataset import Dataset
+from difformer.data.neighbours import nearest_known, nearest_neighbours
+from difformer.data.split import Split
+from difformer.estimators.choice import Candidate, pick_kernels
+from difformer.estimators.graphs import Edges, read_graph
+from difformer.estimators.rows import KnownRows, Scaler, read_rows, to_tensor
+from difformer.nn.config import DIFFormerConfig
+from difformer.nn.frozen import FrozenDIFFormer
+from difformer.nn.model import DIFFormer
+from difformer.nn.recipes import RECIPES
+from difformer.train.batches import FullBatch
+from difformer.train.callbacks import Progress
+from difformer.train.loop import fit
+from difformer.train.objective import Objective
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
+
+__all__ = ["BaseDIFFormer"]
+
+Array = NDArray[Any]
+
+# New rows taken at a time, so that a long sparse table never becomes one dense one.
+CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is learned, as the loop wants it."""
+
+    y: Tensor  # (n,) int64 with -1, or (n, t) float with nan
+    task: str
+    objective: Objective
+    outputs: int
+    strata: Array  # (n,) a class a row to keep the validation draw balanced, -1 unlabelled
+
+
+class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Parameters and fitting that do not depend on what is predicted."""
+
+    def __init__(
+        self,
+        *,
+        graph: str | None = None,
+        n_neighbors: int = 7,
+        metric: str = "euclidean",
+        directed: bool = False,
+        hidden_channels: int = 64,
+        kernel: str | Diffusivity = "simple",
+        recipe: str = "auto",
+        options: Mapping[str, Any] | None = None,
+        scale: bool = True,
+        epochs: int = 200,
+        lr: float = 0.01,
+        weight_decay: float = 5e-4,
+        early_stopping: bool = False,
+        patience: int = 50,
+        validation_fraction: float = 0.2,
+        random_state: Any = None,
+        device: str = "auto",
+        verbose: int = 0,
+    ) -> None:
+        self.graph = graph
+        self.n_neighbors = n_neighbors
+        self.metric = metric
+        self.directed = directed
+        self.hidden_channels = hidden_channels
+        self.kernel = kernel
+        self.recipe = recipe
+        self.options = options
+        self.scale = scale
+        self.epochs = epochs
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.early_stopping = early_stopping
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    # --- fitting ---------------------------------------------------------------------------
+
+    def _fit(
+        self, X: Any, rows: Any, problem: Problem, graph: Any, weight: Any, validation: Any
+    ) -> Tensor:
+        """Train, freeze and return the transductive output (n, outputs) in float64."""
+        n = rows.shape[0]
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._scaler = Scaler.of(rows, on=self.scale)
+        edges = self._edges(X, rows, graph)
+        prepared = None
+        if edges is not None:
+            prepared = Graph.from_edges(
+                edges[0], n, edges[1], undirected=not self.directed, self_loops=True
+            )
+        scaled = self._scaler.apply(rows)
+        data = Dataset("X", to_tensor(scaled, torch.float32), problem.y, problem.task)
+        split = self._split(problem, validation, seed)
+        row_weight = None
+        if weight is not None:
+            row_weight = torch.from_numpy(_check_sample_weight(weight, rows)).float()
+            if bool((row_weight < 0).any()) or not bool(row_weight[split.train].sum() > 0):
+                raise ValueError("sample_weight must be 0 or more, and above 0 for a labelled row")
+        best = self._best(data, split, prepared, problem, row_weight, seed)
+        self.kernel_, self.history_ = best.kernel, best.result.history
+        self.best_epoch_, self.n_iter_ = best.result.best_epoch, best.result.epochs
+        self.validation_ = dict(best.result.metrics.get("val", {}))
+        self.candidates_ = best.scores
+        return self._freeze(best.model, to_tensor(scaled, torch.float64), prepared, rows)
+
+    def _best(
+        self,
+        data: Dataset,
+        split: Split,
+        graph: Graph | None,
+        problem: Problem,
+        weight: Tensor | None,
+        seed: int,
+    ) -> Candidate:
+        """The candidate kernel of the best validation; one kernel needs no validation."""
+        options = self._options(graph is not None)
+        layers = int(options.get("num_layers", DIFFormerConfig().num_layers))
+        kernels = pick_kernels(self.kernel, data.num_rows, self.hidden_channels, layers)
+        if split.val.numel() == 0:
+            kernels = kernels[:1]
+        patience = self.patience if self.early_stopping and split.val.numel() else None
+        settings = TrainSettings(
+            epochs=self.epochs,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            patience=patience,
+            device=self.device,
+            seed=seed,
+        )
+        best: Candidate | None = None
+        scores: dict[str, float] = {}
+        for kernel in kernels:
+            with seeded(seed):
+                model = DIFFormer(
+                    data.num_features,
+                    self.hidden_channels,
+                    problem.outputs,
+                    kernel=kernel,
+                    **options,
+                )
+            source = FullBatch(data, split, graph, weight=weight)
+            callbacks = [Progress(f"DIFFormer ({kernel})")] if self.verbose else []
+            result = fit(model, source, problem.objective, split, settings, callbacks=callbacks)
+            found = Candidate(kernel, model, result, scores)
+            monitor = problem.objective.monitor
+            scores[str(kernel)] = result.metrics.get("val", {}).get(monitor.name, float("nan"))
+            if best is None or found.beats(best, monitor):
+                best = found
+        assert best is not None
+        return best
+
+    def _options(self, with_graph: bool) -> dict[str, Any]:
+        """The model's options: the recipe's, then the caller's."""
+        name = self.recipe
+        if name == "auto":
+            name = "stable" if with_graph else "alone"
+        if name not in RECIPES:
+            known = ", ".join(("auto", *RECIPES))
+            raise ValueError(f"recipe must be one of {known}, got {self.recipe!r}")
+        chosen = {k: v for k, v in RECIPES[name].items() if k in DIFFormerConfig.names()}
+        for key in self.options or {}:
+            if key not in DIFFormerConfig.names() or key == "kernel":
+                raise ValueError(
+                    f"options must name model options ({', '.join(DIFFormerConfig.names())}), "
+                    f"got {key!r}"
+                )
+        return {**chosen, **(self.options or {})}
+
+    def _split(self, problem: Problem, validation: Any, seed: int) -> Split:
+        """Training and validation rows among the labelled ones."""
+        labelled = np.flatnonzero(problem.strata >= 0)
+        nothing = np.empty(0, np.int64)
+        if validation is not None:
+            val = _read_validation(validation, problem.strata)
+            train = np.setdiff1d(labelled, val)
+            if not len(train):
+                raise ValueError("validation must leave labelled rows to train on, it leaves none")
+        elif self.early_stopping or self.kernel == "auto":
+            fraction = self.validation_fraction
+            if not 0 < fraction < 1:
+                raise ValueError(f"validation_fraction must lie in (0, 1), got {fraction!r}")
+            val = _draw(problem.strata, fraction, seed)
+            train = np.setdiff1d(labelled, val)
+        else:
+            train, val = labelled, nothing
+        return Split(
+            "fit", torch.from_numpy(train), torch.from_numpy(val), torch.from_numpy(nothing)
+        )
+
+    def _edges(self, X: Any, rows: Any, graph: Any) -> Edges | None:
+        given = self.graph if graph is None else graph
+        self._neighbours = None
+        if given is None:
+            return None
+        if isinstance(given, str):
+            if given != "knn":
+                raise ValueError(f'graph must be None, "knn" or edges, got {given!r}')
+            self._neighbours = rows  # kept, because a new row must find its own
+            count = min(self._count(), rows.shape[0] - 1)
+            features = to_tensor(rows, torch.float64)
+            return nearest_neighbours(features, count, metric=self.metric), None
+        index = X.index if hasattr(X, "index") and hasattr(X, "columns") else None
+        return read_graph(given, rows.shape[0], index=index)
+
+    def _count(self) -> int:
+        k = self.n_neighbors
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise ValueError(f"n_neighbors must be a whole number of at least 1, got {k!r}")
+        return int(k)
+
+    def _freeze(self, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Any) -> Tensor:
+        """Keep what new rows need, in float64: their answers then have the same bits anywhere."""
+        model = model.cpu().double().eval()
+        doubled = None if graph is None else graph.to(torch.zeros(0, dtype=torch.float64))
+        with torch.no_grad():
+            states = model.states(x, doubled)
+            output = model.output(states[-1])
+        self.frozen_: FrozenDIFFormer = model.freeze(x, doubled)
+        self.embedding_ = states[-1].numpy()
+        self._before_last = states[-2].float()
+        self._n_features_out = model.hidden_channels
+        self._known = None if graph is None else KnownRows.of(rows)
+        return output
+
+    # --- new rows --------------------------------------------------------------------------
+
+    def _answers(self, X: Any, graph: Any, known: Array, *, encode: bool = False) -> Array:
+        """Frozen outputs (or states) of rows; with a graph, rows seen in fit answer as in fit."""
+        check_is_fitted(self, "frozen_")
+        rows = read_rows(self, X, reset=False)
+        edge_index, weight = self._new_edges(rows, graph)
+        parts: list[Array] = []
+        run = self.frozen_.encode if encode else self.frozen_.forward
+        for start in range(0, rows.shape[0], CHUNK):
+            part = self._scaler.apply(rows[start : start + CHUNK])
+            part = part.toarray() if sparse.issparse(part) else part
+            mine = None
+            if edge_index is not None:
+                mine = (edge_index[1] >= start) & (edge_index[1] < start + part.shape[0])
+            edges = (
+                None if edge_index is None else edge_index[:, mine] - torch.tensor([[0], [start]])
+            )
+            own = None if weight is None else weight[mine]
+            parts.append(run(torch.from_numpy(np.ascontiguousarray(part)), edges, own).numpy())
+        answers = np.concatenate(parts)
+        if self._known is not None and graph is None:
+            where = self._known.find(rows)
+            answers[where >= 0] = known[where[where >= 0]]
+        return answers
+
+    def _new_edges(self, rows: Any, graph: Any) -> tuple[Tensor | None, Tensor | None]:
+        known = None if self.frozen_.num_known is None else self.frozen_.num_known
+        if known is None:
+            if graph is not None:
+                raise ValueError("graph must be None: the model was fitted without one")
+            return None, None
+        if graph is not None and not isinstance(graph, str):
+            return read_graph(graph, known, num_new=rows.shape[0])
+        if self._neighbours is None:
+            return None, None
+        count = min(self._count(), known)
+        found = nearest_known(self._neighbours, rows, count, metric=self.metric)
+        target = torch.arange(rows.shape[0]).repeat_interleave(count)
+        return torch.stack([torch.from_numpy(found).flatten(), target]), None
+
+    def transform(self, X: Any, graph: Any = None) -> Array:
+        """Embeddings (m, hidden_channels): the last states of rows, through the frozen context."""
+        check_is_fitted(self, "frozen_")
+        return self._answers(X, graph, self.embedding_, encode=True)
+
+    def influence(self, X: Any, graph: Any = None, *, top_k: int = 5) -> tuple[Array, Array]:
+        """The fit rows that weigh most in each row's last step: (weights, rows), both (m, top_k).
+
+        The weight of known row j is (1 − w) Ŝ_ij + w Ã_ij, what the last layer multiplies its
+        value by; all known rows together weigh at most one. O(m n).
+        """
+        check_is_fitted(self, "frozen_")
+        rows = read_rows(self, X, reset=False)
+        scaled = self._scaler.apply(rows)
+        scaled = scaled.toarray() if sparse.issparse(scaled) else scaled
+        edge_index, weight = self._new_edges(rows, graph)
+        x = torch.from_numpy(np.ascontiguousarray(scaled))
+        pairs = self.frozen_.weights(x, self._before_last.double(), edge_index, weight)
+        best = pairs.topk(min(top_k, pairs.shape[1]), dim=1)
+        return best.values.numpy(), best.indices.numpy()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = True
+        tags.target_tags.single_output = True
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _read_validation(validation: Any, strata: Array) -> Array:
+    """Row numbers from a mask or from row numbers, all labelled."""
+    rows = np.asarray(validation)
+    if rows.dtype == bool:
+        if rows.shape != strata.shape:
+            raise ValueError(f"validation must be a mask of {len(strata)} rows, got {rows.shape}")
+        rows = np.flatnonzero(rows)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise ValueError("validation must be a mask, or a list of row numbers")
+    rows = np.unique(rows.astype(np.int64))
+    if len(rows) and not 0 <= rows[0] <= rows[-1] < len(strata):
+        bad = rows[0] if rows[0] < 0 else rows[-1]
+        raise ValueError(f"validation must name rows 0 to {len(strata) - 1}, got {bad}")
+    unlabelled = rows[strata[rows] < 0]
+    if len(unlabelled):
+        raise ValueError(f"validation must name labelled rows, row {unlabelled[0]} has no label")
+    return rows
+
+
+def _draw(strata: Array, fraction: float, seed: int) -> Array:
+    """A share of the labelled rows of every class, always leaving one of each to train on."""
+    generator = np.random.default_rng(seed)
+    drawn: list[Array] = []
+    for label in np.unique(strata[strata >= 0]):
+        rows = generator.permutation(np.flatnonzero(strata == label))
+        drawn.append(rows[: min(len(rows) - 1, max(1, round(len(rows) * fraction)))])
+    return np.sort(np.concatenate(drawn))

@@ -1,0 +1,238 @@
+"""DIFFormerClassifier: a few labels, many rows, perhaps a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from difformer.core.diffusivity import Diffusivity
+from difformer.estimators.base import BaseDIFFormer, Problem
+from difformer.estimators.files import SaveMixin
+from difformer.estimators.labels import Classes, read_classes
+from difformer.estimators.outputs import MultiCrossEntropy
+from difformer.estimators.rows import read_rows
+from difformer.train.objective import Objective, objective_for
+
+__all__ = ["DIFFormerClassifier"]
+
+Array = NDArray[Any]
+
+
+class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
+    """Classify rows from few labels: every row is moved by all others, and by a graph if given.
+
+    One epoch costs O(n d²) a layer for ``kernel="simple"`` (and O(e d) with a graph), memory O(n).
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> few = y.copy()
+    >>> few[10:50] = few[60:100] = few[110:] = -1
+    >>> model = DIFFormerClassifier(epochs=50, random_state=0).fit(X, few)
+    >>> bool((model.transduction_ == y).mean() > 0.9)
+    True
+
+    Args:
+        graph: None, or "knn" to join each row to its nearest in X (as given, before scaling). A
+            graph of your own goes to `fit`.
+        n_neighbors, metric: of that graph; metric is "euclidean" or "cosine".
+        directed: keep the direction of a graph's edges; otherwise they go both ways.
+        hidden_channels: width of the states.
+        kernel: "simple" (DIFFormer-s, linear cost), "sigmoid" (DIFFormer-a, quadratic), another
+            diffusivity, or "auto": -a where it fits and validates better, -s otherwise.
+        recipe: form of the model, see `difformer.nn.recipes`; "auto": "stable" with a graph,
+            "alone" without one.
+        options: model options that replace the recipe's, see `DIFFormerConfig`.
+        scale: standardise the columns of dense X for the model.
+        epochs, lr, weight_decay: of training with Adam.
+        early_stopping: hold out `validation_fraction` of the labelled rows of each class, keep
+            the best epoch, stop after `patience` epochs without a better one. Rows given to `fit`
+            as validation are used either way.
+        class_weight: None, "balanced", or weights by class (a list of them for many outputs).
+        unlabelled: the number in y that marks an unlabelled row; None, NaN and NA always do.
+        random_state: an int makes fits repeatable, to the bit on one machine.
+        device: where to train; "auto" is a GPU where there is one. Predictions run on the CPU.
+        verbose: 1 shows a progress bar in a terminal.
+
+    Attributes:
+        classes_: the classes, sorted; a list of arrays for a y of many columns.
+        transduction_: the label of every row of fit.
+        label_distributions_: its probabilities, as `predict_proba` gives them.
+        embedding_: (n, hidden_channels), the last states of the rows of fit.
+        frozen_: the `FrozenDIFFormer` that answers for new rows.
+        kernel_, candidates_, validation_, best_epoch_, n_iter_, history_: how training went.
+    """
+
+    def __init__(
+        self,
+        *,
+        graph: str | None = None,
+        n_neighbors: int = 7,
+        metric: str = "euclidean",
+        directed: bool = False,
+        hidden_channels: int = 64,
+        kernel: str | Diffusivity = "simple",
+        recipe: str = "auto",
+        options: Mapping[str, Any] | None = None,
+        scale: bool = True,
+        epochs: int = 200,
+        lr: float = 0.01,
+        weight_decay: float = 5e-4,
+        early_stopping: bool = False,
+        patience: int = 50,
+        validation_fraction: float = 0.2,
+        class_weight: Any = None,
+        unlabelled: Any = -1,
+        random_state: Any = None,
+        device: str = "auto",
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            graph=graph,
+            n_neighbors=n_neighbors,
+            metric=metric,
+            directed=directed,
+            hidden_channels=hidden_channels,
+            kernel=kernel,
+            recipe=recipe,
+            options=options,
+            scale=scale,
+            epochs=epochs,
+            lr=lr,
+            weight_decay=weight_decay,
+            early_stopping=early_stopping,
+            patience=patience,
+            validation_fraction=validation_fraction,
+            random_state=random_state,
+            device=device,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+        self.unlabelled = unlabelled
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        graph: Any = None,
+        *,
+        sample_weight: Any = None,
+        validation: Any = None,
+    ) -> DIFFormerClassifier:
+        """Train on the labelled rows of y, with all rows of X in sight.
+
+        Args:
+            X: (n, p) array, sparse matrix or data frame of numbers.
+            y: (n,) labels of any kind; (n, t) of 0 and 1 for many labels a row, or of classes for
+                many outputs.
+            graph: edges (2, e), pairs, a SciPy or networkx graph, a data frame of edges, or "knn".
+            sample_weight: (n,) weight of each labelled row in the loss.
+            validation: labelled rows (a mask, or numbers) to pick the epoch by, not to train on.
+        """
+        rows = read_rows(self, X, reset=True)
+        classes, codes = read_classes(y, self.unlabelled)
+        if len(codes) != rows.shape[0]:
+            raise ValueError(
+                f"y must have a label for each of the {rows.shape[0]} rows of X, got {len(codes)}"
+            )
+        for j, found in enumerate(classes.each):
+            if len(found) < 2:
+                where = "y" if classes.kind == "multiclass" else f"column {j} of y"
+                raise ValueError(
+                    f"{where} must have at least two classes, got one class: {found.tolist()[0]!r}"
+                )
+        self._classes, self.classes_ = classes, classes.public
+        weight = self._weights(codes, sample_weight)
+        output = self._fit(X, rows, self._problem(codes), graph, weight, validation)
+        self._keep(output.numpy())
+        return self
+
+    def predict(self, X: Any, graph: Any = None) -> Array:
+        """Labels of rows through the frozen context: none depends on the others in X.
+
+        With a graph a row seen in fit answers as in `transduction_`; a new one may bring edges
+        from known rows (first line, or column) to rows of X (second line, or row), and with
+        "knn" finds them itself.
+        """
+        return self._decide(self._logits(X, graph))
+
+    def predict_proba(self, X: Any, graph: Any = None) -> Any:
+        """Probabilities (m, classes); for many labels (m, t), for many outputs a list."""
+        return self._probabilities(self._logits(X, graph))
+
+    def _logits(self, X: Any, graph: Any) -> Array:
+        check_is_fitted(self, "frozen_")
+        return self._answers(X, graph, self._outputs)
+
+    def _keep(self, output: Array) -> None:
+        self._outputs = output
+        self.transduction_ = self._decide(output)
+        self.label_distributions_ = self._probabilities(output)
+
+    def _decide(self, logits: Array) -> Array:
+        classes = self._classes
+        if classes.kind == "multilabel":
+            return classes.decode((logits > 0).astype(np.int64))
+        blocks = np.split(logits, np.cumsum(classes.widths)[:-1], axis=1)
+        return classes.decode(np.stack([block.argmax(1) for block in blocks], axis=1))
+
+    def _probabilities(self, logits: Array) -> Any:
+        classes = self._classes
+        if classes.kind == "multilabel":
+            return 1 / (1 + np.exp(-np.clip(logits, -700, 700)))
+        blocks = np.split(logits, np.cumsum(classes.widths)[:-1], axis=1)
+        each = [_softmax(block) for block in blocks]
+        return each[0] if classes.kind == "multiclass" else each
+
+    def _problem(self, codes: Array) -> Problem:
+        classes = self._classes
+        strata = codes[:, 0] if classes.kind == "multiclass" else np.where(codes.max(1) >= 0, 0, -1)
+        objective: Objective
+        if classes.kind == "multiclass":
+            y, task = torch.from_numpy(codes[:, 0]), "multiclass"
+            objective = objective_for("multiclass")
+        else:
+            y = torch.from_numpy(codes).float()
+            y[y < 0] = float("nan")
+            task = "multilabel"
+            objective = (
+                objective_for(task)
+                if classes.kind == "multilabel"
+                else MultiCrossEntropy(classes.widths)
+            )
+        return Problem(y, task, objective, sum(classes.widths), strata)
+
+    def _weights(self, codes: Array, sample_weight: Any) -> Any:
+        """The row weights, times those of the classes."""
+        if self.class_weight is None:
+            return sample_weight
+        known = (codes >= 0).all(1)
+        labels = self._classes.decode(codes[known])
+        own = np.ones(len(codes))
+        own[known] = compute_sample_weight(self.class_weight, labels)
+        return own if sample_weight is None else own * np.asarray(sample_weight, np.float64)
+
+    def _packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {"outputs": torch.from_numpy(self._outputs)}, {"classes": self._classes.to_json()}
+
+    def _unpacked(self, tensors: dict[str, Tensor], rest: dict[str, Any], where: str) -> None:
+        self._classes = Classes.from_json(rest.get("classes"), where)
+        self.classes_ = self._classes.public
+        self._keep(tensors["outputs"].numpy())
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+def _softmax(logits: Array) -> Array:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)

@@ -1,0 +1,166 @@
+"""A fitted estimator as one safetensors file: arrays as tensors, the rest as JSON, no pickle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from scipy import sparse
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from difformer.core.diffusivity import Diffusivity
+from difformer.errors import ModelFileError
+from difformer.estimators.rows import KnownRows, Scaler
+from difformer.nn import files
+from difformer.nn.frozen import FrozenDIFFormer
+
+__all__ = ["SaveMixin"]
+
+E = TypeVar("E", bound="SaveMixin")
+
+_FROZEN = "frozen."
+_FITTED = ("kernel_", "best_epoch_", "n_iter_", "validation_", "candidates_")
+
+
+class SaveMixin:
+    """`save` and `load` for the estimators."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted estimator: safe to read from anywhere, unlike a pickle."""
+        check_is_fitted(self, "frozen_")
+        me: Any = self
+        frozen, described = me.frozen_.pack()
+        tensors = {_FROZEN + name: tensor for name, tensor in frozen.items()}
+        own, rest = me._packed()
+        tensors |= own | _rows(me)
+        params = {name: _plain(name, value) for name, value in me.get_params(deep=False).items()}
+        description = {
+            "class": type(self).__name__,
+            "params": params,
+            "frozen": described,
+            "fitted": {name: _plain(name, getattr(me, name)) for name in _FITTED},
+            "n_features": int(me.n_features_in_),
+            "features": [str(n) for n in getattr(me, "feature_names_in_", [])],
+            "neighbours": None if me._neighbours is None else list(me._neighbours.shape),
+            **rest,
+        }
+        files.write(Path(path), "estimator", tensors, description)
+
+    @classmethod
+    def load(cls: type[E], path: str | Path, *, kernel: Diffusivity | None = None) -> E:
+        """Read what `save` wrote; `kernel` is wanted where a diffusivity of your own was used."""
+        path = Path(path)
+        tensors, description = files.read(path, "estimator")
+        made = description.get("class")
+        if made != cls.__name__:
+            raise ModelFileError(f"{path}: holds a {made}, not a {cls.__name__}")
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise ModelFileError(f"{path}: tensor {name!r} holds NaN or infinity")
+        try:
+            params = dict(description["params"])
+            if kernel is not None:
+                params["kernel"] = kernel
+            estimator: Any = cls(**params)
+            estimator.n_features_in_ = int(description["n_features"])
+            if description["features"]:
+                estimator.feature_names_in_ = np.array(description["features"], dtype=object)
+            for name in _FITTED:
+                setattr(estimator, name, description["fitted"][name])
+            estimator.history_ = []
+            frozen = {n.removeprefix(_FROZEN): t for n, t in tensors.items() if _FROZEN in n}
+            estimator.frozen_ = FrozenDIFFormer.unpack(
+                path, frozen, description["frozen"], kernel=kernel
+            )
+            _restore_rows(estimator, tensors, description)
+            estimator._unpacked(tensors, description, str(path))
+            estimator._check_loaded()
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise ModelFileError(f"{path}: not a whole {cls.__name__} ({error})") from error
+        return estimator
+
+    def _check_loaded(self) -> None:
+        """One row of zeros through everything: shapes that do not fit show here, not later."""
+        me: Any = self
+        model = me.frozen_.model
+        if model.in_channels != me.n_features_in_:
+            raise ValueError(f"{me.n_features_in_} features for a model of {model.in_channels}")
+        n = me.embedding_.shape[0]
+        for name, tensor in (("outputs", me._outputs), ("before_last", me._before_last)):
+            if tensor.shape[0] != n:
+                raise ValueError(f"{name} has {tensor.shape[0]} rows, embedding {n}")
+        if me.frozen_.num_known not in (None, n):
+            raise ValueError(f"{me.frozen_.num_known} known rows, embedding has {n}")
+        if me._outputs.shape[1] != model.out_channels:
+            raise ValueError(f"outputs are {me._outputs.shape[1]} wide, not {model.out_channels}")
+        me.frozen_(torch.zeros(1, model.in_channels, dtype=torch.float64))
+
+
+def _rows(me: Any) -> dict[str, Tensor]:
+    """What is kept of the rows of fit."""
+    tensors = {"embedding": torch.from_numpy(me.embedding_), "before_last": me._before_last}
+    if me._scaler.mean is not None:
+        tensors["mean"] = torch.from_numpy(me._scaler.mean)
+        tensors["scale"] = torch.from_numpy(me._scaler.scale)
+    if me._known is not None:
+        tensors["known.keys"] = torch.from_numpy(me._known.keys.view(np.int64).copy())
+        tensors["known.rows"] = torch.from_numpy(me._known.rows)
+    kept = me._neighbours
+    if kept is not None and sparse.issparse(kept):
+        for name in ("data", "indices", "indptr"):
+            tensors[f"neighbours.{name}"] = torch.from_numpy(np.asarray(getattr(kept, name)))
+    elif kept is not None:
+        tensors["neighbours.data"] = torch.from_numpy(np.ascontiguousarray(kept))
+    return tensors
+
+
+def _restore_rows(me: Any, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    me.embedding_, me._before_last = tensors["embedding"].numpy(), tensors["before_last"]
+    me._n_features_out = me.embedding_.shape[1]
+    mean, scale = tensors.get("mean"), tensors.get("scale")
+    me._scaler = Scaler(None, None)
+    if mean is not None and scale is not None:
+        if tuple(mean.shape) != (me.n_features_in_,) or mean.shape != scale.shape:
+            raise ValueError("mean and scale must have one number a feature")
+        me._scaler = Scaler(mean.numpy(), scale.numpy())
+    me._known = None
+    if "known.keys" in tensors:
+        keys, rows = tensors["known.keys"].numpy().view(np.uint64), tensors["known.rows"].numpy()
+        if keys.shape != rows.shape or (
+            rows.size and not 0 <= rows.min() <= rows.max() < len(me.embedding_)
+        ):
+            raise ValueError("known rows are out of range")
+        me._known = KnownRows(keys, rows)
+    me._neighbours = None
+    if description["neighbours"] is not None:
+        shape = tuple(description["neighbours"])
+        parts = {n: tensors.get(f"neighbours.{n}") for n in ("data", "indices", "indptr")}
+        if parts["indices"] is not None:
+            arrays = tuple(t.numpy() for t in parts.values() if t is not None)
+            matrix = sparse.csr_matrix(arrays, shape=shape)
+            matrix.check_format(full_check=True)
+            me._neighbours = matrix
+        else:
+            me._neighbours = tensors["neighbours.data"].numpy()
+            if me._neighbours.shape != shape:
+                raise ValueError("neighbours are not of the stated shape")
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value as JSON holds it."""
+    if isinstance(value, Diffusivity):
+        return None  # given again on loading, as the model itself asks
+    if isinstance(value, np.integer | np.floating):
+        return value.item()
+    if isinstance(value, dict):
+        return {str(k): _plain(name, v) for k, v in value.items()}
+    if name == "random_state" and not isinstance(value, int | None):
+        return None  # a generator's state is not a setting
+    if name == "class_weight" and not isinstance(value, str | None):
+        return None  # used in fitting only; JSON would turn its keys into texts
+    if isinstance(value, str | int | float | bool | list | None):
+        return value
+    raise ValueError(f"{name} must be a plain value to be saved, got {value!r}")
