@@ -1,4 +1,4 @@
-"""Plain transcriptions of the paper's algorithms, to measure against: right, and as one writes it first.
+"""Plain transcriptions of the paper's algorithms, to measure against: right, and unoptimised.
 
 The graph's normalisation is rebuilt in every layer of every step, messages are gathered and
 scattered edge by edge, all tensors are whole, and -a holds n × n × h matrices.
