@@ -20,9 +20,10 @@ def make(n, d, heads, maps, seed=0):
 @pytest.mark.parametrize("n", [1, 2, 63, 257])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("maps", ["qkv", "qk", "v", ""])
-@pytest.mark.parametrize("chunk", [4096, 50])
-def test_values_and_gradients_equal_the_plain_form(n, heads, maps, chunk, monkeypatch):
+@pytest.mark.parametrize(("chunk", "kept"), [(4096, 2**23), (50, 2**23), (50, 0)])
+def test_values_and_gradients_equal_the_plain_form(n, heads, maps, chunk, kept, monkeypatch):
     monkeypatch.setattr(fused, "ROW_CHUNK", chunk)
+    monkeypatch.setattr(fused, "KEPT_NUMBERS", kept)
     z, affine = make(n, 5, heads, maps)
     inputs = [z, *(t for a in affine if a for t in a)]
     fast = Simple().of_states(z, *affine, heads)
@@ -56,11 +57,13 @@ def test_zero_states_are_defined():
     assert torch.isfinite(z.grad).all()
 
 
-def test_only_the_states_and_small_matrices_are_kept_for_the_backward_pass():
+def test_of_many_rows_only_the_states_and_small_matrices_are_kept(monkeypatch):
+    monkeypatch.setattr(fused, "KEPT_NUMBERS", 0)
     z, affine = make(1000, 4, 1, "qkv")
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        Simple().of_states(z, *affine, 1)
+        out = Simple().of_states(z, *affine, 1)
+    assert all(units.kept is None for units in out.grad_fn.units)
     large = [t for t in kept if t.numel() >= 1000]
     assert len(large) == 1
     assert large[0].data_ptr() == z.data_ptr()

@@ -25,6 +25,9 @@ Affine = tuple[Tensor, Tensor] | None
 
 # 4,096 rows of width 64 are one megabyte: a handful of such buffers stays in the outer cache.
 ROW_CHUNK = 4096
+# Up to so many numbers, unit queries and keys are kept for the backward pass after all: they cost
+# little memory then, and making them again costs a third of the step.
+KEPT_NUMBERS = 2**23
 
 
 def simple_average_of_states(
@@ -41,12 +44,14 @@ class _SimpleAverage(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, heads: int, constant: float, *flat: Tensor | None) -> Tensor:
         query, key, value = (_split(flat[i], flat[i + 1], heads) for i in (0, 2, 4))
-        contexts = [_summarise(z, key[h], value[h]) for h in range(heads)]
+        keep = 2 * heads * z.numel() <= KEPT_NUMBERS
+        queries, keys = _Units(z, query, keep), _Units(z, key, keep)
+        contexts = [_summarise(z, keys, value[h], h) for h in range(heads)]
         out = torch.empty_like(z)
         for rows in tiles(z.shape[0], ROW_CHUNK):
-            part, target = z[rows], out[rows]
+            target = out[rows]
             for h, (c, s, u) in enumerate(contexts):
-                q, _ = _unit(_affine(part, query[h]))
+                q, _ = queries.get(h, rows)
                 numerator = torch.addmm(u, q, c, beta=constant)
                 mass = (q @ s).add_(constant * z.shape[0])
                 if h == 0:
@@ -56,7 +61,7 @@ class _SimpleAverage(torch.autograd.Function):
             if heads > 1:
                 target.div_(heads)
         ctx.save_for_backward(z, *flat, *(t for context in contexts for t in context))
-        ctx.heads, ctx.constant = heads, constant
+        ctx.heads, ctx.constant, ctx.units = heads, constant, (queries, keys)
         return out
 
     @staticmethod
@@ -66,6 +71,7 @@ class _SimpleAverage(torch.autograd.Function):
         flat, saved = rest[:6], rest[6:]
         grad = grads[0]
         query, key, value = (_split(flat[i], flat[i + 1], heads) for i in (0, 2, 4))
+        queries, keys = ctx.units
         dz = torch.zeros_like(z)
         into: list[list[_AffineGrad]] = [[], [], []]
         for h in range(heads):
@@ -74,8 +80,7 @@ class _SimpleAverage(torch.autograd.Function):
                 side.append(_AffineGrad(affine[h], dz))
             dc, ds, du = torch.zeros_like(c), torch.zeros_like(s), torch.zeros_like(u)
             for rows in tiles(z.shape[0], ROW_CHUNK):
-                part = z[rows]
-                q, length = _unit(_affine(part, query[h]))
+                q, length = queries.get(h, rows)
                 mass = (q @ s).add_(constant * z.shape[0])
                 average = torch.addmm(u, q, c, beta=constant).div_(mass)
                 g = grad[rows] / (mass if heads == 1 else mass * heads)
@@ -84,15 +89,30 @@ class _SimpleAverage(torch.autograd.Function):
                 dc.addmm_(q.T, g)
                 ds.addmm_(q.T, dmass)
                 dq = torch.addmm(dmass * s.T, g, c.T)
-                into[0][h].add(rows, part, _unit_backward(dq, q, length))
+                into[0][h].add(rows, z[rows], _unit_backward(dq, q, length))
             for rows in tiles(z.shape[0], ROW_CHUNK):
                 part = z[rows]
-                k, length = _unit(_affine(part, key[h]))
+                k, length = keys.get(h, rows)
                 v = _affine(part, value[h])
                 dk = torch.addmm(ds.T, v, dc.T)
                 into[2][h].add(rows, part, torch.addmm(du, k, dc))
                 into[1][h].add(rows, part, _unit_backward(dk, k, length))
         return (dz, None, None, *(t for side in into for t in _join(side)))
+
+
+class _Units:
+    """Unit rows of an affine map of the states and their lengths, made chunk by chunk."""
+
+    def __init__(self, z: Tensor, affine: Sequence[Affine], keep: bool) -> None:
+        self.z, self.affine = z.detach(), affine
+        self.kept: dict[tuple[int, int], tuple[Tensor, Tensor]] | None = {} if keep else None
+
+    def get(self, head: int, rows: slice) -> tuple[Tensor, Tensor]:
+        if self.kept is None:
+            return _unit(_affine(self.z[rows], self.affine[head]))
+        if (head, rows.start) not in self.kept:
+            self.kept[head, rows.start] = _unit(_affine(self.z[rows], self.affine[head]))
+        return self.kept[head, rows.start]
 
 
 class _AffineGrad:
@@ -142,12 +162,12 @@ def _unit_backward(grad: Tensor, unit: Tensor, length: Tensor) -> Tensor:
     return grad.addcmul_(unit, along, value=-1).div_(length)
 
 
-def _summarise(z: Tensor, key: Affine, value: Affine) -> tuple[Tensor, Tensor, Tensor]:
+def _summarise(z: Tensor, keys: _Units, value: Affine, head: int) -> tuple[Tensor, Tensor, Tensor]:
     """C (d, d), s (d, 1) and u (1, d) over all rows, chunk by chunk."""
     d = z.shape[1]
     c, s, u = z.new_zeros(d, d), z.new_zeros(d), z.new_zeros(d)
     for rows in tiles(z.shape[0], ROW_CHUNK):
-        k, _ = _unit(_affine(z[rows], key))
+        k, _ = keys.get(head, rows)
         v = _affine(z[rows], value)
         c.addmm_(k.T, v)
         s.add_(k.sum(0))

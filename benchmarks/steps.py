@@ -1,0 +1,106 @@
+"""Training steps, forward and backward and Adam, ours beside the transcription of the paper.
+
+python -m benchmarks.steps [cora pubmed million a8000]      writes results/benchmarks/steps.json
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.measure import Ratio, alternate, write
+from benchmarks.transcription import Transcription
+from difformer import DIFFormer, Graph, load_dataset
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "cora": {"num_layers": 8, "dropout": 0.2},
+    "pubmed": {"num_layers": 8, "dropout": 0.2},
+    "cora-a": {"num_layers": 8, "kernel": "sigmoid"},
+    "million": {"num_layers": 1},
+    "a8000": {"num_layers": 1, "kernel": "sigmoid"},
+}
+"""The released settings where there are such: width 64, one head, no layer-wise transformation."""
+
+
+def problem(case: str) -> tuple[Tensor, Tensor, Tensor | None, int]:
+    """Features (dense and as they come), edges with loops, outputs."""
+    if case in ("cora", "pubmed", "cora-a"):
+        data = load_dataset(case.removesuffix("-a"))
+        loops = torch.arange(data.num_rows).repeat(2, 1)
+        assert data.edge_index is not None
+        edges = torch.cat([data.edge_index, loops], dim=1)
+        return data.x.to_dense(), data.x, edges, data.num_outputs
+    torch.manual_seed(0)
+    rows = {"million": 1_000_000, "a8000": 8_000}[case]
+    x = torch.randn(rows, 64)
+    if case == "a8000":
+        return x, x, None, 2
+    half = torch.randint(rows, (2, 5 * rows))
+    return x, x, torch.cat([half, half.flip(0)], dim=1).unique(dim=1), 2
+
+
+def stepper(model: nn.Module, x: Tensor, graph: Any, target: Tensor) -> Callable[[], Tensor]:
+    """One training step a call; returns the loss."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=0.01)
+
+    def step() -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(model(x, graph), target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def measure(case: str) -> Ratio:
+    """The ratio for one case, after a check that both give the same outputs."""
+    dense, x, edges, outputs = problem(case)
+    torch.manual_seed(0)
+    model = DIFFormer(x.shape[1], 64, outputs, use_weight=False, **SETTINGS[case])
+    theirs = Transcription(copy.deepcopy(model))
+    graph = None if edges is None else Graph.from_edges(edges, x.shape[0])
+    model.eval()
+    theirs.eval()
+    with torch.no_grad():
+        a, b = model(x, graph), theirs(dense, edges)
+    difference = float((a - b).abs().max() / b.abs().max())
+    if difference > 1e-3:
+        raise ValueError(f"{case}: outputs differ by {difference:.1e}, no speed-up is reported")
+    del a, b
+    model.train()
+    theirs.train()
+    target = torch.randint(outputs, (x.shape[0],))
+    ratio = alternate(
+        case,
+        stepper(model, x, graph, target),
+        stepper(theirs, dense, edges, target),
+        tolerance=None,
+        least=3,
+    )
+    return Ratio(**{**ratio.__dict__, "largest_difference": difference})
+
+
+def main() -> None:
+    """Measure the chosen cases and write the result file."""
+    cases = sys.argv[1:] or list(SETTINGS)
+    results: dict[str, Any] = {}
+    for case in cases:
+        ratio = results[case] = measure(case)
+        print(
+            f"{case:10} ours {ratio.ours_ms:9.1f} ms   transcription {ratio.theirs_ms:9.1f} ms   "
+            f"speed-up {ratio.speed_up:5.2f} ({ratio.spread[0]:.2f} to {ratio.spread[1]:.2f})",
+            flush=True,
+        )
+    path = Path("results/benchmarks/steps.json")
+    write(path, "python -m benchmarks.steps " + " ".join(cases), results)
+
+
+if __name__ == "__main__":
+    main()
