@@ -1,0 +1,122 @@
+"""What a page is made of: sections of notes, tables and plots. No torch here."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+# Ten colours told apart with any colour vision (Paul Tol's bright and muted), dark enough on white.
+COLOURS = (
+    "#4477aa",
+    "#cc6677",
+    "#228833",
+    "#aa7700",
+    "#882255",
+    "#117799",
+    "#aa3377",
+    "#666633",
+    "#332288",
+    "#777777",
+)
+
+
+@dataclass(frozen=True)
+class Note:
+    """A paragraph; `missing` marks it as something the page should have shown and cannot."""
+
+    text: str
+    missing: bool = False
+    kind: ClassVar[str] = "note"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text under a caption; the first cell of a row is its heading.
+
+    `shades` colours the cells after the first from white (0) to blue (1), as in a heat map.
+    """
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    shades: Sequence[Sequence[float]] | None = None
+    kind: ClassVar[str] = "table"
+
+    def shade(self, row: int, column: int) -> str:
+        """The CSS colours of a cell after the first."""
+        if self.shades is None:
+            return ""
+        s = min(1.0, max(0.0, self.shades[row][column]))
+        red, green, blue = (round(255 + s * (end - 255)) for end in (24, 77, 140))
+        ink = "#fff" if s > 0.55 else "#1a1a1a"
+        return f"background:rgb({red},{green},{blue});color:{ink}"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure drawn by plotly, with the words and the numbers for whoever cannot see it.
+
+    `name` is its id in the page; texts in `data` and `layout` go through `plain` first, because
+    plotly reads a few HTML tags.
+    """
+
+    name: str
+    caption: str
+    alt: str
+    data: Sequence[dict[str, Any]]
+    layout: dict[str, Any] = field(default_factory=dict[str, Any])
+    table: Table | None = None
+    kind: ClassVar[str] = "plot"
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """The states of the rows in two dimensions, the strongest diffusivities over them."""
+
+    data: dict[str, Any]
+    kind: ClassVar[str] = "explorer"
+
+
+Block = Note | Table | Plot | Explorer
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it; `name` is its anchor."""
+
+    name: str
+    title: str
+    blocks: Sequence[Block]
+
+
+def plain(text: object) -> str:
+    """Text that plotly shows as it is: no tag of it is read."""
+    return html.escape(str(text), quote=False)
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A number for people: '0.9123', '12,345', '1.2e-07'; '–' where there is none."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{digits - 1}g}"
+    return f"{value:,.{digits}g}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def mean_std(mean: float | None, std: float | None) -> str:
+    """'0.9123 ± 0.0045', without the deviation where there is none."""
+    if mean is None:
+        return "–"
+    return number(mean) if std is None else f"{number(mean)} ± {number(std, 2)}"
+
+
+def rounded(values: Any, digits: int = 4) -> list[Any]:
+    """Numbers with a few significant digits, so that the page stays small; nan becomes None."""
+    return [float(f"{v:.{digits}g}") if math.isfinite(v) else None for v in map(float, values)]

@@ -1,0 +1,205 @@
+"""Diffusivity explained: who influences whom, within and across classes, and how spread out.
+
+No function here holds an n × n matrix: rows are looked at in chunks, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from difformer.core.diffusivity import Identity
+from difformer.nn.layer import DiffusionLayer
+from difformer.nn.model import DIFFormer
+
+__all__ = [
+    "ClassFlow",
+    "Concentration",
+    "LayerWeights",
+    "Pairs",
+    "class_flow",
+    "concentration",
+    "top_pairs",
+]
+
+CHUNK = 2**23  # diffusivities held together
+
+
+class LayerWeights:
+    """Ŝ of one layer of a model on given rows, kept as queries and keys. O(n d h) memory.
+
+    Ŝ is averaged over heads, as the layer does; each row sums to one.
+    """
+
+    def __init__(self, module: DiffusionLayer, state: Tensor) -> None:
+        with torch.no_grad():
+            self.q, self.k, _ = module.project(state)
+        self.kernel, self.n = module.diffusivity, state.shape[0]
+
+    @classmethod
+    def of(cls, model: DIFFormer, x: Tensor, graph: Any = None, *, layer: int = 0) -> LayerWeights:
+        """The weights of one layer; negative layers count from the last."""
+        count = len(model.layers)
+        if not -count <= layer < count:
+            raise ValueError(f"layer must lie in {-count} to {count - 1}, got {layer}")
+        with torch.no_grad():
+            state = model.states(x, graph)[layer % count]
+        module = model.layers[layer % count]
+        assert isinstance(module, DiffusionLayer)
+        return cls(module, state)
+
+    def rows(self, rows: Tensor) -> Tensor:
+        """Ŝ[rows] (r, n)."""
+        with torch.no_grad():
+            if isinstance(self.kernel, Identity):  # its dense form is n × n
+                return F.one_hot(rows, self.n).to(self.q.dtype)
+            return self.kernel.weights_of(rows, self.q, self.k).mean(-3)
+
+    def chunks(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """(some of the rows, their Ŝ) until all have come."""
+        size = max(1, CHUNK // (self.n * self.q.shape[0]))
+        for part in rows.split(size):
+            yield part, self.rows(part)
+
+    def average(self, value: Tensor) -> Tensor:
+        """Σ_j Ŝ_ij value_j (n, e) at the layer's own cost: O(n d e) where Ŝ separates."""
+        heads = self.q.shape[0]
+        with torch.no_grad():
+            return self.kernel(self.q, self.k, value.expand(heads, -1, -1)).mean(-3)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The strongest pairs, strongest first: row `target` takes `weight` of row `source`."""
+
+    target: Tensor  # (k,)
+    source: Tensor  # (k,)
+    weight: Tensor  # (k,) Ŝ[target, source]
+    uniform: float  # 1/n, the weight of a pair if all were alike
+
+
+def top_pairs(
+    model: DIFFormer,
+    x: Tensor,
+    graph: Any = None,
+    *,
+    layer: int = 0,
+    k: int = 100,
+    rows: Tensor | None = None,
+) -> Pairs:
+    """The k largest Ŝ_ij with i ≠ j of a layer, exactly: O(n² d) time, O(k + chunk) memory.
+
+    `rows` restricts both ends to some rows (Ŝ is still that of all rows).
+    """
+    return strongest(LayerWeights.of(model, x, graph, layer=layer), k=k, rows=rows)
+
+
+def strongest(weights: LayerWeights, *, k: int, rows: Tensor | None = None) -> Pairs:
+    """`top_pairs` of weights already at hand."""
+    if k < 1:
+        raise ValueError(f"k must be a whole number of at least 1, got {k!r}")
+    within = torch.arange(weights.n) if rows is None else rows.sort().values
+    best = torch.empty(0)
+    ends = torch.empty(2, 0, dtype=torch.int64)
+    for part, block in weights.chunks(within):
+        columns = block[:, within].float()
+        columns[part.unsqueeze(1) == within] = -1.0  # a row and itself is no pair
+        flat = columns.flatten()
+        found = flat.topk(min(k, flat.numel()))
+        i, j = found.indices // within.numel(), found.indices % within.numel()
+        best = torch.cat([best, found.values])
+        ends = torch.cat([ends, torch.stack([part[i], within[j]])], dim=1)
+        keep = best.argsort(descending=True, stable=True)[:k]
+        best, ends = best[keep], ends[:, keep]
+    real = best > 0
+    return Pairs(ends[0, real], ends[1, real], best[real], 1.0 / weights.n)
+
+
+@dataclass(frozen=True)
+class ClassFlow:
+    """How much of its diffusivity each class gives to each class, in one layer.
+
+    `flow[a, b]` is the mean over rows of class a of Σ_{j in b} Ŝ_ij: rows sum to one, short of
+    what goes to rows without a class; a class without rows is nan. `within` is the mean over all
+    rows of the share that goes to their own class, and `expected` that of a uniform Ŝ.
+    """
+
+    flow: Tensor  # (c, c)
+    within: float
+    expected: float
+
+    @property
+    def lift(self) -> float:
+        """How many times more goes to the own class than if all pairs were alike."""
+        return self.within / self.expected if self.expected else float("nan")
+
+
+def class_flow(
+    model: DIFFormer, x: Tensor, y: Tensor, graph: Any = None, *, layer: int = 0
+) -> ClassFlow:
+    """The share of a layer's diffusivity within and across classes; the cost of one layer.
+
+    Ŝ times the one-hot labels is one more average, so no pair is ever looked at.
+
+    Args:
+        y: (n,) int64 classes, -1 where unknown.
+    """
+    return flow_between(LayerWeights.of(model, x, graph, layer=layer), y)
+
+
+def flow_between(weights: LayerWeights, y: Tensor) -> ClassFlow:
+    """`class_flow` of weights already at hand."""
+    if y.shape != (weights.n,) or y.is_floating_point():
+        raise ValueError(f"y must be ({weights.n},) whole numbers, one class a row")
+    known = y >= 0
+    classes = int(y.max()) + 1 if bool(known.any()) else 0
+    if classes == 0:
+        raise ValueError("y must hold at least one class, every row is unknown")
+    one_hot = torch.zeros(weights.n, classes, dtype=weights.q.dtype)
+    one_hot[known] = F.one_hot(y[known], classes).to(one_hot.dtype)
+    shares = weights.average(one_hot)  # (n, c)
+    counts = one_hot.sum(0)
+    flow = (one_hot.T @ shares) / counts.unsqueeze(1)  # 0/0 is nan: a class without rows
+    own = shares[known].gather(1, y[known].unsqueeze(1))
+    expected = float((counts / counts.sum() * counts / weights.n).sum())
+    return ClassFlow(flow, float(own.mean()), expected)
+
+
+@dataclass(frozen=True)
+class Concentration:
+    """How many rows a row effectively listens to, in one layer.
+
+    The effective number 1 / Σ_j Ŝ_ij² is n where all weights are alike, and 1 where one row takes
+    all; `each` holds it for the rows looked at.
+    """
+
+    each: Tensor  # (r,)
+    n: int
+
+    @property
+    def median(self) -> float:
+        return float(self.each.median())
+
+    @property
+    def share(self) -> float:
+        """The median as a share of all rows: 1 is uniform."""
+        return self.median / self.n
+
+
+def concentration(
+    model: DIFFormer, x: Tensor, graph: Any = None, *, layer: int = 0, rows: Tensor | None = None
+) -> Concentration:
+    """The effective number of neighbours of `rows` (by default all): O(r n d) time."""
+    return spread(LayerWeights.of(model, x, graph, layer=layer), rows)
+
+
+def spread(weights: LayerWeights, rows: Tensor | None = None) -> Concentration:
+    """`concentration` of weights already at hand."""
+    rows = torch.arange(weights.n) if rows is None else rows
+    each = [1.0 / block.double().square().sum(1) for _, block in weights.chunks(rows)]
+    return Concentration(torch.cat(each), weights.n)

@@ -1,0 +1,208 @@
+"""Theorem 1 on a trained model's own states: where the energy falls, where it rises, and why.
+
+The theorem is about the bare process: diffusivity f(‖z_i − z_j‖²) of the states themselves, values
+that are the states, and no norm. A trained layer departs from it in a few places, and each is
+measured on its own by adding one at a time:
+
+    bare         (1 − τ) z_i + τ Σ_j Ŝ_ij z_j  with Ŝ from f on the states     the theorem's step
+    scaled       the same, its rows scaled back to unit length
+    attention    Ŝ from the learned queries and keys, the graph as the layer adds it
+    values       … and the layer-wise transformation of the values
+    layer        … and centring, LayerNorm and activation: the next state itself
+
+All energies are E(·, k) of eq. 4 (eq. 19 with a graph) of states scaled to unit rows, where f and δ
+live. The theorem: E(Z⁽ᵏ⁺¹⁾, k) ≤ E(Z⁽ᵏ⁾, k − 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from difformer.core.diffusion import Diffusion
+from difformer.core.energy import energy
+from difformer.errors import DifformerError
+from difformer.nn.layer import DiffusionLayer
+from difformer.nn.model import DIFFormer
+
+__all__ = ["EnergyCheck", "LayerEnergy", "check_energy"]
+
+SLACK = 1e-6  # of the largest energy: float32 states cannot say more
+
+
+@dataclass(frozen=True)
+class LayerEnergy:
+    """The energies of one layer k, counted from 1."""
+
+    layer: int
+    start: float  # E(Z⁽ᵏ⁻¹⁾, k − 1): the state that enters, before any step
+    bare: float  # after the theorem's step
+    scaled: float  # … with its rows scaled back to unit length, as all below
+    attention: float  # with learned queries and keys
+    values: float  # with the layer-wise transformation too
+    end: float  # after the layer itself
+    tau: float
+    safe_tau: float  # the largest step for which the theorem promises descent
+    bare_falls: bool  # bare ≤ start: what the theorem promises for tau ≤ safe_tau
+    falls: bool | None  # end ≤ the previous layer's end; None for the first layer
+
+    @property
+    def causes(self) -> dict[str, float]:
+        """How much each departure from the bare process adds to the energy."""
+        return {
+            "scaling of rows to unit length": self.scaled - self.bare,
+            "learned queries and keys": self.attention - self.scaled,
+            "layer-wise transformation": self.values - self.attention,
+            "centring, norm and activation": self.end - self.values,
+        }
+
+
+@dataclass(frozen=True)
+class EnergyCheck:
+    """Theorem 1 layer by layer."""
+
+    layers: tuple[LayerEnergy, ...]
+    weight: float  # λ
+
+    @property
+    def holds(self) -> bool:
+        """Whether no layer ends with more energy than the one before it."""
+        return all(layer.falls is not False for layer in self.layers)
+
+    def sentences(self) -> list[str]:
+        """What was found, a sentence a layer from the second on, and one for the bare process."""
+        found: list[str] = []
+        for before, layer in zip(self.layers, self.layers[1:], strict=False):
+            change = layer.end - before.end
+            share = 100 * change / abs(before.end) if before.end else float("nan")
+            if layer.falls:
+                found.append(f"Layer {layer.layer}: the descent holds ({share:+.2g} %).")
+            else:
+                cause, by = max(layer.causes.items(), key=lambda item: item[1])
+                found.append(
+                    f"Layer {layer.layer}: the energy rises ({share:+.2g} %); the {cause} "
+                    f"adds {by:.4g}, more than anything else."
+                )
+        if len(self.layers) == 1:
+            found.append("One layer: the theorem compares a layer with the one before it.")
+        broken = [layer.layer for layer in self.layers if not layer.bare_falls]
+        if broken:
+            found.append(
+                f"The bare step raises the energy at layer {', '.join(map(str, broken))}: its τ is "
+                "beyond the safe one."
+            )
+        else:
+            found.append("The bare step from every layer's own state lowers the energy.")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for --json and for files."""
+        return {
+            "holds": self.holds,
+            "lambda": self.weight,
+            "layers": [{**vars(layer), "causes": layer.causes} for layer in self.layers],
+            "summary": self.sentences(),
+        }
+
+
+def check_energy(
+    model: DIFFormer, x: Tensor, graph: Any = None, *, weight: float | None = None
+) -> EnergyCheck:
+    """Theorem 1 on the model's own states, at a few times the cost of its forward pass.
+
+    Args:
+        x, graph: as the model takes them.
+        weight: λ, by default 1/n.
+    """
+    model.eval()
+    with torch.no_grad():
+        states = model.states(x, graph)
+        prepared = model.prepare_graph(graph, None, states[0])
+        lam = 1.0 / states[0].shape[0] if weight is None else weight
+        try:
+            layers = _layers(model, states, prepared, lam)
+        except NotImplementedError as error:
+            raise DifformerError(f"the energy cannot be computed: {error}") from error
+    return EnergyCheck(tuple(layers), lam)
+
+
+def _layers(model: DIFFormer, states: list[Tensor], graph: Any, lam: float) -> list[LayerEnergy]:
+    found: list[LayerEnergy] = []
+    mu = _source_weight(model, states[0], graph)
+    for k, module in enumerate(model.layers):
+        assert isinstance(module, DiffusionLayer)
+        measure = _Measure(module, states[k], states[0], graph, lam, mu)
+        found.append(measure.layer(k + 1, states[k + 1], found[-1].end if found else None))
+    return found
+
+
+def _source_weight(model: DIFFormer, first: Tensor, graph: Any) -> float:
+    """μ = β/(1 − β) times the mean row mass, as `DIFFormer.energies` takes it."""
+    beta, module = model.config.source, model.layers[0]
+    if not beta:
+        return 0.0
+    assert isinstance(module, DiffusionLayer)
+    return beta / (1 - beta) * float(Diffusion(module.diffusivity).masses(_unit(first)).mean())
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """One layer, the state that enters it, and the energy relative to that state."""
+
+    module: DiffusionLayer
+    state: Tensor
+    first: Tensor
+    graph: Any
+    lam: float
+    mu: float
+
+    def energy(self, unit: Tensor) -> float:
+        return float(
+            energy(
+                unit,
+                _unit(self.state),
+                self.module.diffusivity,
+                weight=self.lam,
+                graph=self.graph,
+                graph_scale=float(unit.shape[0]),
+                source=_unit(self.first),
+                source_weight=self.mu,
+            )
+        )
+
+    def layer(self, number: int, after: Tensor, previous: float | None) -> LayerEnergy:
+        unit, tau = _unit(self.state), float(self.module.tau)
+        kernel, graph, mu = self.module.diffusivity, self.graph, self.mu
+        process = Diffusion(kernel, tau=tau, graph=graph, source_weight=mu)
+        stepped = process.step(unit, _unit(self.first))
+        q, key, v = self.module.project(self.state)
+        own = self.state.unsqueeze(0).expand(q.shape[0], -1, -1)
+        start, bare, end = map(self.energy, (unit, stepped, _unit(after)))
+        slack = SLACK * max(abs(start), abs(bare), abs(end))
+        return LayerEnergy(
+            layer=number,
+            start=start,
+            bare=bare,
+            scaled=self.energy(_unit(stepped)),
+            attention=self.energy(_unit(self._moved(q, key, own))),
+            values=self.energy(_unit(self._moved(q, key, v))),
+            end=end,
+            tau=tau,
+            safe_tau=process.safe_tau(unit, self.lam),
+            bare_falls=bare <= start + slack,
+            falls=None if previous is None else end <= previous + slack,
+        )
+
+    def _moved(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The layer's own Euler step with these queries, keys and values, before its norm."""
+        neighbours = None if self.graph is None else self.graph.propagate(v.mean(0))
+        pairs = self.module.average(q, k, v)
+        return self.module.mix(self.state, pairs, neighbours, self.first)
+
+
+def _unit(z: Tensor) -> Tensor:
+    return F.normalize(z, dim=-1)

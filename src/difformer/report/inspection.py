@@ -1,0 +1,76 @@
+"""What the trained model of a run has to say, computed from the run folder and the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from difformer.data.batch import Prediction
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
+from difformer.errors import DifformerError
+from difformer.nn.model import DIFFormer
+from difformer.report.runs import SeedRun
+
+__all__ = ["Inspection", "inspect_run", "open_model"]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A run's model on its data: outputs and states of all rows."""
+
+    dataset: Dataset
+    split: Split
+    graph: Any | None
+    model: nn.Module
+    output: Tensor  # (n, c) logits or targets
+    states: list[Tensor]  # Z⁰ … Zᴷ; only the output where the model keeps no states
+
+    @property
+    def difformer(self) -> DIFFormer | None:
+        """The model, where it is a DIFFormer: only that has energies and diffusivities."""
+        return self.model if isinstance(self.model, DIFFormer) else None
+
+    @property
+    def probability(self) -> Tensor:
+        """(n, c) class probabilities; logits through a softmax, yes-or-no through a sigmoid."""
+        if self.dataset.task == "multiclass":
+            return self.output.softmax(-1)
+        return self.output.sigmoid()
+
+
+def open_model(
+    run: SeedRun, *, dataset: Dataset | None = None, data_dir: Any = None
+) -> tuple[nn.Module, Dataset, Split, Any]:
+    """The model of a run folder with its data, split and graph; DifformerError says why not."""
+    from difformer.experiments.run import load_run  # pyright: ignore[reportMissingImports]
+
+    loaded = load_run(run.folder, dataset=dataset, data_dir=data_dir)
+    return loaded.model, loaded.dataset, loaded.split, loaded.graph
+
+
+def inspect_run(
+    run: SeedRun, *, dataset: Dataset | None = None, data_dir: Any = None
+) -> Inspection | str:
+    """Run the model once on all its rows; a sentence where that cannot be done."""
+    try:
+        model, data, split, graph = open_model(run, dataset=dataset, data_dir=data_dir)
+        model.eval()
+        with torch.no_grad():
+            result: Tensor | Prediction = model(data.x, graph, None, None)
+            output = result if isinstance(result, Tensor) else result.output
+            states: list[Tensor] = [output]
+            if isinstance(model, DIFFormer):
+                states = model.states(data.x, graph)
+    except (DifformerError, ValueError, OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return (
+            "What needs the trained model on its data is left out "
+            f"(predictions, energies, states, diffusivities): {reason}"
+        )
+    if output.ndim == 1:
+        output = output.unsqueeze(1)
+    return Inspection(data, split, graph, model, output, states)

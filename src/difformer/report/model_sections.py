@@ -1,0 +1,339 @@
+"""The sections that need the trained model: predictions, energy, diffusivity, states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from difformer.errors import DifformerError
+from difformer.report.blocks import COLOURS, Explorer, Note, Plot, Section, Table, number, plain
+from difformer.report.diffusivity import (
+    LayerWeights,
+    flow_between,
+    spread,
+    strongest,
+)
+from difformer.report.embedding import project, sample_rows, wanted_projections
+from difformer.report.energy import EnergyCheck, check_energy
+from difformer.report.images import row_images
+from difformer.report.inspection import Inspection
+from difformer.report.predictions import calibration_block, confusion_blocks, regression_block
+
+__all__ = ["energy_plot", "model_sections", "names_of"]
+
+MOST_EDGES = 1500  # drawn at the lowest setting of the slider
+MOST_PAIRS = 2**29  # diffusivities looked at in a layer: a few seconds
+MOST_INFLUENCED = 2000  # rows whose strongest influences the page carries
+NEIGHBOURS = 8  # of each of them
+ROWS_SPREAD = 500  # rows whose effective number of neighbours is computed
+
+
+def model_sections(
+    found: Inspection, label: str, *, projection: str, max_points: int
+) -> list[Section]:
+    """Predictions, energies, diffusivities and states of one seed's model."""
+    intro = [Note(f"Of {label}, the first with a model.")] if label else []
+    sections = [Section("predictions", "Predictions", [*intro, *_predictions(found)])]
+    weights = _layer_weights(found)
+    sections.append(Section("energy", "Energy of each layer", _energy_blocks(found)))
+    sections.append(Section("diffusivity", "Diffusivity", _diffusivity_blocks(found, weights)))
+    rows = sample_rows(found.output, max_points)
+    blocks: list[Any] = [Note(_sampled(found, rows))] if rows.numel() < _n(found) else []
+    blocks += [Note(_how_to_read(found)), Explorer(_explorer(found, rows, weights, projection))]
+    sections.append(Section("states", "States and strongest diffusivities", blocks))
+    return sections
+
+
+def _n(found: Inspection) -> int:
+    return found.dataset.num_rows
+
+
+def _sampled(found: Inspection, rows: Tensor) -> str:
+    return (
+        f"{rows.numel():,} of {_n(found):,} rows are drawn, sampled at random (seed 0); edges are "
+        "drawn between sampled rows only, with the diffusivities the model has for all rows."
+    )
+
+
+def _how_to_read(found: Inspection) -> str:
+    if found.difformer is None:
+        return "The model keeps no layer states: its outputs are drawn."
+    return (
+        "Each point is a row: its state after the layer, in two dimensions. A line joins a row to "
+        "one that moved it; its strength is the diffusivity, in multiples of what a pair would "
+        "have if all pairs were alike. Point at a row to see it, click it (or give its number) to "
+        "see which rows influenced it most."
+    )
+
+
+def _predictions(found: Inspection) -> list[Any]:
+    dataset, rows = found.dataset, found.split.test
+    part = "test"
+    if rows.numel() == 0:
+        rows, part = (found.split.val, "validation")
+    if rows.numel() == 0:
+        return [Note("The split has neither test nor validation rows.", missing=True)]
+    if dataset.task == "regression":
+        return [regression_block(found.output, dataset.y, rows, part)]
+    if dataset.task == "multiclass":
+        rows = rows[dataset.y[rows] >= 0]
+        if rows.numel() == 0:
+            return [Note(f"No {part} row has a known class.", missing=True)]
+        blocks = confusion_blocks(found.output, dataset.y, rows, names_of(found), part)
+        return [*blocks, calibration_block(found.probability, dataset.y, rows, part)]
+    return [calibration_block(found.probability, dataset.y.reshape(_n(found), -1), rows, part)]
+
+
+def names_of(found: Inspection) -> list[str]:
+    """A name for each class."""
+    given = list(found.dataset.class_names)
+    count = max(found.output.shape[1], len(given))
+    return [*given, *(f"class {i}" for i in range(len(given), count))]
+
+
+def _energy_blocks(found: Inspection) -> list[Any]:
+    model = found.difformer
+    if model is None:
+        return [Note("The model is no DIFFormer: it has no energy.")]
+    try:
+        check = check_energy(model, found.dataset.x, found.graph)
+    except (DifformerError, ValueError) as error:
+        return [Note(str(error), missing=True)]
+    return [energy_plot(check), *(Note(sentence) for sentence in check.sentences())]
+
+
+def energy_plot(check: EnergyCheck) -> Plot:
+    """Energies by layer: the layer's own, and the bare diffusion step from the same state."""
+    layers = [layer.layer for layer in check.layers]
+    series = {
+        "the layer": [layer.end for layer in check.layers],
+        "before the layer": [layer.start for layer in check.layers],
+        "bare diffusion step": [layer.bare for layer in check.layers],
+    }
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "x": layers,
+            "y": values,
+            "name": name,
+            "marker": {"symbol": symbol, "size": 9},
+            "line": {"color": COLOURS[i], "dash": "solid" if i == 0 else "dot"},
+        }
+        for i, ((name, values), symbol) in enumerate(
+            zip(series.items(), ("circle", "square", "diamond"), strict=True)
+        )
+    ]
+    header = ["layer", "before", "bare step", "the layer", "falls", "τ", "safe τ"]
+    causes = list(check.layers[0].causes)
+    rows = [
+        [
+            str(layer.layer),
+            number(layer.start),
+            number(layer.bare),
+            number(layer.end),
+            "–" if layer.falls is None else "yes" if layer.falls else "no",
+            number(layer.tau, 3),
+            number(layer.safe_tau, 3),
+            *(number(layer.causes[name], 3) for name in causes),
+        ]
+        for layer in check.layers
+    ]
+    return Plot(
+        name="energy-layers",
+        caption="E(Z, k) of unit rows by layer (λ = 1/n): before the layer, after a bare diffusion "
+        "step from there (what Theorem 1 speaks of), and after the trained layer.",
+        alt="Line plot of energy by layer. " + " ".join(check.sentences()),
+        data=data,
+        layout={
+            "xaxis": {"title": {"text": "layer"}, "dtick": max(1, len(layers) // 12)},
+            "yaxis": {"title": {"text": "energy"}, "rangemode": "tozero"},
+        },
+        table=Table(
+            "Energies by layer, and what each part of a layer adds.",
+            [*header, *(f"+ {name}" for name in causes)],
+            rows,
+        ),
+    )
+
+
+def _layer_weights(found: Inspection) -> list[LayerWeights]:
+    model = found.difformer
+    if model is None:
+        return []
+    modules: Any = model.layers
+    return [LayerWeights(m, z) for m, z in zip(modules, found.states, strict=False)]
+
+
+def _diffusivity_blocks(found: Inspection, weights: list[LayerWeights]) -> list[Any]:
+    if not weights:
+        return [Note("The model is no DIFFormer: it has no diffusivity.")]
+    n = _n(found)
+    budget = max(1, MOST_PAIRS // (n * len(weights) * weights[0].q.shape[0]))
+    rows = sample_rows(found.output, min(ROWS_SPREAD, budget))
+    spreads = [spread(w, rows) for w in weights]
+    y = found.dataset.y if found.dataset.task == "multiclass" else None
+    flows = [flow_between(w, y) for w in weights] if y is not None and bool((y >= 0).any()) else []
+    header = ["layer", "effective neighbours (median)", "share of all rows"]
+    header += ["within own class", "if all pairs were alike", "times more"] if flows else []
+    cells: list[list[str]] = []
+    for i, each in enumerate(spreads):
+        row = [str(i + 1), number(each.median), f"{100 * each.share:.3g} %"]
+        if flows:
+            f = flows[i]
+            row += [f"{100 * f.within:.3g} %", f"{100 * f.expected:.3g} %", number(f.lift, 3)]
+        cells.append(row)
+    looked = "" if rows.numel() == n else f" The neighbours: median of {rows.numel():,} rows."
+    table = Table("How diffusivity spreads, layer by layer." + looked, header, cells)
+    notes = [Note(_advice(i, e, flows)) for i, e in _ends(spreads)]
+    blocks: list[Any] = [table, *notes]
+    if flows and 2 <= flows[0].flow.shape[0] <= 30:
+        chosen = [0, len(flows) - 1] if len(flows) > 1 else [0]
+        blocks += [_flow_table(flows[i].flow, i + 1, names_of(found)) for i in chosen]
+    return blocks
+
+
+def _ends(items: list[Any]) -> list[tuple[int, Any]]:
+    last = len(items) - 1
+    return [(0, items[0]), (last, items[last])] if last else [(0, items[0])]
+
+
+def _advice(index: int, each: Any, flows: list[Any]) -> str:
+    text = f"Layer {index + 1}: a row listens to {number(each.median)} of {each.n:,} rows"
+    if each.share > 0.9:
+        text += " in effect, nearly all alike: its all-pair term is close to the mean of all rows"
+    elif each.median < 2:
+        text += " in effect: hardly to any but one"
+    else:
+        text += " in effect"
+    if flows:
+        lift = flows[index].lift
+        text += f"; its own class gets {number(lift, 3)} times what uniform weights would give it"
+    return text + "."
+
+
+def _flow_table(flow: Tensor, layer: int, names: list[str]) -> Table:
+    # Shaded by what sets the classes apart: from the least to the largest share.
+    low, high = float(flow.nan_to_num(1.0).min()), float(flow.nan_to_num(0.0).max())
+    span = (high - low) or 1.0
+    rows = [
+        [names[a], *("–" if v != v else f"{100 * v:.1f}" for v in flow[a].tolist())]
+        for a in range(flow.shape[0])
+    ]
+    shades = [
+        [0.0 if v != v else (v - low) / span for v in flow[a].tolist()]
+        for a in range(flow.shape[0])
+    ]
+    return Table(
+        f"Layer {layer}: of the diffusivity of a row of this class, per cent that comes from each "
+        "class (– : a class without rows).",
+        ["class", *names[: flow.shape[1]]],
+        rows,
+        shades,
+    )
+
+
+def _explorer(
+    found: Inspection, rows: Tensor, weights: list[LayerWeights], projection: str
+) -> dict[str, Any]:
+    dataset, shown = found.dataset, rows.tolist()
+    part = torch.zeros(_n(found), dtype=torch.int64)
+    for code, name in enumerate(("train", "val", "test"), start=1):
+        part[getattr(found.split, name)] = code
+    data: dict[str, Any] = {
+        "total": _n(found),
+        "rows": shown,
+        "part": part[rows].tolist(),
+        "colours": list(COLOURS),
+        "images": row_images(dataset, shown),
+        "projections": wanted_projections(projection, rows.numel()),
+    }
+    if dataset.task == "multiclass":
+        names = names_of(found)
+        data |= {
+            "classes": names,
+            "y": dataset.y[rows].tolist(),
+            "guess": found.output[rows].argmax(1).tolist(),
+            "all_y": dataset.y.tolist() if _n(found) <= 50_000 else None,
+        }
+    else:
+        value = dataset.y.reshape(_n(found), -1).nan_to_num().mean(1)
+        data["value"] = [round(v, 4) for v in value[rows].tolist()]
+    data["panels"] = [
+        _panel(found, rows, title, state, layer, data["projections"])
+        for title, state, layer in _chosen_states(found, weights)
+    ]
+    return data
+
+
+def _chosen_states(
+    found: Inspection, weights: list[LayerWeights]
+) -> list[tuple[str, Tensor, LayerWeights | None]]:
+    if not weights:
+        return [("Outputs", found.states[-1], None)]
+    last = len(weights)
+    end = (f"After layer {last}, the last", found.states[last], weights[-1])
+    if last == 1:
+        return [("Before the layer", found.states[0], None), end]
+    return [("After layer 1", found.states[1], weights[0]), end]
+
+
+def _panel(
+    found: Inspection,
+    rows: Tensor,
+    title: str,
+    state: Tensor,
+    weights: LayerWeights | None,
+    projections: list[str],
+) -> dict[str, Any]:
+    points: dict[str, Any] = {}
+    for how in projections:
+        xy = project(state[rows], how)
+        points[how] = [_compact(xy[:, 0]), _compact(xy[:, 1])]
+    panel: dict[str, Any] = {"title": plain(title), "points": points}
+    if weights is not None and rows.numel() > 1:
+        panel |= _edges(weights, rows)
+        panel |= _influences(weights, rows)
+    return panel
+
+
+def _compact(values: Tensor) -> list[float]:
+    return [float(f"{v:.4g}") for v in values.tolist()]
+
+
+def _edges(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
+    """The strongest pairs among the drawn rows, as places in the list of drawn rows."""
+    most = max(2, MOST_PAIRS // (weights.n * weights.q.shape[0]))
+    within = rows if rows.numel() <= most else rows[sample_rows(rows, most, seed=1)]
+    pairs = strongest(weights, k=MOST_EDGES, rows=within)
+    place = {row: i for i, row in enumerate(rows.tolist())}
+    strength = (pairs.weight / pairs.uniform).tolist()
+    return {
+        "edges": {
+            "target": [place[r] for r in pairs.target.tolist()],
+            "source": [place[r] for r in pairs.source.tolist()],
+            "strength": [float(f"{s:.4g}") for s in strength],
+        },
+        "searched": within.numel(),
+    }
+
+
+def _influences(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
+    """For each drawn row, the rows that moved it most; for at most so many rows."""
+    most = min(MOST_INFLUENCED, max(1, MOST_PAIRS // (weights.n * weights.q.shape[0])))
+    places = sample_rows(rows, most, seed=2)
+    found: dict[str, Any] = {}
+    start = 0
+    for part, block in weights.chunks(rows[places]):
+        block[torch.arange(part.numel()), part] = -1.0
+        top = block.topk(min(NEIGHBOURS, weights.n - 1), dim=1)
+        strength = (top.values * weights.n).tolist()
+        for i, place in enumerate(places[start : start + part.numel()].tolist()):
+            found[str(place)] = [
+                top.indices[i].tolist(),
+                [float(f"{s:.4g}") for s in strength[i]],
+            ]
+        start += part.numel()
+    return {"influences": found}

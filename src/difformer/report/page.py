@@ -1,0 +1,99 @@
+"""One HTML file that needs nothing else: text escaped, data as JSON, scripts known by their hash.
+
+The page's content security policy allows its own scripts by hash and no request at all, so that a
+value that slipped through the escaping still could not run or send anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+from difformer import __version__
+from difformer.errors import DifformerError
+from difformer.report.blocks import Explorer, Plot, Section
+
+__all__ = ["render_page", "safe_json", "write_page"]
+
+
+def write_page(
+    path: Path | str, title: str, sections: Sequence[Section], *, subtitle: str = ""
+) -> Path:
+    """Write a page of sections as one file; its folder must be there."""
+    path = Path(path)
+    try:
+        path.write_text(render_page(title, sections, subtitle=subtitle), encoding="utf-8")
+    except OSError as error:
+        raise DifformerError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "") -> str:
+    """The page as text; about 5 MB, nearly all of it plotly."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    blocks = [block for section in sections for block in section.blocks]
+    plots = {
+        block.name: {"data": block.data, "layout": block.layout}
+        for block in blocks
+        if isinstance(block, Plot)
+    }
+    explorers = [block.data for block in blocks if isinstance(block, Explorer)]
+    scripts = [_plotly(), _asset("page.js")] if plots or explorers else []
+    policy = " ".join([*(_hash(script) for script in scripts), "'unsafe-eval'"])
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    template = environment.from_string(_asset("page.html.j2"))
+    return template.render(
+        title=title,
+        subtitle=subtitle,
+        sections=sections,
+        version=__version__,
+        policy=policy if scripts else "'none'",
+        style=Markup(_asset("page.css")),
+        scripts=[Markup(script) for script in scripts],
+        data=Markup(safe_json({"plots": plots, "explorer": next(iter(explorers), None)})),
+    )
+
+
+def safe_json(value: Any) -> str:
+    """JSON that can stand in a script element: it holds no <, > or &, and no nan."""
+    text = json.dumps(_finite(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _hash(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+@cache
+def _asset(name: str) -> str:
+    return (resources.files("difformer.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    script: str = get_plotlyjs()
+    # An HTML parser ends a script at this text, and reads CR LF as LF, which changes the hash.
+    return script.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")
