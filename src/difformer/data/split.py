@@ -24,11 +24,12 @@ PARTS = ("train", "val", "test")
 
 _NUMBER = r"(\d+\.?\d*|\.\d+)"
 _RANDOM = re.compile(r"random(?::(\d+))?")
+_PER_CLASS = re.compile(r"per-class:(\d+)(?::(\d+))?")
 _RATIO = re.compile(rf"ratio:{_NUMBER}/{_NUMBER}/{_NUMBER}(?::(\d+))?")
 
 FORMS = (
     "a name that comes with the data (such as public), released, random[:SEED], "
-    "ratio:A/B/C[:SEED] or a JSON file"
+    "per-class:K[:SEED], ratio:A/B/C[:SEED] or a JSON file"
 )
 
 
@@ -119,14 +120,14 @@ def random_split(
     *,
     per_class: int = 20,
     num_val: int = 500,
-    num_test: int = 1000,
+    num_test: int | None = 1000,
     name: str | None = None,
 ) -> Split:
     """Draw `per_class` rows of every class to train on, then val and test from the rest. O(n).
 
     The order of the draws is that of the authors' released code (class by class, then the rest in
     one shuffle), so that seed 123 gives the very split of the published citation figures.
-    Unlabelled rows (-1) are never drawn.
+    Unlabelled rows (-1) are never drawn. `num_test=None` tests on all the rest.
     """
     name = name or f"random:{seed}"
     if y.ndim != 1 or y.is_floating_point():
@@ -147,19 +148,30 @@ def random_split(
     if not train:
         raise ValueError(f"split {name}: y has no labelled row")
     others = torch.cat(rest)
-    if others.numel() < num_val + num_test:
+    least = 1 if num_test is None else num_test
+    if others.numel() < num_val + least:
+        wanted = "some" if num_test is None else num_test
         raise ValueError(
-            f"split {name}: {num_val} val and {num_test} test rows are asked for, "
+            f"split {name}: {num_val} val and {wanted} test rows are asked for, "
             f"but {others.numel()} are left after training; use ratio:0.5/0.25/0.25:{seed}"
         )
     others = others[torch.randperm(others.numel(), generator=generator)]
-    val, test = others[:num_val], others[num_val : num_val + num_test]
+    end = None if num_test is None else num_val + num_test
+    val, test = others[:num_val], others[num_val:end]
     return Split(name, torch.cat(train), val, test, seed)
 
 
 def released_split(y: Tensor) -> Split:
     """The one split of the authors' citation runs: 20 a class by seed 123, 500 val, 1000 test."""
     return random_split(y, RELEASED_SEED, name="released")
+
+
+def per_class_split(y: Tensor, per_class: int, seed: int = 0) -> Split:
+    """`per_class` labels of every class, 1,000 rows for validation, all the rest for testing."""
+    if per_class < 1:
+        raise ValueError(f"per-class must train on at least 1 row a class, not {per_class}")
+    name = f"per-class:{per_class}:{seed}"
+    return random_split(y, seed, per_class=per_class, num_val=1000, num_test=None, name=name)
 
 
 def ratio_split(y: Tensor, ratios: tuple[float, float, float], seed: int = 0) -> Split:
@@ -202,8 +214,9 @@ def mask_split(train: Tensor, val: Tensor, test: Tensor, *, name: str = "given")
 def parse_split(text: str, y: Tensor, given: Mapping[str, Split] | None = None) -> Split:
     """The split a short string names, over the rows that `y` labels.
 
-    A name in `given` (such as public), `released`, `random[:SEED]`, `ratio:A/B/C[:SEED]`, or the
-    path of a JSON file that `Split.save` wrote.
+    A name in `given` (such as public), `released`, `random[:SEED]`, `per-class:K[:SEED]` (K labels
+    a class, 1,000 for validation, the rest for testing), `ratio:A/B/C[:SEED]`, or the path of a
+    JSON file that `Split.save` wrote.
     """
     given = given or {}
     if text in given:
@@ -212,6 +225,8 @@ def parse_split(text: str, y: Tensor, given: Mapping[str, Split] | None = None) 
         return released_split(y)
     if match := _RANDOM.fullmatch(text):
         return random_split(y, int(match[1] or 0))
+    if match := _PER_CLASS.fullmatch(text):
+        return per_class_split(y, int(match[1]), int(match[2] or 0))
     if match := _RATIO.fullmatch(text):
         return ratio_split(
             y, (float(match[1]), float(match[2]), float(match[3])), int(match[4] or 0)

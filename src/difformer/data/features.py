@@ -1,0 +1,149 @@
+"""Feature files: an .npz with a row of features a row of data, made by `difformer features` or not.
+
+features  (n, p) floats, required
+labels    (n,) whole numbers, -1 for unknown
+classes   (c,) text, a name a label
+files     (n,) text, what each row was made from
+made      () text, how it was made
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from difformer.errors import DataError
+
+__all__ = ["FeatureFile", "find_features", "read_features", "standardize", "write_features"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureFile:
+    """Features (n, p) float32, labels (n,) int64 or None, and where they come from."""
+
+    x: Tensor
+    y: Tensor | None = None
+    class_names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    made: str = ""
+
+    def check_rows(self, y: Tensor, path: Path, what: str) -> FeatureFile:
+        """Itself, if its rows are those that `y` labels; DataError if they are not."""
+        n = self.x.shape[0]
+        if n != y.shape[0]:
+            raise DataError(f"{path} has {n} rows of features, {what} {y.shape[0]} labels")
+        if self.y is not None:
+            apart = int((self.y != y).sum())
+            if apart:
+                raise DataError(
+                    f"{path} has other labels than {what} in {apart} of {n} rows: "
+                    "its rows must be in the same order"
+                )
+        return self
+
+
+def read_features(path: str | Path) -> FeatureFile:
+    """Read a feature file; DataError names what is missing or does not match. O(bytes)."""
+    path = Path(path).expanduser()
+    try:
+        # Opened here: np.load leaves a file it cannot read open.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            arrays: dict[str, Array] = {key: file[key] for key in file.files}
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist: `difformer features` makes such a file") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        raise DataError(f"{path} is not a feature file: {error}") from error
+    if "features" not in arrays:
+        raise DataError(f"{path} has no array 'features'; it has {', '.join(arrays) or 'none'}")
+    return _checked(arrays, path)
+
+
+def write_features(path: str | Path, features: FeatureFile) -> Path:
+    """Write a feature file whole or not at all; equal features give equal bytes. O(bytes)."""
+    path = Path(path).expanduser()
+    arrays: dict[str, Array] = {"features": features.x.numpy()}
+    if features.y is not None:
+        arrays["labels"] = features.y.numpy()
+    for key, texts in (("classes", features.class_names), ("files", features.names)):
+        if texts:
+            arrays[key] = np.array(texts)
+    if features.made:
+        arrays["made"] = np.array(features.made)
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content.getvalue())
+        os.replace(part, path)
+    except OSError as error:
+        if part.is_file():
+            part.unlink()
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def find_features(folder: Path) -> Path | None:
+    """The one feature file in a folder, None without one; DataError where there are several."""
+    found = sorted(folder.glob("*.npz"))
+    if len(found) > 1:
+        names = ", ".join(p.name for p in found)
+        raise DataError(f"{folder} has several feature files ({names}): name one, features=PATH")
+    return found[0] if found else None
+
+
+def standardize(x: Tensor) -> Tensor:
+    """Each column less its mean, divided by its deviation; a constant column becomes 0. O(n p)."""
+    x = x - x.mean(dim=0)
+    deviation = x.square().mean(dim=0).sqrt()
+    return x / torch.where(deviation > 1e-6, deviation, 1.0)
+
+
+def _checked(arrays: dict[str, Array], path: Path) -> FeatureFile:
+    x = arrays["features"]
+    if x.ndim != 2 or x.dtype.kind not in "fiu" or 0 in x.shape:
+        raise DataError(f"{path}: features must be (rows, columns) numbers, not {_kind(x)}")
+    n = x.shape[0]
+    x = x.astype(np.float32)
+    bad = int((~np.isfinite(x)).any(axis=1).sum())
+    if bad:
+        raise DataError(f"{path}: features must be finite, {bad} of {n} rows are not")
+    y = arrays.get("labels")
+    if y is not None and (y.ndim != 1 or y.dtype.kind not in "iu"):
+        raise DataError(f"{path}: labels must be (rows,) whole numbers, not {_kind(y)}")
+    if y is not None and y.shape[0] != n:
+        raise DataError(f"{path} has {n} rows of features, but {y.shape[0]} labels")
+    classes, files = _texts(arrays, "classes", path), _texts(arrays, "files", path)
+    if y is not None and classes and y.size and int(y.max()) >= len(classes):
+        raise DataError(f"{path} names {len(classes)} classes, but has label {int(y.max())}")
+    made = arrays.get("made")
+    return FeatureFile(
+        x=torch.from_numpy(x),
+        y=None if y is None else torch.from_numpy(y.astype(np.int64)),
+        class_names=classes,
+        names=files,
+        made="" if made is None else str(made),
+    )
+
+
+def _texts(arrays: dict[str, Array], key: str, path: Path) -> tuple[str, ...]:
+    texts = arrays.get(key)
+    if texts is None:
+        return ()
+    if texts.ndim != 1 or texts.dtype.kind != "U":
+        raise DataError(f"{path}: {key} must be a list of text, not {_kind(texts)}")
+    return tuple(texts.tolist())
+
+
+def _kind(array: Array) -> str:
+    return f"{array.shape} {array.dtype}"

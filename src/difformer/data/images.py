@@ -1,0 +1,273 @@
+"""cifar10 and stl10: images, and the features a model takes of them; no graph.
+
+Sources: CIFAR-10 (Krizhevsky, 2009), https://www.cs.toronto.edu/~kriz/cifar.html, and STL-10
+(Coates, Ng and Lee, 2011), https://cs.stanford.edu/~acoates/stl10, in their binary layouts. As in
+the paper: 1,500 images a class of CIFAR-10, all 13,000 labelled images of STL-10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from difformer.data.dataset import Dataset
+from difformer.data.features import find_features, read_features, standardize
+from difformer.data.files import search_path
+from difformer.errors import DataError
+
+__all__ = ["Images", "load", "load_images", "read_cifar", "read_folder", "read_stl"]
+
+PER_CLASS = {"cifar10": 1500, "stl10": None}  # of each class, the first so many; None: all
+SOURCES = {
+    "cifar10": "CIFAR-10 (Krizhevsky, 2009)",
+    "stl10": "STL-10 (Coates, Ng and Lee, 2011)",
+}
+CIFAR_BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+CIFAR_RECORD = 1 + 3 * 32 * 32  # a label, then the red, green and blue rows
+STL_SIDE = 96
+STL_PARTS = ("train", "test")  # the 100,000 of unlabeled_X.bin have no class
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
+NAMED = 5  # how many bad files an error names
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Images as (n, 3, height, width) uint8, with a class (-1: none) and a name each."""
+
+    pixels: Tensor
+    y: Tensor
+    class_names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        return self.pixels.shape[0]
+
+    def take(self, rows: Tensor) -> Images:
+        """The images of these rows, in this order."""
+        names = tuple(self.names[i] for i in rows.tolist()) if self.names else ()
+        return Images(self.pixels[rows], self.y[rows], self.class_names, names)
+
+    def first(self, per_class: int | None) -> Images:
+        """The first so many of each class, in the order they have here; None: all."""
+        if per_class is None:
+            return self
+        if per_class < 1:
+            raise ValueError(f"per_class must be at least 1, got {per_class}")
+        rows: list[Tensor] = []
+        for label in self.y.unique().tolist():
+            own = torch.nonzero(self.y == label).flatten()
+            if own.numel() < per_class:
+                title = self.class_names[label] if self.class_names else str(label)
+                raise DataError(
+                    f"per_class={per_class} images are asked for, but class {title} has "
+                    f"{own.numel()}"
+                )
+            rows.append(own[:per_class])
+        return self.take(torch.cat(rows).sort().values)
+
+
+def load(
+    name: str,
+    root: Path | None = None,
+    *,
+    features: str = "auto",
+    per_class: int | None = None,
+    normalize: bool = True,
+) -> Dataset:
+    """The dataset with one row of features an image.
+
+    Args:
+        features: the path of a feature file, whose rows must be those of the images; "pixels"; or
+            "auto": the one feature file in the dataset's folder.
+        per_class: the first so many images of each class (with "pixels"); None: as in the paper,
+            1,500 of CIFAR-10 and all of STL-10.
+        normalize: subtract each column's mean and divide by its deviation.
+    """
+    if features == "pixels":
+        images = load_images(name, root, per_class=per_class)
+        x = images.pixels.flatten(1).float() / 255
+        y, classes, source = images.y, images.class_names, "pixels"
+    else:
+        path = _feature_path(name, root, features)
+        file = read_features(path)
+        y, classes, source = file.y, file.class_names, f"features {path.name}"
+        if y is None:
+            images = load_images(name, root, per_class=per_class)
+            file.check_rows(images.y, path, name)
+            y, classes = images.y, images.class_names
+        x = file.x
+    return Dataset(
+        name=name,
+        x=standardize(x) if normalize else x,
+        y=y,
+        class_names=classes,
+        source=f"{SOURCES[name]}; {source}",
+    )
+
+
+def load_images(name: str, root: Path | None = None, *, per_class: int | None = None) -> Images:
+    """The images of a dataset, in the order of its files: what its features are made from."""
+    reader, inner, _ = LAYOUTS[name]
+    for place in search_path(root):
+        for folder in (place / name / inner, place / inner, place / name):
+            if any(folder.glob("*.bin")):
+                return reader(folder).first(per_class or PER_CLASS[name])
+    places = ", ".join(str(place) for place in search_path(root))
+    _, inner, address = LAYOUTS[name]
+    raise DataError(
+        f"{name} is not in {places}: unpack {address} so that {name}/{inner} lies in one of them"
+    )
+
+
+def read_cifar(folder: Path) -> Images:
+    """CIFAR-10's binary layout: of every image a label byte, then 3,072 bytes. O(bytes)."""
+    parts: list[np.ndarray[Any, Any]] = []
+    for file in (folder / name for name in CIFAR_BATCHES):
+        if file.is_file():
+            content = _bytes(file)
+            if content.size == 0 or content.size % CIFAR_RECORD:
+                raise DataError(
+                    f"{file} is truncated: {content.size} bytes, "
+                    f"{content.size // CIFAR_RECORD} images of {CIFAR_RECORD} and a rest"
+                )
+            parts.append(content.reshape(-1, CIFAR_RECORD))
+    if not parts:
+        raise DataError(f"{folder} has none of {', '.join(CIFAR_BATCHES)}")
+    records = np.concatenate(parts)
+    classes = _class_names(folder / "batches.meta.txt", 10)
+    y = torch.from_numpy(records[:, 0].astype(np.int64))
+    if int(y.max()) >= len(classes):
+        raise DataError(f"{folder} has label {int(y.max())}, but {len(classes)} classes")
+    return Images(torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32)), y, classes)
+
+
+def read_stl(folder: Path) -> Images:
+    """STL-10's binary layout: planes of 96 × 96 column by column; labels from 1. O(bytes)."""
+    pixels: list[np.ndarray[Any, Any]] = []
+    labels: list[np.ndarray[Any, Any]] = []
+    size = 3 * STL_SIDE * STL_SIDE
+    classes = _class_names(folder / "class_names.txt", 10)
+    for part in STL_PARTS:
+        content, y = _bytes(folder / f"{part}_X.bin"), _bytes(folder / f"{part}_y.bin")
+        if content.size == 0 or content.size % size:
+            raise DataError(
+                f"{folder / f'{part}_X.bin'} is truncated: {content.size} bytes, "
+                f"{content.size // size} images of {size} and a rest"
+            )
+        if content.size // size != y.size:
+            raise DataError(
+                f"{folder}: {part}_X.bin has {content.size // size} images, "
+                f"{part}_y.bin {y.size} labels"
+            )
+        if y.min() < 1 or y.max() > len(classes):
+            raise DataError(f"{folder / f'{part}_y.bin'}: labels must lie in 1..{len(classes)}")
+        pixels.append(content.reshape(-1, 3, STL_SIDE, STL_SIDE).transpose(0, 1, 3, 2))
+        labels.append(y.astype(np.int64) - 1)
+    stacked = np.ascontiguousarray(np.concatenate(pixels))
+    return Images(torch.from_numpy(stacked), torch.from_numpy(np.concatenate(labels)), classes)
+
+
+def read_folder(folder: str | Path, *, side: int = 32) -> Images:
+    """A folder of images, cropped to a square and scaled; its subfolders are classes. O(bytes).
+
+    Every file with an image's suffix must be readable: the error counts and names the others.
+    """
+    from PIL import Image
+
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder of images")
+    files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file())
+    if not files:
+        raise DataError(f"{folder} has no images: no file ends in {', '.join(SUFFIXES)}")
+    pixels: list[np.ndarray[Any, Any]] = []
+    bad: list[str] = []
+    for file in files:
+        try:
+            with Image.open(file) as image:
+                pixels.append(_square(image.convert("RGB"), side))
+        # Pillow raises what its many decoders raise.
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            bad.append(f"{file.relative_to(folder)} ({_reason(error)})")
+    if bad:
+        more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
+        raise DataError(
+            f"{len(bad)} of {len(files)} images in {folder} cannot be read: "
+            f"{', '.join(bad[:NAMED])}{more}"
+        )
+    groups = [f.relative_to(folder).parts[0] if f.parent != folder else "" for f in files]
+    classes = tuple(sorted({group for group in groups if group}))
+    label = {group: i for i, group in enumerate(classes)} | {"": -1}
+    return Images(
+        pixels=torch.from_numpy(np.stack(pixels).transpose(0, 3, 1, 2).copy()),
+        y=torch.tensor([label[group] for group in groups]),
+        class_names=classes,
+        names=tuple(str(f.relative_to(folder)) for f in files),
+    )
+
+
+Layout = tuple[Callable[[Path], Images], str, str]
+LAYOUTS: dict[str, Layout] = {
+    "cifar10": (
+        read_cifar,
+        "cifar-10-batches-bin",
+        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    ),
+    "stl10": (
+        read_stl,
+        "stl10_binary",
+        "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+    ),
+}
+
+
+def _feature_path(name: str, root: Path | None, features: str) -> Path:
+    if features != "auto":
+        return Path(features).expanduser()
+    places = [place / name for place in search_path(root)]
+    for folder in places:
+        path = find_features(folder)
+        if path is not None:
+            return path
+    raise DataError(
+        f"{name} has no feature file in {', '.join(map(str, places))}: run `difformer features "
+        f"{name} --out FILE.npz` and give features=FILE.npz, or features=pixels"
+    )
+
+
+def _bytes(file: Path) -> np.ndarray[Any, Any]:
+    try:
+        return np.fromfile(file, dtype=np.uint8)
+    except FileNotFoundError as error:
+        raise DataError(f"{file} does not exist") from error
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def _class_names(file: Path, least: int) -> tuple[str, ...]:
+    """The names in a text file, a line each; numbers where there is no file."""
+    try:
+        lines = file.read_text("utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    return tuple(lines) if len(lines) >= least else tuple(str(i) for i in range(least))
+
+
+def _square(image: Any, side: int) -> np.ndarray[Any, Any]:
+    """The middle square, scaled to side × side."""
+    width, height = image.size
+    edge = min(width, height)
+    left, top = (width - edge) // 2, (height - edge) // 2
+    box = (left, top, left + edge, top + edge)
+    return np.asarray(image.resize((side, side), box=box, reducing_gap=2.0), dtype=np.uint8)
+
+
+def _reason(error: Exception) -> str:
+    return "not an image" if type(error).__name__ == "UnidentifiedImageError" else str(error)

@@ -1,0 +1,197 @@
+"""20news: ten of the twenty newsgroups, 9,607 posts, TF-IDF of 236 words; no graph.
+
+Source: 20 Newsgroups (Lang, 1995; public), the "bydate" collection, http://qwone.com/~jason. The
+ten classes and the words (in at least 5 % of the posts, English stop words left out) are those of
+Franceschi et al., "Learning discrete structures for graph neural networks" (2019), whom the paper
+follows.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from difformer.data.convert import csr_tensor
+from difformer.data.dataset import Dataset
+from difformer.data.features import read_features, standardize
+from difformer.data.files import cache_dir, search_path
+from difformer.errors import DataError
+
+__all__ = ["CLASSES", "NUM_POSTS", "Post", "fetch", "load", "load_posts", "read_posts", "tfidf"]
+
+CLASSES = (
+    "alt.atheism",
+    "comp.sys.ibm.pc.hardware",
+    "misc.forsale",
+    "rec.autos",
+    "rec.sport.hockey",
+    "sci.crypt",
+    "sci.electronics",
+    "sci.med",
+    "sci.space",
+    "talk.politics.guns",
+)
+NUM_POSTS = 9607
+SOURCE = "20 Newsgroups, bydate (Lang, 1995), ten classes after Franceschi et al. (2019)"
+
+PARTS = ("20news-bydate-train", "20news-bydate-test")
+ARCHIVES = ("20news-bydate.tar.xz", "20news-bydate.tar.gz")
+LARGEST_POST = 1 << 22  # bytes; the largest real one has 160,616
+_MEMBER = re.compile(r"(?:\./)?(20news-bydate-(?:train|test))/([\w.-]+)/(\d+)")
+
+
+class Post(NamedTuple):
+    """One post: the part of the collection, its newsgroup, its number there, its text."""
+
+    part: str
+    group: str
+    number: str
+    text: str
+
+
+def load(
+    name: str = "20news", root: Path | None = None, *, features: str = "tfidf", min_df: float = 0.05
+) -> Dataset:
+    """The posts of the ten classes, in scikit-learn's order: train then test, by class and number.
+
+    Args:
+        features: "tfidf", or the path of a feature file with a row a post in this order, such as
+            `difformer features 20news --encoder minilm` makes; its columns are standardised.
+        min_df: the least share of the posts a word must be in ("tfidf" only).
+    """
+    posts = load_posts(root)
+    y = torch.tensor([CLASSES.index(post.group) for post in posts])
+    if features == "tfidf":
+        x, source = tfidf([post.text for post in posts], min_df=min_df), SOURCE
+    else:
+        path = Path(features).expanduser()
+        file = read_features(path).check_rows(y, path, "20news")
+        x, source = standardize(file.x), f"{SOURCE}; features {path.name}"
+    return Dataset(name=name, x=x, y=y, class_names=CLASSES, source=source)
+
+
+def tfidf(texts: list[str], *, min_df: float = 0.05) -> Any:
+    """TF-IDF rows of unit length as sparse CSR: words in a share `min_df` of the texts. O(words).
+
+    x_iw = count_iw · (1 + ln(n / df_w)), then each row divided by its length; as the released code
+    does it, without smoothing.
+    """
+    if not 0 < min_df <= 1:
+        raise ValueError(f"min_df must lie in (0, 1], got {min_df}")
+    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+
+    try:
+        words: Any = CountVectorizer(stop_words="english", min_df=cast("Any", min_df))
+        counts = words.fit_transform(texts)
+    except ValueError as error:  # no word is left, or none is in so many texts
+        raise ValueError(f"min_df={min_df} leaves no words: {error}") from error
+    return csr_tensor(TfidfTransformer(smooth_idf=False).fit_transform(counts))
+
+
+def load_posts(root: Path | None = None) -> list[Post]:
+    """The 9,607 posts, read where they are found, else fetched by scikit-learn into the cache."""
+    for place in search_path(root):
+        found = find(place / "20news")
+        if found is not None:
+            return _checked(read_posts(found), found)
+    return _fetched(cache_dir())
+
+
+def find(folder: Path) -> Path | None:
+    """What there is to read in a folder: an archive, or the folder itself if it holds the posts."""
+    for name in ARCHIVES:
+        if (folder / name).is_file():
+            return folder / name
+    return folder if all((folder / part).is_dir() for part in PARTS) else None
+
+
+def fetch(name: str = "20news", root: Path | None = None) -> Path:
+    """Have scikit-learn fetch the posts into `root`, or the cache; they are kept in its format."""
+    place = root or cache_dir()
+    if find(place / "20news") is None:
+        _fetched(place)
+    return place / "20news"
+
+
+def read_posts(path: Path) -> list[Post]:
+    """The posts of the ten classes in an archive or a folder, sorted. Nothing is written. O(bytes).
+
+    Of an archive only the regular files with a post's name are looked at: no path in it becomes a
+    path on disk.
+    """
+    found = list(_in_folder(path) if path.is_dir() else _in_archive(path))
+    return sorted(found, key=lambda post: (PARTS.index(post.part), post.group, post.number))
+
+
+def _in_archive(path: Path) -> Iterator[Post]:
+    count = 0
+    try:
+        with tarfile.open(path, "r:*") as archive:
+            for member in archive:
+                match = _MEMBER.fullmatch(member.name)
+                if match is None or not member.isfile() or match[2] not in CLASSES:
+                    continue
+                if member.size > LARGEST_POST:
+                    raise DataError(f"{path}: {member.name} has {member.size} bytes, no post has")
+                stream = archive.extractfile(member)
+                assert stream is not None  # a regular file has content
+                content = stream.read()
+                if len(content) != member.size:
+                    raise EOFError(f"{member.name} ends early")
+                count += 1
+                yield Post(match[1], match[2], match[3], content.decode("latin1"))
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
+        raise DataError(
+            f"{path} is truncated or damaged after {count} posts ({error}): delete it, "
+            "then run `difformer datasets fetch 20news`"
+        ) from error
+
+
+def _in_folder(path: Path) -> Iterator[Post]:
+    for part in PARTS:
+        for group in CLASSES:
+            folder = path / part / group
+            try:
+                files = [file for file in folder.iterdir() if file.name.isdigit()]
+                for file in files:
+                    yield Post(part, group, file.name, file.read_bytes().decode("latin1"))
+            except OSError as error:
+                reason = error.strerror or error
+                raise DataError(f"cannot read {error.filename or folder}: {reason}") from error
+
+
+def _checked(posts: list[Post], path: Path) -> list[Post]:
+    if len(posts) != NUM_POSTS:
+        raise DataError(
+            f"{path} has {len(posts)} posts of the ten classes, not {NUM_POSTS}: it is not whole"
+        )
+    return posts
+
+
+def _fetched(place: Path) -> list[Post]:
+    from sklearn.datasets import fetch_20newsgroups
+
+    found: list[Post] = []
+    try:
+        for part in ("train", "test"):
+            bunch: Any = fetch_20newsgroups(
+                subset=part, categories=list(CLASSES), shuffle=False, data_home=place / "20news"
+            )
+            for text, label, file in zip(bunch.data, bunch.target, bunch.filenames, strict=True):
+                group = bunch.target_names[label]
+                found.append(Post(f"20news-bydate-{part}", group, Path(str(file)).name, text))
+    except (OSError, EOFError, ValueError, tarfile.TarError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise DataError(
+            f"20news is nowhere, and scikit-learn could not fetch it ({reason}): connect and run "
+            "`difformer datasets fetch 20news`, or point --data-dir or $DIFFORMER_DATA at a folder "
+            f"with 20news/{ARCHIVES[0]}"
+        ) from error
+    return _checked(found, place / "20news")

@@ -1,0 +1,166 @@
+"""20news: the right posts in the right order, whatever they are read from; damage is named."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from difformer.data import load_dataset, news
+from difformer.errors import DataError
+
+WORDS = ("engine", "orbit", "doctor", "puck")
+
+
+def text_of(group: int, number: int) -> str:
+    return f"Subject: {WORDS[group % 4]}\n\nthe {WORDS[(group + number) % 4]} {WORDS[group % 4]}\n"
+
+
+def posts() -> dict[str, bytes]:
+    """Six posts a class, by their name in the collection; one byte is not ASCII."""
+    return {
+        f"{part}/{group}/{100 * i + k}": (text_of(i, k) + "\xe9").encode("latin1")
+        for part in news.PARTS
+        for i, group in enumerate(news.CLASSES)
+        for k in range(3)
+    }
+
+
+def write_archive(path: Path, files: dict[str, bytes], *extra: tarfile.TarInfo) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, f"w:{path.suffix[1:]}") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        for info in extra:
+            archive.addfile(info)
+    return path
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(news, "NUM_POSTS", len(posts()))
+
+
+def test_the_real_archive_has_the_paper_s_sizes(data_root: Path) -> None:
+    data = load_dataset("20news", data_root)
+    assert (data.num_rows, data.num_features, data.num_outputs) == (9607, 236, 10)
+    lengths = torch.zeros(9607).index_add_(
+        0, torch.arange(9607).repeat_interleave(data.x.crow_indices().diff()), data.x.values() ** 2
+    )
+    assert float(lengths.max()) == pytest.approx(1, abs=1e-5)
+    for labels, test in ((100, 7607), (200, 6607), (400, 4607)):
+        split = data.split(f"per-class:{labels}:0")
+        sizes = [split.train.numel(), split.val.numel(), split.test.numel()]
+        assert sizes == [10 * labels, 1000, test]
+
+
+def test_archive_and_folder_give_the_same_rows(tmp_path: Path, few: None) -> None:
+    files = posts()
+    extra = {"20news-bydate-train/sci.lang/1": b"not one of the ten", "../evil": b"x"}
+    write_archive(tmp_path / "a/20news/20news-bydate.tar.xz", {**extra, **files})
+    write_archive(
+        tmp_path / "b/20news/20news-bydate.tar.gz", dict(reversed({**files, **extra}.items()))
+    )
+    for name, content in files.items():
+        file = tmp_path / "c/20news" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    one, two, three = (load_dataset("20news", tmp_path / part) for part in "abc")
+    for other in (two, three):
+        assert torch.equal(one.y, other.y)
+        assert torch.equal(one.x.to_dense(), other.x.to_dense())
+    assert one.y.tolist() == [i for _ in range(2) for i in range(10) for _ in range(3)]
+    assert one.num_features == 4 + 1  # the four words and "subject"
+
+
+def test_no_member_of_an_archive_but_a_post_is_read(tmp_path: Path) -> None:
+    link = tarfile.TarInfo("20news-bydate-train/sci.space/9")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
+    path = write_archive(tmp_path / "20news-bydate.tar.gz", posts(), link)
+    assert len(news.read_posts(path)) == len(posts())
+    assert [p.name for p in tmp_path.iterdir()] == ["20news-bydate.tar.gz"]
+
+
+@pytest.mark.parametrize("suffix", ["xz", "gz"])
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.95])
+def test_a_truncated_archive_is_named(tmp_path: Path, suffix: str, keep: float) -> None:
+    path = write_archive(tmp_path / f"20news/20news-bydate.tar.{suffix}", posts())
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content))])
+    with pytest.raises(DataError, match=rf"bydate.tar.{suffix} is truncated or damaged after \d+"):
+        load_dataset("20news", tmp_path)
+
+
+def test_too_few_posts_and_one_too_large_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_archive(tmp_path / "20news/20news-bydate.tar.xz", posts())
+    with pytest.raises(DataError, match="has 60 posts of the ten classes, not 9607"):
+        load_dataset("20news", tmp_path)
+    monkeypatch.setattr(news, "LARGEST_POST", 10)
+    with pytest.raises(DataError, match="alt.atheism/0 has .* bytes, no post has"):
+        load_dataset("20news", tmp_path)
+
+
+def test_features_must_match_the_posts(tmp_path: Path, few: None) -> None:
+    write_archive(tmp_path / "20news/20news-bydate.tar.xz", posts())
+    file = tmp_path / "f.npz"
+    np.savez(file, features=np.random.default_rng(0).normal(size=(60, 3)))
+    assert load_dataset("20news", tmp_path, features=str(file)).num_features == 3
+    np.savez(file, features=np.zeros((59, 3)))
+    with pytest.raises(DataError, match=r"f.npz has 59 rows of features, 20news 60 labels"):
+        load_dataset("20news", tmp_path, features=str(file))
+    np.savez(file, features=np.zeros((60, 3)), labels=np.zeros(60, dtype=np.int64))
+    with pytest.raises(DataError, match="other labels than 20news in 54 of 60 rows"):
+        load_dataset("20news", tmp_path, features=str(file))
+
+
+def test_bad_options_are_named(tmp_path: Path, few: None) -> None:
+    write_archive(tmp_path / "20news/20news-bydate.tar.xz", posts())
+    with pytest.raises(ValueError, match="min_df must lie in"):
+        load_dataset("20news", tmp_path, min_df=0.0)
+    with pytest.raises(DataError, match="nowhere.npz does not exist"):
+        load_dataset("20news", tmp_path, features=str(tmp_path / "nowhere.npz"))
+    # "subject" is in every post, "é" has no letters to sklearn's eye; one text alone has one word
+    with pytest.raises(ValueError, match="leaves no words"):
+        news.tfidf(["the", "of"], min_df=0.5)
+
+
+def test_scikit_learn_fetches_where_there_is_nothing(
+    tmp_path: Path, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sklearn.datasets
+    from sklearn.utils import Bunch
+
+    asked = []
+
+    def fetcher(*, subset: str, categories: list[str], shuffle: bool, data_home: Path) -> Bunch:
+        asked.append((subset, shuffle, data_home))
+        names = [n for n in posts() if n.startswith(f"20news-bydate-{subset}/")]
+        return Bunch(
+            data=[posts()[n].decode("latin1") for n in names],
+            target=[categories.index(n.split("/")[1]) for n in names],
+            target_names=categories,
+            filenames=np.array(names),
+        )
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("DIFFORMER_DATA", raising=False)
+    monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups", fetcher)
+    write_archive(tmp_path / "a/20news/20news-bydate.tar.xz", posts())
+    fetched, read = load_dataset("20news"), load_dataset("20news", tmp_path / "a")
+    assert torch.equal(fetched.x.to_dense(), read.x.to_dense())
+    assert [a[:2] for a in asked] == [("train", False), ("test", False)]
+
+    def offline(**_: object) -> Bunch:
+        raise OSError("no network")
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups", offline)
+    with pytest.raises(DataError, match=r"could not fetch it \(no network\): connect and run"):
+        load_dataset("20news")
