@@ -45,7 +45,10 @@ class _SimpleAverage(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor, heads: int, constant: float, *flat: Tensor | None) -> Tensor:
         query, key, value = (_split(flat[i], flat[i + 1], heads) for i in (0, 2, 4))
         keep = 2 * heads * z.numel() <= KEPT_NUMBERS
-        queries, keys = _Units(z, query, keep), _Units(z, key, keep)
+        queries = _Units(z, query, keep)
+        # Where both are the states, they are one.
+        tied = flat[0] is None and flat[2] is None
+        keys = queries if tied else _Units(z, key, keep)
         contexts = [_summarise(z, keys, value[h], h) for h in range(heads)]
         out = torch.empty_like(z)
         for rows in tiles(z.shape[0], ROW_CHUNK):
