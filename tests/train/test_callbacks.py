@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from difformer import DIFFormer
 from difformer.errors import DifformerError
-from difformer.train import Progress, TensorBoard
+from difformer.train import Energies, Progress, TensorBoard
 from difformer.train.callbacks import Callback, describe
 
 
@@ -74,3 +75,20 @@ def test_a_missing_tensorboard_is_one_clear_line(problem, monkeypatch, tmp_path)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
     with pytest.raises(DifformerError, match="TensorBoard is not installed: pip install"):
         problem.fit(callbacks=[TensorBoard(tmp_path)])
+
+
+def test_each_layers_energy_is_logged(problem, tmp_path):
+    model, result = problem.fit(
+        tmp_path, model=lambda: DIFFormer(5, 4, 3, num_layers=2), callbacks=[Energies()]
+    )
+    assert all({"energy_1", "energy_2"} <= set(row) for row in result.history)
+    header = (tmp_path / "metrics.csv").read_text().splitlines()[0]
+    assert header.endswith("energy_1,energy_2")
+    best = result.history[result.best_epoch - 1]
+    expected = model.energies(problem.dataset.x).tolist()
+    assert [best["energy_1"], best["energy_2"]] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_model_without_an_energy_cannot_log_it(problem):
+    with pytest.raises(ValueError, match="Linear states no energy"):
+        problem.fit(callbacks=[Energies()])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from difformer.train.batches import FullBatch, Source, hide_labels, predict
-    from difformer.train.callbacks import Callback, Progress, TensorBoard
+    from difformer.train.callbacks import Callback, Energies, Progress, TensorBoard
     from difformer.train.loop import Fit, fit, pick_device
     from difformer.train.objective import Objective, objective_for
     from difformer.train.run import FitResult, read_config, read_result
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Loaded when asked for: the command line needs the settings without torch.
 _HOMES = {
     "batches": ("FullBatch", "Source", "hide_labels", "predict"),
-    "callbacks": ("Callback", "Progress", "TensorBoard"),
+    "callbacks": ("Callback", "Energies", "Progress", "TensorBoard"),
     "loop": ("Fit", "fit", "pick_device"),
     "objective": ("Objective", "objective_for"),
     "run": ("FitResult", "read_config", "read_result"),
@@ -32,6 +32,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Callback",
+    "Energies",
     "Fit",
     "FitResult",
     "FullBatch",

@@ -102,6 +102,27 @@ class TensorBoard(Callback):
             self._writer.close()
 
 
+class Energies(Callback):
+    """Adds each layer's energy to every evaluated epoch's row: energy_1, energy_2, …
+
+    Costs what `model.energies(x, graph)` does: a forward pass, and O(n d²) or, where the
+    diffusivity does not separate, O(n² d) a layer.
+    """
+
+    def on_start(self, fit: Fit) -> None:
+        if not hasattr(fit.model, "energies"):
+            name = type(fit.model).__name__
+            raise ValueError(f"monitor must be left out: {name} states no energy, DIFFormer does")
+        if fit.source.observed().segments is not None:
+            raise ValueError("monitor must be left out: the energy of separate graphs is not known")
+
+    def on_evaluate(self, fit: Fit, row: Row) -> None:
+        batch = fit.source.observed()
+        model: Any = fit.model
+        energies = model.energies(batch.x, batch.graph).tolist()
+        row |= {f"energy_{k}": value for k, value in enumerate(energies, start=1)}
+
+
 def describe(row: Row, metric: str) -> str:
     """One row in a few words: loss, and the monitored metric in training and validation."""
     parts = [("loss", "loss"), (f"train_{metric}", f"train {metric}"), (f"val_{metric}", "val")]

@@ -273,6 +273,7 @@ class Fit:
             history=self.history,
             seconds=self._elapsed(),
             folder=None if self.run is None else self.run.path,
+            peak_memory=peak_memory(),
         )
         if self.run is not None:
             self.run.finish(self.model, result)
@@ -330,6 +331,16 @@ def pick_device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device must be available, got {name!r} and torch sees no GPU: use cpu")
     return torch.device(name)
+
+
+def peak_memory() -> int | None:
+    """The largest resident size of this process so far, in bytes."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 @contextmanager

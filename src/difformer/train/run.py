@@ -57,6 +57,8 @@ class FitResult:
         history: a row for each evaluated epoch, as in metrics.csv.
         seconds: time spent training, all sittings together.
         folder: where the run is kept, if it is.
+        peak_memory: the most memory the process has held, in bytes, all that it ran before
+            included; None where the system does not say.
     """
 
     metrics: dict[str, Metrics]
@@ -66,6 +68,7 @@ class FitResult:
     history: list[Row]
     seconds: float
     folder: Path | None = None
+    peak_memory: int | None = None
 
     @property
     def interrupted(self) -> bool:
