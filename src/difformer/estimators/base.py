@@ -74,6 +74,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         epochs: int = 200,
         lr: float = 0.01,
         weight_decay: float = 5e-4,
+        consistency: float = 0.0,
         early_stopping: bool = False,
         patience: int = 50,
         validation_fraction: float = 0.2,
@@ -93,6 +94,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self.epochs = epochs
         self.lr = lr
         self.weight_decay = weight_decay
+        self.consistency = consistency
         self.early_stopping = early_stopping
         self.patience = patience
         self.validation_fraction = validation_fraction
@@ -117,7 +119,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             )
         scaled = self._scaler.apply(rows)
         data = Dataset("X", to_tensor(scaled, torch.float32), problem.y, problem.task)
-        split = self._split(problem, validation, seed)
+        split = self.split_ = self._split(problem, validation, seed)
         row_weight = None
         if weight is not None:
             row_weight = torch.from_numpy(_check_sample_weight(weight, rows)).float()
@@ -145,12 +147,15 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         kernels = pick_kernels(self.kernel, data.num_rows, self.hidden_channels, layers)
         if split.val.numel() == 0:
             kernels = kernels[:1]
-        patience = self.patience if self.early_stopping and split.val.numel() else None
+        judged = split.val.numel() > 0
         settings = TrainSettings(
             epochs=self.epochs,
             lr=self.lr,
             weight_decay=self.weight_decay,
-            patience=patience,
+            consistency=self.consistency if problem.task == "multiclass" else 0.0,
+            patience=self.patience if self.early_stopping and judged else None,
+            # Without validation the last epoch is kept: nothing to look at on the way.
+            eval_every=1 if judged else self.epochs,
             device=self.device,
             seed=seed,
         )

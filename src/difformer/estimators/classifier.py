@@ -52,6 +52,8 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         options: model options that replace the recipe's, see `DIFFormerConfig`.
         scale: standardise the columns of dense X for the model.
         epochs, lr, weight_decay: of training with Adam.
+        consistency: weight of the agreement between two dropout passes on all rows (one class a
+            row only); twice the time, and better where labels are few.
         early_stopping: hold out `validation_fraction` of the labelled rows of each class, keep
             the best epoch, stop after `patience` epochs without a better one. Rows given to `fit`
             as validation are used either way.
@@ -67,6 +69,7 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         label_distributions_: its probabilities, as `predict_proba` gives them.
         embedding_: (n, hidden_channels), the last states of the rows of fit.
         frozen_: the `FrozenDIFFormer` that answers for new rows.
+        split_: the rows of fit that trained and validated.
         kernel_, candidates_, validation_, best_epoch_, n_iter_, history_: how training went.
     """
 
@@ -85,6 +88,7 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         epochs: int = 200,
         lr: float = 0.01,
         weight_decay: float = 5e-4,
+        consistency: float = 0.0,
         early_stopping: bool = False,
         patience: int = 50,
         validation_fraction: float = 0.2,
@@ -107,6 +111,7 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
             epochs=epochs,
             lr=lr,
             weight_decay=weight_decay,
+            consistency=consistency,
             early_stopping=early_stopping,
             patience=patience,
             validation_fraction=validation_fraction,

@@ -1,0 +1,326 @@
+"""Train on a user's own table and predict new rows of it: a run folder each way.
+
+config.toml            what was asked for
+table.json             how each column becomes numbers, and the ids of the known rows
+estimator.safetensors  the fitted estimator: weights and what is frozen
+split.json             the rows that trained and validated
+metrics.csv            a row an epoch
+predictions.csv        the rows whose label was empty: label, probability, influential rows
+result.json            the validation metrics, written last: a folder without it is not a run
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+
+from difformer.data.rawtable import CHUNK, read_chunks
+from difformer.data.tables import OwnData, Source, TableEncoder, read_edges
+from difformer.errors import DataError, RunError
+from difformer.estimators.classifier import DIFFormerClassifier
+from difformer.estimators.regressor import DIFFormerRegressor
+from difformer.train.files import write_atomic
+from difformer.train.run import csv_text, plain
+
+__all__ = ["OwnRun", "OwnSettings", "predict_own", "train_own"]
+
+Array = NDArray[Any]
+Estimator = DIFFormerClassifier | DIFFormerRegressor
+
+CLASSES: dict[str, type[Estimator]] = {
+    "multiclass": DIFFormerClassifier,
+    "regression": DIFFormerRegressor,
+}
+GRAPHS = ("auto", "knn", "none")
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSettings:
+    """How a model for one's own table is trained."""
+
+    graph: str = _option("auto", "without edges: knn, none, or auto: the one that validates better")
+    kernel: str = _option("simple", "diffusivity: simple, sigmoid, or auto by validation")
+    hidden: int = _option(64, "width of the states")
+    epochs: int = _option(300, "the most epochs to train for")
+    patience: int = _option(50, "stop after this many epochs without a better validation")
+    validation: float = _option(0.2, "share of the labelled rows that picks the epoch")
+    seed: int = _option(0, "seed of everything random")
+    influential: int = _option(3, "known rows named for each prediction")
+    device: str = _option("auto", "cpu, cuda, ...; auto: cuda where there is one")
+
+    def __post_init__(self) -> None:
+        if self.graph not in GRAPHS:
+            raise ValueError(f"graph must be one of {', '.join(GRAPHS)}, got {self.graph!r}")
+        if self.influential < 0:
+            raise ValueError(f"influential must be 0 or more, got {self.influential!r}")
+
+
+def train_own(
+    own: OwnData, folder: str | Path, settings: OwnSettings | None = None
+) -> dict[str, Any]:
+    """Fit, and leave a run folder; returns what result.json holds."""
+    settings = settings or OwnSettings()
+    folder = Path(folder)
+    if (folder / "result.json").exists():
+        raise RunError(f"{folder} holds a finished run: give another folder")
+    data = own.dataset
+    y: Any = data.y.numpy()[:, 0] if data.task == "regression" else _names(own)
+    fits: dict[str, Estimator] = {}
+    for graph in _graphs(own, settings):
+        fits[graph] = _fit(own, y, graph, settings)
+    chosen = max(fits, key=lambda name: _score(fits[name]))
+    estimator = fits[chosen]
+    result = {
+        "task": data.task,
+        "rows": data.num_rows,
+        "labelled": sum(v is not None for v in own.labels),
+        "features": data.num_features,
+        "graph": chosen,
+        "kernel": str(estimator.kernel_),
+        "validation": estimator.validation_,
+        "tried": {name: fit.validation_ for name, fit in fits.items()},
+        "epochs": estimator.n_iter_,
+        "best_epoch": estimator.best_epoch_,
+    }
+    _write(folder, own, estimator, settings, result)
+    return result
+
+
+def _fit(own: OwnData, y: Any, graph: str, settings: OwnSettings) -> Estimator:
+    given: Any = None
+    if graph == "edges":
+        given = own.dataset.edge_index
+        if own.dataset.edge_weight is not None:
+            given = _weighted(own)
+    estimator = CLASSES[own.dataset.task](
+        graph="knn" if graph == "knn" else None,
+        hidden_channels=settings.hidden,
+        kernel=settings.kernel,
+        epochs=settings.epochs,
+        early_stopping=True,
+        patience=settings.patience,
+        validation_fraction=settings.validation,
+        scale=False,  # the table's columns are scaled already
+        random_state=settings.seed,
+        device=settings.device,
+        verbose=1,
+    )
+    return estimator.fit(own.features, y, given)
+
+
+def _graphs(own: OwnData, settings: OwnSettings) -> list[str]:
+    if own.dataset.edge_index is not None:
+        return ["edges"]
+    return ["none", "knn"] if settings.graph == "auto" else [settings.graph]
+
+
+def _score(estimator: Estimator) -> tuple[float, float]:
+    found = estimator.validation_
+    if not found:
+        return (0.0, 0.0)
+    first = found["accuracy"] if "accuracy" in found else -found["mse"]
+    return (first, -found["loss"])
+
+
+def _names(own: OwnData) -> Array:
+    y = own.dataset.y.tolist()
+    return np.array([None if c < 0 else own.dataset.class_names[c] for c in y], object)
+
+
+def _weighted(own: OwnData) -> Any:
+    from scipy.sparse import coo_matrix
+
+    data = own.dataset
+    assert data.edge_index is not None
+    assert data.edge_weight is not None
+    source, target = data.edge_index.numpy()
+    n = data.num_rows
+    return coo_matrix((data.edge_weight.numpy(), (source, target)), shape=(n, n))
+
+
+def _write(
+    folder: Path,
+    own: OwnData,
+    estimator: Estimator,
+    settings: OwnSettings,
+    result: Mapping[str, Any],
+) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+    config = {"data": {"nodes": own.dataset.source, "label": own.encoder.label}}
+    text = tomli_w.dumps({**config, "own": plain(asdict(settings))})
+    write_atomic(folder / "config.toml", text.encode())
+    table = {"encoder": json.loads(own.encoder.to_json()), "ids": list(own.ids)}
+    write_atomic(folder / "table.json", json.dumps(table).encode())
+    write_atomic(folder / "metrics.csv", csv_text(estimator.history_).encode())
+    write_atomic(folder / "split.json", (estimator.split_.to_json() + "\n").encode())
+    estimator.save(folder / "estimator.safetensors")
+    run = OwnRun(estimator, own.encoder, own.ids, settings.influential)
+    empty = [row for row, label in enumerate(own.labels) if label is None]
+    if empty:
+        with (folder / "predictions.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(run.header)
+            for start in range(0, len(empty), CHUNK):
+                part = empty[start : start + CHUNK]
+                names = [own.ids[row] for row in part]
+                writer.writerows(run.answer(own.features[part], names))
+    write_atomic(folder / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """A finished run, ready to answer for rows it has not seen."""
+
+    estimator: Estimator
+    encoder: TableEncoder
+    ids: tuple[str, ...]
+    influential: int = 3
+
+    @classmethod
+    def load(cls, folder: str | Path) -> OwnRun:
+        """Read a run folder, or say in one line why it is none."""
+        folder = Path(folder)
+        try:
+            task = json.loads((folder / "result.json").read_text(encoding="utf-8"))["task"]
+            table = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+            encoder = TableEncoder.from_json(json.dumps(table["encoder"]))
+            ids = tuple(str(name) for name in table["ids"])
+            kind = CLASSES[task]
+        except (OSError, ValueError, KeyError, TypeError, DataError) as error:
+            raise RunError(f"{folder} is not a finished run on a table ({error})") from error
+        estimator = kind.load(folder / "estimator.safetensors")
+        width = estimator.frozen_.model.in_channels
+        if width != encoder.width or len(ids) != len(estimator.embedding_):
+            raise RunError(f"{folder}: table.json and estimator.safetensors are of different runs")
+        return cls(estimator, encoder, ids)
+
+    @property
+    def is_classifier(self) -> bool:
+        return isinstance(self.estimator, DIFFormerClassifier)
+
+    @property
+    def header(self) -> list[str]:
+        """The columns of a file of predictions."""
+        label = self.encoder.label or "label"
+        known = ["influential"] if self.influential else []
+        return ["id", label, *(["probability"] if self.is_classifier else []), *known]
+
+    def answer(self, features: Any, names: Sequence[str], graph: Any = None) -> list[list[Any]]:
+        """A line of the file for each row of features."""
+        if isinstance(self.estimator, DIFFormerClassifier):
+            chances = self.estimator.predict_proba(features, graph)
+            best = chances.argmax(1)
+            labels = self.estimator.classes_[best]
+            columns = [labels.tolist(), [f"{p:.6f}" for p in chances.max(1)]]
+        else:
+            columns = [[f"{v:.9g}" for v in self.estimator.predict(features, graph)]]
+        if self.influential:
+            columns.append(self.influence(features, graph))
+        return [list(line) for line in zip(names, *columns, strict=True)]
+
+    def influence(self, features: Any, graph: Any = None) -> list[str]:
+        """The known rows that weigh most in each row's last step: "id (weight); ..."."""
+        found: list[str] = []
+        for start in range(0, features.shape[0], 512):  # rows × known rows of weights at a time
+            part = features[start : start + 512]
+            mine = None if graph is None else graph[start : start + 512]
+            weights, rows = self.estimator.influence(part, mine, top_k=self.influential)
+            for w, r in zip(weights, rows, strict=True):
+                named = (f"{self.ids[j]} ({v:.4f})" for v, j in zip(w, r, strict=True) if v > 0)
+                found.append("; ".join(named))
+        return found
+
+
+def predict_own(
+    folder: str | Path, source: Source, out: str | Path, *, edges: Source | None = None
+) -> int:
+    """Predict a table, chunk by chunk, into a CSV file; returns how many rows.
+
+    Args:
+        edges: known id, new id (and weight): what joins the new rows to known ones.
+    """
+    run = OwnRun.load(folder)
+    out = Path(out)
+    part = out.with_name(f".new-{out.name}")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(run.header)
+            count = 0
+            for lines in _lines(run, source, edges):
+                writer.writerows(lines)
+                count += len(lines)
+        part.replace(out)
+    except OSError as error:
+        raise RunError(f"cannot write {out}: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def _lines(run: OwnRun, source: Source, edges: Source | None) -> Iterator[list[list[Any]]]:
+    names = _new_names(run, source)
+    graph = None if edges is None else _between(run, names, edges)
+    start = 0
+    for chunk in read_chunks(source):
+        features = run.encoder.encode_chunk(chunk, start + 1, source)
+        stop = start + features.shape[0]
+        mine = None if graph is None else graph[start:stop]
+        yield run.answer(features, names[start:stop], mine)
+        start = stop
+
+
+def _new_names(run: OwnRun, source: Source) -> list[str]:
+    column = run.encoder.id
+    names: list[str] = []
+    for chunk in read_chunks(source):
+        size = len(next(iter(chunk.values()), []))
+        if column is not None and column not in chunk:
+            raise DataError(f"{source}: the id column {column!r} of training is missing")
+        if column is None:
+            names += [str(len(names) + i) for i in range(size)]
+        else:
+            names += [str(v).strip() for v in chunk[column]]
+    seen: set[str] = set()
+    for row, name in enumerate(names, 1):
+        if name in seen:
+            raise DataError(
+                f"{source}: row {row}, column {column!r}: the id {name!r} is there twice"
+            )
+        seen.add(name)
+    return names
+
+
+def _between(run: OwnRun, names: Sequence[str], edges: Source) -> Any:
+    """A (new rows, known rows) matrix of the edges that a file brings."""
+    from scipy.sparse import coo_matrix
+
+    known = {name: row for row, name in enumerate(run.ids)}
+    new = {name: len(known) + row for row, name in enumerate(names)}
+    # An id that is both is a known row: a new row of that name is found by its values.
+    pairs, weight = read_edges(edges, {**new, **known})
+    n = len(known)
+    rows: list[int] = []
+    columns: list[int] = []
+    for a, b in pairs.T.tolist():
+        if (a < n) == (b < n):
+            raise DataError(f"{edges}: an edge must join a known row and a new one")
+        rows.append(max(a, b) - n)
+        columns.append(min(a, b))
+    values = np.ones(len(rows)) if weight is None else weight.numpy()
+    return coo_matrix((values, (rows, columns)), shape=(len(names), n)).tocsr()

@@ -1,0 +1,248 @@
+"""A small HTTP service for a run on one's own table: predictions, health, metrics, OpenAPI page.
+
+Every request is bounded (bytes, rows, time to arrive) and checked before the model sees it; what
+is wrong with it is a 4xx with one line that says what. A row's answer does not depend on who else
+asks: predictions go through the frozen context.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from difformer.errors import DataError, DifformerError
+from difformer.experiments.own import OwnRun
+
+__all__ = ["Limits", "make_app", "serve"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for."""
+
+    bytes: int = 1_000_000
+    rows: int = 1_000
+    cell: int = 100_000  # characters of one text cell
+    seconds: float = 10.0  # for the body to arrive
+    concurrent: int = 4  # predictions worked on at a time; the others wait their turn
+
+
+@dataclass
+class Counters:
+    """What /metrics reports, in the text form Prometheus reads."""
+
+    requests: dict[int, int] = field(default_factory=dict[int, int])
+    rows: int = 0
+    seconds: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, status: int) -> None:
+        with self.lock:
+            self.requests[status] = self.requests.get(status, 0) + 1
+
+    def predicted(self, rows: int, seconds: float) -> None:
+        with self.lock:
+            self.rows += rows
+            self.seconds += seconds
+
+    def text(self) -> str:
+        lines = ["# TYPE difformer_requests_total counter"]
+        with self.lock:
+            for status, number in sorted(self.requests.items()):
+                lines.append(f'difformer_requests_total{{status="{status}"}} {number}')
+            lines += ["# TYPE difformer_rows_total counter", f"difformer_rows_total {self.rows}"]
+            lines.append("# TYPE difformer_predict_seconds_total counter")
+            lines.append(f"difformer_predict_seconds_total {self.seconds:.6f}")
+        return "\n".join(lines) + "\n"
+
+
+class Refusal(Exception):
+    """A request that is answered with a 4xx and one line."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+def make_app(run: OwnRun | str | Path, limits: Limits | None = None) -> Any:
+    """The FastAPI application of a run."""
+    try:
+        import anyio
+        from anyio import to_thread
+        from fastapi import FastAPI, Request, Response
+        from fastapi.responses import JSONResponse, PlainTextResponse
+        from starlette.exceptions import HTTPException
+    except ImportError as error:
+        raise DifformerError("serve needs: pip install 'difformer[serve]'") from error
+
+    run = run if isinstance(run, OwnRun) else OwnRun.load(run)
+    limits = limits or Limits()
+    counters = Counters()
+    turns = anyio.CapacityLimiter(limits.concurrent)
+    schema = _schema(run, limits)
+    app = FastAPI(title="difformer", description="Predictions of one run.", version="1")
+
+    async def answer(request: Any) -> dict[str, Any]:
+        body = await _body(request, limits)
+        chunk, count = _chunk(run, body, limits)
+        begin = time.perf_counter()
+        async with turns:
+            predictions = await to_thread.run_sync(_predict, run, chunk, count)
+        counters.predicted(count, time.perf_counter() - begin)
+        return {"predictions": predictions}
+
+    # The annotations of nested functions are looked up by name among the module's globals, where
+    # a late import is not: FastAPI is given the request through its own route class instead.
+    async def predict(request: Any) -> Any:
+        try:
+            return JSONResponse(await answer(request))
+        except Refusal as refusal:
+            return JSONResponse({"detail": refusal.reason}, refusal.status)
+
+    predict.__annotations__ = {"request": Request, "return": Any}
+    app.post(
+        "/predict",
+        summary="Label and probability of each row",
+        response_model=None,
+        openapi_extra={"requestBody": schema},
+        responses={s: {"description": text} for s, text in REFUSALS.items()},
+    )(predict)
+
+    @app.get("/health", summary="Whether the service answers")
+    def health() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+        return {"status": "ok", "known_rows": len(run.ids), "columns": _columns(run)}
+
+    @app.get("/metrics", summary="Counters for Prometheus", response_class=PlainTextResponse)
+    def metrics() -> str:  # pyright: ignore[reportUnusedFunction]
+        return counters.text()
+
+    async def counted(request: Any, call_next: Any) -> Any:
+        try:
+            response: Response = await call_next(request)
+        except HTTPException as error:
+            response = JSONResponse({"detail": error.detail}, error.status_code)
+        counters.count(response.status_code)
+        return response
+
+    app.middleware("http")(counted)
+    return app
+
+
+REFUSALS: dict[int | str, str] = {
+    400: "not JSON, or not rows of this table",
+    408: "the body took too long to arrive",
+    413: "more bytes or rows than allowed",
+    415: "not application/json",
+    422: "a column or a value is wrong",
+}
+
+
+def serve(
+    folder: str | Path, *, host: str = "127.0.0.1", port: int = 8000, limits: Limits | None = None
+) -> None:
+    """Answer until stopped."""
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise DifformerError("serve needs: pip install 'difformer[serve]'") from error
+    app = make_app(folder, limits)
+    uvicorn.run(
+        app, host=host, port=port, log_level="warning", timeout_keep_alive=5, backlog=1024
+    )
+
+
+async def _body(request: Any, limits: Limits) -> bytes:
+    """The body, never more than allowed of it in memory."""
+    import anyio
+
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refusal(415, "content-type must be application/json")
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit():
+        raise Refusal(400, "content-length must be a number")
+    if int(length) > limits.bytes:
+        raise Refusal(413, f"the body must have at most {limits.bytes} bytes")
+    parts: list[bytes] = []
+    size = 0
+    with anyio.move_on_after(limits.seconds) as scope:
+        async for part in request.stream():
+            size += len(part)
+            if size > limits.bytes:
+                raise Refusal(413, f"the body must have at most {limits.bytes} bytes")
+            parts.append(part)
+    if scope.cancelled_caught:
+        raise Refusal(408, f"the body must arrive within {limits.seconds:g} seconds")
+    return b"".join(parts)
+
+
+def _chunk(run: OwnRun, body: bytes, limits: Limits) -> tuple[dict[str, list[Any]], int]:
+    """The rows of a request by column, checked; numbers JSON does not know are refused."""
+    try:
+        content = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, f"the body must be JSON ({str(error)[:100]})") from error
+    if not isinstance(content, dict) or set(content) != {"rows"}:
+        raise Refusal(400, 'the body must be {"rows": [{column: value, ...}, ...]}')
+    rows = content["rows"]
+    if not isinstance(rows, list) or not rows:
+        raise Refusal(400, "rows must be a list of at least one object")
+    if len(rows) > limits.rows:
+        raise Refusal(413, f"rows must be at most {limits.rows}, got {len(rows)}")
+    allowed = {*_columns(run), run.encoder.label, run.encoder.id}
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise Refusal(422, f"row {number} must be an object of column: value")
+        for name, value in row.items():
+            if name not in allowed:
+                raise Refusal(422, f"row {number}: column {name[:50]!r} was not there in training")
+            if isinstance(value, dict | list):
+                raise Refusal(422, f"row {number}, column {name!r} must be one value")
+            if isinstance(value, str) and len(value) > limits.cell:
+                raise Refusal(422, f"row {number}, column {name!r} is longer than {limits.cell}")
+            if isinstance(value, int) and abs(value) > 10**300:
+                raise Refusal(422, f"row {number}, column {name!r} is too large a number")
+        for name in _columns(run):
+            if name not in row:
+                raise Refusal(422, f"row {number}: column {name!r} is missing (null is a value)")
+    return {name: [row[name] for row in rows] for name in _columns(run)}, len(rows)
+
+
+def _predict(run: OwnRun, chunk: dict[str, list[Any]], count: int) -> list[dict[str, Any]]:
+    import torch
+
+    try:
+        features = run.encoder.encode_chunk(chunk, 1, "the request")
+    except DataError as error:
+        raise Refusal(422, str(error)) from error
+    with torch.inference_mode():
+        lines = run.answer(features, [str(i) for i in range(1, count + 1)])
+    names = run.header[1:]
+    return [dict(zip(names, line[1:], strict=True)) for line in lines]
+
+
+def _columns(run: OwnRun) -> list[str]:
+    return [column.name for column in run.encoder.columns]
+
+
+def _schema(run: OwnRun, limits: Limits) -> dict[str, Any]:
+    """The request's JSON schema, by the table's own columns."""
+    kinds = {"number": {"type": ["number", "null"]}}
+    text = {"type": ["string", "number", "boolean", "null"], "maxLength": limits.cell}
+    row = {
+        "type": "object",
+        "required": _columns(run),
+        "additionalProperties": False,
+        "properties": {c.name: kinds.get(c.kind, text) for c in run.encoder.columns},
+    }
+    rows = {"type": "array", "minItems": 1, "maxItems": limits.rows, "items": row}
+    body = {"type": "object", "required": ["rows"], "properties": {"rows": rows}}
+    return {"required": True, "content": {"application/json": {"schema": body}}}
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
