@@ -1,104 +1,168 @@
-"""What several systems share: a linear layer that takes sparse features, and edges as PyG wants."""
+"""What several systems share: linear layers for sparse features, prepared graphs, edge products."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch_geometric.nn.inits import glorot
 
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.nn.remembered import Remembered
 
-__all__ = ["Edges", "FeatureLinear", "PreparedEdges", "drop_features", "edges_of", "no_batch"]
+__all__ = [
+    "EdgeProduct",
+    "Edges",
+    "FeatureLinear",
+    "GraphModel",
+    "dense_features",
+    "edge_softmax",
+    "make_norm",
+]
 
 Edges = Tensor | Graph | None
 
 
-@dataclass(frozen=True)
-class PreparedEdges:
-    """(2, e) source above target, and (e,) weights or None; the tensors stay the same objects."""
+class GraphModel(nn.Module):
+    """A model over one graph: it takes an edge list or a prepared Graph and keeps the latter.
 
-    index: Tensor
-    weight: Tensor | None
+    An edge list gets one loop a row, as GCN has it; a prepared Graph is taken as it is. Separate
+    graphs in one batch are fine where rows only meet along edges.
+    """
 
+    title = "this system"
 
-def edges_of(
-    edge_index: Edges, edge_weight: Tensor | None, n: int, *, system: str
-) -> PreparedEdges:
-    """The raw edges of a graph or an edge list, not copied; ValueError where there are none."""
-    if edge_index is None:
-        raise ValueError(f"edge_index must be given: {system} needs a graph")
-    if isinstance(edge_index, Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self._graph: Remembered[Graph] = Remembered()
+
+    def graph(self, edge_index: Edges, edge_weight: Tensor | None, x: Tensor) -> Graph:
+        """The prepared graph over x's rows; ValueError where there is none."""
+        n = x.shape[0]
+        if edge_index is None:
+            raise ValueError(f"edge_index must be given: {self.title} needs a graph")
+        if not isinstance(edge_index, Graph):
+            edges = edge_index
+            return self._graph.get(
+                (edges, edge_weight),
+                n,
+                lambda: Graph.from_edges(edges, n, edge_weight, self_loops=True),
+            )
         if edge_index.num_nodes != n:
             raise ValueError(f"the graph must have x's {n} rows, it has {edge_index.num_nodes}")
-        return PreparedEdges(edge_index.edge_index, edge_index.edge_weight)
-    return PreparedEdges(edge_index, edge_weight)
+        return edge_index
 
-
-def no_batch(batch: Tensor | None, system: str) -> None:
-    """Refuse a batch of several graphs where rows of different graphs would meet."""
-    if batch is not None and batch.numel() and bool((batch != batch[0]).any()):
-        raise ValueError(f"batch must be None: {system} takes one graph at a time")
+    def one_graph(self, batch: Tensor | None) -> None:
+        """Refuse a batch of several graphs where rows of different graphs would meet."""
+        if batch is not None and batch.numel() and bool((batch != batch[0]).any()):
+            raise ValueError(f"batch must be None: {self.title} takes one graph at a time")
 
 
 class FeatureLinear(nn.Module):
-    """x W + b for dense or sparse CSR x, in O(nonzeros · width); dropout on the features first.
+    """dropout(x) W + b for dense or sparse CSR x, in O(nonzeros · outputs)."""
 
-    Dropout of a sparse x keeps its zeros: the stored values are dropped, which is the same law.
-    """
-
-    def __init__(self, inputs: int, outputs: int, *, dropout: float = 0.0, bias: bool = True):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        init: str = "linear",
+    ) -> None:
         super().__init__()
         self.linear = nn.Linear(inputs, outputs, bias=bias)
-        self.dropout, self.biased = dropout, bias
+        self.dropout, self.biased, self.init = dropout, bias, init
         self._matrix: Remembered[SparseMatrix] = Remembered()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.linear.reset_parameters()
+        if self.init == "glorot":  # what PyG's graph layers start from
+            glorot(self.linear.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        rate = self.dropout if self.training else 0.0
         if x.layout == torch.strided:
-            return self.linear(F.dropout(x, self.dropout, self.training))
+            return self.linear(F.dropout(x, rate, self.training))
         matrix = self._matrix.get((x,), None, lambda: SparseMatrix.from_csr(x))
-        if self.training and self.dropout:
-            matrix = drop_features(matrix, self.dropout)
-        out = matrix.matmul(self.linear.weight.T)
+        out = matrix.dropout(rate).matmul(self.linear.weight.T)
         return out + self.linear.bias if self.biased else out
 
 
-def drop_features(matrix: SparseMatrix, rate: float) -> SparseMatrix:
-    """The matrix with stored values dropped at a rate and the rest scaled up, O(nonzeros)."""
-    # The transpose is dropped by the same mask, by way of the stored order, so nothing is sorted.
-    keep = F.dropout(torch.ones_like(matrix.values), rate)
-    order = _transpose_order(matrix)
-    csr, transpose = matrix.csr, matrix.transpose
-    size, other = matrix.shape, (matrix.shape[1], matrix.shape[0])
-    return SparseMatrix(
-        torch.sparse_csr_tensor(
-            csr.crow_indices(),
-            csr.col_indices(),
-            csr.values() * keep,
-            size=size,
-            check_invariants=False,
-        ),
-        torch.sparse_csr_tensor(
-            transpose.crow_indices(),
-            transpose.col_indices(),
-            transpose.values() * keep[order],
-            size=other,
-            check_invariants=False,
-        ),
-    )
+def dense_features(x: Tensor) -> Tensor:
+    """x as a dense tensor: itself, or O(n p) memory."""
+    return x if x.layout == torch.strided else x.to_dense()
 
 
-_ORDERS: dict[int, tuple[SparseMatrix, Tensor]] = {}
+def make_norm(name: str | None, width: int) -> nn.Module:
+    """The normalisation of that name between layers; None is the identity."""
+    kinds: dict[str, Any] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+    if name is not None and name not in kinds:
+        raise ValueError(f"norm must be None or one of {', '.join(kinds)}, got {name!r}")
+    return kinds[name](width) if name else nn.Identity()
 
 
-def _transpose_order(matrix: SparseMatrix) -> Tensor:
-    """Where each stored value of the transpose stands in the matrix itself."""
-    kept = _ORDERS.get(id(matrix))
-    if kept is None or kept[0] is not matrix:
-        row, col, _ = matrix.coo
-        _ORDERS.clear()  # one dataset at a time
-        kept = _ORDERS[id(matrix)] = (matrix, torch.argsort(col * matrix.shape[0] + row))
-    return kept[1]
+class EdgeProduct:
+    """y_i = Σ_{j→i} w_ij x_j with learnable weights, in O(e · width) and no n × n gradient.
+
+    forward  Y = W X,   ∂X = Wᵀ ∂Y,   ∂w_ij = ∂Y_i · X_j
+
+    Args:
+        graph: its edges, sorted by target, fix where the weights (e,) stand.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        source, target = graph.edge_index
+        n = graph.num_nodes
+        self.source, self.target, self.n = source, target, n
+        self.crow = _offsets(target, n)
+        self.order = torch.argsort(source * n + target)
+        self.t_crow, self.t_col = _offsets(source, n), target[self.order].int()
+        self.col = source.int()
+
+    def __call__(self, weight: Tensor, x: Tensor) -> Tensor:
+        """weight (e,), x (n, d) -> (n, d)."""
+        return _EdgeProduct.apply(weight, x, self)
+
+    def forward_matrix(self, weight: Tensor) -> Tensor:
+        return _csr(self.crow, self.col, weight, self.n)
+
+    def transposed(self, weight: Tensor) -> Tensor:
+        return _csr(self.t_crow, self.t_col, weight[self.order], self.n)
+
+
+class _EdgeProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, x: Tensor, plan: EdgeProduct) -> Tensor:
+        ctx.plan = plan
+        ctx.save_for_backward(weight, x)
+        return plan.forward_matrix(weight.detach()) @ x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        weight, x = ctx.saved_tensors
+        plan: EdgeProduct = ctx.plan
+        grad = grads[0].contiguous()
+        by_edge = (grad[plan.target] * x[plan.source]).sum(-1)
+        return by_edge, plan.transposed(weight) @ grad, None
+
+
+def edge_softmax(score: Tensor, target: Tensor, n: int) -> Tensor:
+    """exp(score) normalised over the edges that enter each row; score (e, ...) -> (e, ...)."""
+    from torch_geometric.utils import softmax
+
+    return softmax(score, target, num_nodes=n)
+
+
+def _offsets(index: Tensor, n: int) -> Tensor:
+    crow = torch.zeros(n + 1, dtype=torch.int64, device=index.device)
+    torch.cumsum(torch.bincount(index, minlength=n), 0, out=crow[1:])
+    return crow.int()
+
+
+def _csr(crow: Tensor, col: Tensor, value: Tensor, n: int) -> Tensor:
+    return torch.sparse_csr_tensor(crow, col, value, size=(n, n), check_invariants=False)

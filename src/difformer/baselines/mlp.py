@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from difformer.baselines.configs import MLPConfig
-from difformer.baselines.layers import Edges, FeatureLinear
+from difformer.baselines.layers import Edges, FeatureLinear, make_norm
 
-__all__ = ["MLP", "build", "make_norm"]
+__all__ = ["MLP", "build"]
 
 
 class MLP(nn.Module):
@@ -42,11 +42,6 @@ class MLP(nn.Module):
         for norm, linear in zip(self.norms, self.rest, strict=True):
             h = linear(F.dropout(F.relu(norm(h)), self.dropout, self.training))
         return h
-
-
-def make_norm(name: str | None, width: int) -> nn.Module:
-    """The normalisation of that name between layers; None is the identity."""
-    return {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}[name](width) if name else nn.Identity()
 
 
 def build(config: MLPConfig, in_channels: int, out_channels: int) -> MLP:

@@ -5,26 +5,76 @@ from __future__ import annotations
 from typing import Any
 
 from difformer.baselines import configs
-from difformer.baselines.system import System
+from difformer.baselines.system import ALL_TASKS, System
+from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
 
 __all__ = ["SYSTEMS", "get_system"]
 
 FLOAT = 4  # bytes
+CLASSES = ("multiclass",)
+LABELS = ("multiclass", "multilabel")
+_KIPF = {"lr": 0.01, "weight_decay": 5e-4}
 
 
 def _width(config: Any) -> int:
-    return int(getattr(config, "hidden_channels", 64)) * int(getattr(config, "num_heads", 1))
+    return int(getattr(config, "hidden_channels", 16)) * int(getattr(config, "num_heads", 1))
 
 
-def _linear_memory(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """States of every layer kept for the backward pass, a message an edge, weights with Adam."""
+def _linear(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """States kept for the backward pass, a sparse adjacency, first weights with Adam's moments."""
     d, layers = _width(config), int(getattr(config, "num_layers", 2))
-    return FLOAT * (4 * n * d * layers + 3 * e + 4 * p * d)
+    return FLOAT * (4 * n * d * layers + 5 * e + 4 * p * d)
 
 
-def _pair_memory(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """As above: the sigmoid diffusivity is tiled, so no n × n matrix is kept."""
-    return _linear_memory(n, e, p, c, config) + FLOAT * 256 * n * 4
+def _tiled(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """The sigmoid diffusivity is computed in tiles: no n × n matrix is kept."""
+    return _linear(n, e, p, c, config) + FLOAT * 256 * n * 4
+
+
+def _by_edge(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """A message of full width an edge and layer, forward and backward."""
+    layers = int(getattr(config, "num_layers", 2))
+    return _linear(n, e, p, c, config) + FLOAT * 2 * e * (_width(config) + c) * max(1, layers / 2)
+
+
+def _edge_weights(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """A learned weight an edge, and the gap of two projected rows."""
+    return _linear(n, e, p, c, config) + FLOAT * 4 * e * config.graph_channels
+
+
+def _features(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """Dense features before and after propagation, and a message an edge."""
+    return FLOAT * (3 * n * p + e * p)
+
+
+def _labels(n: int, e: int, p: int, c: int, config: Any) -> float:
+    return FLOAT * (3 * n * c + e * c)
+
+
+def _dense_square(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """The exact diffusion matrix, its inverse and the solver's work space."""
+    return FLOAT * 4 * n * n + _linear(n, n * config.top_k, p, c, config)
+
+
+def _bilevel(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """Each unrolled step keeps its sampled and normalised graph and their gradients."""
+    return FLOAT * (8 + 6 * (config.unroll + 1)) * n * n + _features(n, 0, p, c, config)
+
+
+def _solver(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """Every evaluation of the field keeps its state, and its attention if it has its own."""
+    evaluations = config.time / config.step * {"rk4": 4, "midpoint": 2}.get(config.method, 1)
+    attention = config.num_heads * (2 * config.attention_channels + 3) if config.nonlinear else 1
+    keep = n * config.hidden_channels * 3 + e * attention
+    return _linear(n, e, p, c, config) + FLOAT * evaluations * keep
+
+
+def _gumbel(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """Keys with every Gumbel sample and random feature, and two features an edge."""
+    each = config.num_heads * config.features
+    samples = n * each * max(1, config.gumbels) * 2 + 3 * e * each
+    samples += n * config.num_heads * max(1, config.gumbels) * config.hidden_channels * 2
+    return _linear(n, e, p, c, config) + FLOAT * config.num_layers * samples
 
 
 _ALL = (
@@ -34,7 +84,10 @@ _ALL = (
         module="difformer",
         config=configs.DIFFormerOptions,
         graph="given",
-        memory=_linear_memory,
+        memory=_linear,
+        defaults=RECIPES[DEFAULT_RECIPE],
+        train={"lr": 0.01, "weight_decay": 5e-4},
+        space={"num_layers": (2, 4, 8), "graph_weight": (0.5, 0.9), "dropout": (0.2, 0.5)},
     ),
     System(
         name="difformer-a",
@@ -42,8 +95,10 @@ _ALL = (
         module="difformer",
         config=configs.DIFFormerOptions,
         graph="given",
-        memory=_pair_memory,
-        defaults={"kernel": "sigmoid"},
+        memory=_tiled,
+        defaults={**RECIPES[DEFAULT_RECIPE], "kernel": "sigmoid"},
+        train={"lr": 0.01, "weight_decay": 5e-4},
+        space={"num_layers": (2, 4, 8), "graph_weight": (0.5, 0.9), "dropout": (0.2, 0.5)},
     ),
     System(
         name="mlp",
@@ -51,10 +106,302 @@ _ALL = (
         module="mlp",
         config=configs.MLPConfig,
         graph="none",
-        memory=_linear_memory,
+        memory=_linear,
+        train={"lr": 0.01, "weight_decay": 5e-3},
+        space={"hidden_channels": (16, 64, 256), "dropout": (0.2, 0.5)},
+    ),
+    System(
+        name="lp",
+        title="LP",
+        module="lp",
+        config=configs.LPConfig,
+        graph="given",
+        memory=_labels,
+        needs_graph=True,
+        tasks=LABELS,
+        space={"alpha": (0.5, 0.9, 0.99)},
+    ),
+    System(
+        name="manireg",
+        title="ManiReg",
+        module="manireg",
+        config=configs.ManiRegConfig,
+        graph="given",
+        memory=_linear,
+        needs_graph=True,
+        train={"lr": 0.01, "weight_decay": 5e-3},
+        space={"penalty": (0.1, 1.0, 10.0), "hidden_channels": (16, 64, 256)},
+    ),
+    System(
+        name="gcn",
+        title="GCN",
+        module="gcn",
+        config=configs.GCNConfig,
+        graph="given",
+        memory=_linear,
+        needs_graph=True,
+        train=_KIPF,
+        space={"hidden_channels": (16, 64, 256), "num_layers": (2, 3), "dropout": (0.2, 0.5)},
+    ),
+    System(
+        name="gat",
+        title="GAT",
+        module="gat",
+        config=configs.GATConfig,
+        graph="given",
+        memory=_by_edge,
+        needs_graph=True,
+        train={"lr": 0.005, "weight_decay": 5e-4},
+        space={"hidden_channels": (8, 16), "out_heads": (1, 8), "dropout": (0.4, 0.6)},
+    ),
+    System(
+        name="sgc",
+        title="SGC",
+        module="sgc",
+        config=configs.SGCConfig,
+        graph="given",
+        memory=_features,
+        needs_graph=True,
+        train={"lr": 0.2, "weight_decay": 5e-6},
+        space={"steps": (2, 4, 8)},
+    ),
+    System(
+        name="gcn-knn",
+        title="GCN-kNN",
+        module="gcn",
+        config=configs.GCNKNNConfig,
+        graph="knn",
+        memory=_linear,
+        train=_KIPF,
+        space={"k": (5, 10, 20, 40), "hidden_channels": (16, 64, 256)},
+    ),
+    System(
+        name="gat-knn",
+        title="GAT-kNN",
+        module="gat",
+        config=configs.GATKNNConfig,
+        graph="knn",
+        memory=_by_edge,
+        train={"lr": 0.005, "weight_decay": 5e-4},
+        space={"k": (5, 10, 20, 40), "hidden_channels": (8, 16)},
+    ),
+    System(
+        name="dense-gat",
+        title="Dense GAT",
+        module="gat",
+        config=configs.GATConfig,
+        graph="dense",
+        memory=_by_edge,
+        defaults={
+            "hidden_channels": 16,
+            "num_heads": 1,
+            "dropout": 0.5,
+            "attention_dropout": 0.0,
+            "input_dropout": 0.5,
+            "residual": True,
+        },
         train={"lr": 0.01, "weight_decay": 5e-4},
+        space={"hidden_channels": (8, 16), "dropout": (0.2, 0.5)},
+    ),
+    System(
+        name="lp-knn",
+        title="LP-kNN",
+        module="lp",
+        config=configs.LPKNNConfig,
+        graph="knn",
+        memory=_labels,
+        tasks=LABELS,
+        space={"k": (5, 10, 20, 40), "alpha": (0.5, 0.9, 0.99)},
+    ),
+    System(
+        name="manireg-knn",
+        title="ManiReg-kNN",
+        module="manireg",
+        config=configs.ManiRegKNNConfig,
+        graph="knn",
+        memory=_linear,
+        train={"lr": 0.01, "weight_decay": 5e-3},
+        space={"k": (5, 10, 20, 40), "penalty": (0.1, 1.0, 10.0)},
+    ),
+    System(
+        name="lds",
+        title="LDS",
+        module="lds",
+        config=configs.LDSConfig,
+        graph="given",
+        memory=_bilevel,
+        needs_graph=True,
+        tasks=CLASSES,
+        train={"lr": 0.01, "weight_decay": 5e-4, "epochs": 100},
+        space={"theta_lr": (0.1, 1.0), "hidden_channels": (16, 32)},
+    ),
+    System(
+        name="glcn",
+        title="GLCN",
+        module="glcn",
+        config=configs.GLCNConfig,
+        graph="given",
+        memory=_edge_weights,
+        needs_graph=True,
+        train={"lr": 0.005, "weight_decay": 5e-4},
+        space={"penalty": (0.001, 0.01, 0.1), "hidden_channels": (30, 70)},
+    ),
+    System(
+        name="glcn-knn",
+        title="GLCN-kNN",
+        module="glcn",
+        config=configs.GLCNKNNConfig,
+        graph="knn",
+        memory=_edge_weights,
+        train={"lr": 0.005, "weight_decay": 5e-4},
+        space={"k": (5, 10, 20, 40), "penalty": (0.001, 0.01, 0.1)},
+    ),
+    System(
+        name="grand-l",
+        title="GRAND-l",
+        module="grand",
+        config=configs.GRANDConfig,
+        graph="given",
+        memory=_solver,
+        needs_graph=True,
+        package="torchdiffeq",
+        train={"lr": 0.01, "weight_decay": 5e-3},
+        space={"time": (4.0, 8.0, 16.0), "dropout": (0.2, 0.5)},
+    ),
+    System(
+        name="grand",
+        title="GRAND",
+        module="grand",
+        config=configs.GRANDConfig,
+        graph="given",
+        memory=_solver,
+        needs_graph=True,
+        package="torchdiffeq",
+        defaults={"nonlinear": True, "method": "euler"},
+        train={"lr": 0.01, "weight_decay": 5e-3},
+        space={"time": (4.0, 8.0, 16.0), "dropout": (0.2, 0.5)},
+    ),
+    System(
+        name="grand++",
+        title="GRAND++",
+        module="grand",
+        config=configs.GRANDConfig,
+        graph="given",
+        memory=_solver,
+        needs_graph=True,
+        package="torchdiffeq",
+        defaults={"source": True},
+        train={"lr": 0.01, "weight_decay": 5e-3},
+        space={"time": (4.0, 8.0, 16.0), "dropout": (0.2, 0.5)},
+    ),
+    System(
+        name="gdc",
+        title="GDC",
+        module="gdc",
+        config=configs.GDCConfig,
+        graph="given",
+        memory=_dense_square,
+        needs_graph=True,
+        train=_KIPF,
+        space={"alpha": (0.05, 0.1), "top_k": (64, 128), "hidden_channels": (16, 64)},
+    ),
+    System(
+        name="graphheat",
+        title="GraphHeat",
+        module="heat",
+        config=configs.HeatConfig,
+        graph="given",
+        memory=_linear,
+        needs_graph=True,
+        train=_KIPF,
+        space={"scale": (1.0, 3.5, 5.0), "hidden_channels": (16, 64)},
+    ),
+    System(
+        name="dgc",
+        title="DGC-Euler",
+        module="dgc",
+        config=configs.DGCConfig,
+        graph="given",
+        memory=_features,
+        needs_graph=True,
+        train={"lr": 0.2, "weight_decay": 1e-5},
+        space={"time": (3.8, 5.3, 6.0)},
+    ),
+    System(
+        name="nodeformer",
+        title="NodeFormer",
+        module="nodeformer",
+        config=configs.NodeFormerConfig,
+        graph="given",
+        memory=_gumbel,
+        train={"lr": 0.001, "weight_decay": 5e-3},
+        space={"hidden_channels": (32, 64), "bias_order": (1, 2), "penalty": (0.1, 1.0)},
+    ),
+    System(
+        name="gcn-tuned",
+        title="GCN (tuned)",
+        module="gcn",
+        config=configs.GCNConfig,
+        graph="given",
+        memory=_linear,
+        needs_graph=True,
+        defaults={
+            "hidden_channels": 512,
+            "num_layers": 3,
+            "dropout": 0.7,
+            "input_dropout": 0.0,
+            "head": True,
+        },
+        train={"lr": 0.001, "weight_decay": 5e-4},
+        space={
+            "num_layers": (2, 3),
+            "hidden_channels": (256, 512),
+            "dropout": (0.5, 0.7),
+            "residual": (False, True),
+            "norm": (None, "batch", "layer"),
+        },
+    ),
+    System(
+        name="gat-tuned",
+        title="GAT (tuned)",
+        module="gat",
+        config=configs.GATConfig,
+        graph="given",
+        memory=_by_edge,
+        needs_graph=True,
+        defaults={
+            "hidden_channels": 512,
+            "num_heads": 1,
+            "num_layers": 3,
+            "dropout": 0.2,
+            "attention_dropout": 0.2,
+            "input_dropout": 0.0,
+            "residual": True,
+            "head": True,
+        },
+        train={"lr": 0.001, "weight_decay": 5e-4},
+        space={
+            "num_layers": (2, 3),
+            "hidden_channels": (256, 512),
+            "dropout": (0.2, 0.5),
+            "residual": (False, True),
+            "norm": (None, "batch", "layer"),
+        },
+    ),
+    System(
+        name="sgformer",
+        title="SGFormer",
+        module="sgformer",
+        config=configs.SGFormerConfig,
+        graph="given",
+        memory=_linear,
+        needs_graph=True,
+        tasks=CLASSES,
+        train={"lr": 0.01, "weight_decay": 5e-4},
+        space={"graph_layers": (2, 3), "graph_weight": (0.5, 0.8), "dropout": (0.3, 0.5)},
     ),
 )
+assert all(task in ALL_TASKS for system in _ALL for task in system.tasks)
 
 SYSTEMS: dict[str, System] = {system.name: system for system in _ALL}
 

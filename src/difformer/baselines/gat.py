@@ -1,0 +1,81 @@
+"""GAT (Velickovic et al. 2018), plain or with what makes classic GNNs strong (Luo et al. 2024)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import GATConv
+
+from difformer.baselines.configs import GATConfig
+from difformer.baselines.layers import Edges, FeatureLinear, GraphModel, make_norm
+
+__all__ = ["GAT", "build"]
+
+
+class GAT(GraphModel):
+    """Graph attention of PyTorch Geometric, O(e h d + n d²) a layer.
+
+        α_ij = softmax over j of LeakyReLU(a · [W h_i ‖ W h_j]),   h_i' = ELU(‖ Σ_j α_ij W h_j)
+
+    (eqs. 3 to 6). Heads are concatenated but in the last layer, which averages them. Edge weights
+    are ignored: attention replaces them. Left out: nothing.
+
+    Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels a head.
+    """
+
+    title = "GAT"
+
+    def __init__(self, in_channels: int, out_channels: int, config: GATConfig) -> None:
+        super().__init__()
+        wide = config.hidden_channels * config.num_heads
+        widths = [in_channels, *[wide] * (config.num_layers - 1)]
+        outs = [wide] * (config.num_layers - 1) + [wide if config.head else out_channels]
+        self.convs = nn.ModuleList()
+        for k, width in enumerate(widths):
+            concat = config.head or k < config.num_layers - 1
+            self.convs.append(
+                GATConv(
+                    width,
+                    config.hidden_channels if concat else out_channels,
+                    heads=config.num_heads if concat else config.out_heads,
+                    concat=concat,
+                    dropout=config.attention_dropout,
+                    add_self_loops=False,  # the prepared graph has them
+                )
+            )
+        first_width = (
+            wide if config.head or config.num_layers > 1 else (out_channels * config.out_heads)
+        )
+        self.convs[0].lin = FeatureLinear(
+            in_channels, first_width, dropout=config.input_dropout, bias=False, init="glorot"
+        )
+        self.norms = nn.ModuleList(
+            make_norm(config.norm, width) for width in (outs if config.head else outs[:-1])
+        )
+        self.skips = nn.ModuleList(
+            FeatureLinear(a, b) if config.residual else nn.Identity()
+            for a, b in zip(widths, outs, strict=True)
+        )
+        self.out = nn.Linear(wide, out_channels) if config.head else None
+        self.config = config
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        edges = self.graph(edge_index, edge_weight, x).edge_index
+        h = x
+        for k, (conv, skip) in enumerate(zip(self.convs, self.skips, strict=True)):
+            new = conv(h, edges)
+            h = new + skip(h) if self.config.residual else new
+            if k < len(self.norms):
+                h = F.elu(self.norms[k](h))
+                h = F.dropout(h, self.config.dropout, self.training)
+        return h if self.out is None else self.out(h)
+
+
+def build(config: GATConfig, in_channels: int, out_channels: int) -> GAT:
+    return GAT(in_channels, out_channels, config)

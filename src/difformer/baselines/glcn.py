@@ -1,0 +1,106 @@
+"""GLCN (Jiang et al. 2019): learn the weights of the edges by features, and convolve on them."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from difformer.baselines.configs import GLCNConfig
+from difformer.baselines.layers import EdgeProduct, Edges, FeatureLinear, GraphModel, edge_softmax
+from difformer.core.graph import Graph
+from difformer.data.batch import Prediction
+from difformer.nn.remembered import Remembered
+
+__all__ = ["GLCN", "build"]
+
+
+class GLCN(GraphModel):
+    """Graph learning and convolution in one network, O(e d + n d²).
+
+        S_ij = softmax over j of ReLU(a · |P x_i − P x_j|), along the edges of A        (eqs. 3, 5)
+        H⁽ᵏ⁺¹⁾ = ReLU(Ŝ H⁽ᵏ⁾ W_k),   Ŝ = D_S^-1/2 (S + Sᵀ)/2 D_S^-1/2                    (eq. 7)
+        loss + λ (Σ_ij S_ij ‖P x_i − P x_j‖² + γ ‖S‖² + β ‖S − A‖²) / n              (eqs. 6, 8)
+
+    As the paper has it where a graph is given, S lives on its edges. P is the paper's
+    dimension-reducing layer. Left out: eq. 3 over all pairs for data without a graph; give it a
+    kNN graph instead.
+
+    Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
+    """
+
+    title = "GLCN"
+
+    def __init__(self, in_channels: int, out_channels: int, config: GLCNConfig) -> None:
+        super().__init__()
+        self.project = FeatureLinear(
+            in_channels, config.graph_channels, dropout=config.input_dropout, bias=False
+        )
+        self.score = nn.Parameter(torch.empty(config.graph_channels, 1))
+        nn.init.xavier_uniform_(self.score)
+        widths = [config.hidden_channels] * (config.num_layers - 1) + [out_channels]
+        self.first = FeatureLinear(
+            in_channels, widths[0], dropout=config.input_dropout, bias=False, init="glorot"
+        )
+        self.rest = nn.ModuleList(
+            FeatureLinear(a, b, bias=False, init="glorot") for a, b in itertools.pairwise(widths)
+        )
+        self.config = config
+        self._plan: Remembered[tuple[EdgeProduct, Tensor]] = Remembered()
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor | Prediction:
+        graph = self.graph(edge_index, edge_weight, x)
+        plan, reverse = self._plan.get((graph.edge_index,), None, lambda: _prepare(graph))
+        weight, penalty = self.learn(x, graph)
+        adjacency = _normalise((weight + weight[reverse]) / 2, graph)
+        h = plan(adjacency, self.first(x))
+        for linear in self.rest:
+            h = F.dropout(F.relu(h), self.config.dropout, self.training)
+            h = plan(adjacency, linear(h))
+        return Prediction(h, self.config.penalty * penalty) if self.training else h
+
+    def learn(self, x: Tensor, graph: Graph) -> tuple[Tensor, Tensor]:
+        """S on the edges (e,), each target's weights summing to one, and the graph loss."""
+        source, target = graph.edge_index
+        n = graph.num_nodes
+        p = self.project(x)
+        gap = p[source] - p[target]
+        score = F.relu((gap.abs() @ self.score).squeeze(1))
+        weight = edge_softmax(score, target, n)
+        given = torch.ones_like(weight) if graph.edge_weight is None else graph.edge_weight
+        loss = (
+            (weight * gap.square().sum(1)).sum()
+            + self.config.gamma * weight.square().sum()
+            + self.config.beta * (weight - given).square().sum()
+        )
+        return weight, loss / n
+
+
+def _normalise(weight: Tensor, graph: Graph) -> Tensor:
+    source, target = graph.edge_index
+    degree = weight.new_zeros(graph.num_nodes).index_add(0, target, weight)
+    scale = degree.clamp_min(1e-12).rsqrt()
+    return weight * scale[source] * scale[target]
+
+
+def _prepare(graph: Graph) -> tuple[EdgeProduct, Tensor]:
+    """The product over these edges, and where each edge's reverse stands."""
+    source, target = graph.edge_index
+    n = graph.num_nodes
+    back = torch.searchsorted(target * n + source, source * n + target)
+    back = back.clamp_max(source.numel() - 1)
+    same = (source[back] == target) & (target[back] == source)
+    # A one-way edge is its own reverse.
+    return EdgeProduct(graph), torch.where(same, back, torch.arange(source.numel()).to(back))
+
+
+def build(config: GLCNConfig, in_channels: int, out_channels: int) -> GLCN:
+    return GLCN(in_channels, out_channels, config)

@@ -1,0 +1,147 @@
+"""NodeFormer (Wu et al. 2022): kernelised Gumbel-softmax message passing among all pairs."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from difformer.baselines.configs import NodeFormerConfig
+from difformer.baselines.layers import Edges, FeatureLinear, GraphModel
+from difformer.core.graph import Graph
+from difformer.data.batch import Prediction
+
+__all__ = ["NodeFormer", "NodeFormerLayer", "build", "positive_features"]
+
+EPS = 1e-6
+
+
+class NodeFormerLayer(nn.Module):
+    """One all-pair layer, O(n h g m d) for m random features and g Gumbel samples.
+
+        z_i = mean over g of Σ_j κ(q_i, k_j) e^(g_j/τ) v_j / Σ_j κ(q_i, k_j) e^(g_j/τ)   (eq. 6)
+        z_i += Σ_r σ(b_r) (Ã^r v)_i                                   (relational bias, eq. 9)
+
+    κ(q, k) = φ(q)·φ(k) estimates e^(q·k/τ) by positive random features (eq. 5). Also returns
+    the mean over edges of log κ-attention, each edge divided by its target's degree (eq. 8).
+    """
+
+    def __init__(self, width: int, config: NodeFormerConfig) -> None:
+        super().__init__()
+        wide = width * config.num_heads
+        self.query, self.key, self.value = (nn.Linear(width, wide) for _ in range(3))
+        self.out = nn.Linear(wide, width)
+        self.bias = nn.Parameter(torch.full((config.bias_order, config.num_heads), 0.1))
+        self.width, self.config = width, config
+        self.register_buffer("projection", draw_projection(config.features, width))
+
+    def forward(self, z: Tensor, graph: Graph | None) -> tuple[Tensor, Tensor | None]:
+        heads, width, config = self.config.num_heads, self.width, self.config
+        scale = 1.0 / math.sqrt(config.tau)
+        q, k = (t(z).view(-1, heads, width) * scale for t in (self.query, self.key))
+        v = self.value(z).view(-1, heads, width)
+        projection = self.projection
+        assert isinstance(projection, Tensor)
+        if self.training:  # new directions at every step; the ones of the model when predicting
+            projection = draw_projection(config.features, width).to(z)
+        fq = positive_features(q, projection, query=True)  # (n, h, m)
+        fk = positive_features(k, projection, query=False)
+        mixed = self.attend(fq, fk, v)
+        if graph is not None and config.bias_order:
+            step = v.reshape(z.shape[0], -1)
+            for weight in self.bias:
+                step = graph.propagate(step)
+                mixed = mixed + torch.sigmoid(weight).view(1, heads, 1) * step.view_as(v)
+        loss = None if graph is None else edge_score(fq, fk, graph)
+        return self.out(mixed.reshape(z.shape[0], -1)), loss
+
+    def attend(self, fq: Tensor, fk: Tensor, v: Tensor) -> Tensor:
+        """The all-pair average (n, h, d); with Gumbel noise on the keys while training."""
+        if not self.training or self.config.gumbels == 0:
+            top = torch.einsum("nhm,hmd->nhd", fq, torch.einsum("nhm,nhd->hmd", fk, v))
+            return top / torch.einsum("nhm,hm->nh", fq, fk.sum(0)).unsqueeze(-1)
+        noise = -torch.empty(*fk.shape[:2], self.config.gumbels, device=fk.device)
+        noise = -noise.exponential_().log() / self.config.tau
+        # A factor common to all keys cancels: the largest becomes one, nothing overflows.
+        noisy = torch.exp(noise - noise.amax(0, keepdim=True))  # (n, h, g)
+        keys = torch.einsum("nhm,nhg->nhgm", fk, noisy)
+        top = torch.einsum("nhm,hgmd->nhgd", fq, torch.einsum("nhgm,nhd->hgmd", keys, v))
+        bottom = torch.einsum("nhm,hgm->nhg", fq, keys.sum(0))
+        return (top / (bottom.unsqueeze(-1) + EPS**2)).mean(2)
+
+
+class NodeFormer(GraphModel):
+    """NodeFormer with its edge loss; the graph is used where one is given.
+
+        H⁽ᵏ⁺¹⁾ = dropout(act(LayerNorm(layer(H⁽ᵏ⁾) + H⁽ᵏ⁾))),   loss − λ · mean score  (eq. 8)
+
+    Left out: jumping knowledge and BatchNorm in place of LayerNorm, both off in its citation runs.
+
+    Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
+    """
+
+    title = "NodeFormer"
+
+    def __init__(self, in_channels: int, out_channels: int, config: NodeFormerConfig) -> None:
+        super().__init__()
+        d = config.hidden_channels
+        self.first = FeatureLinear(in_channels, d, dropout=config.input_dropout)
+        self.layers = nn.ModuleList(NodeFormerLayer(d, config) for _ in range(config.num_layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(config.num_layers + 1))
+        self.last = nn.Linear(d, out_channels)
+        self.config = config
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor | Prediction:
+        self.one_graph(batch)
+        graph = None if edge_index is None else self.graph(edge_index, edge_weight, x)
+        rate = self.config.dropout
+        z = F.dropout(F.elu(self.norms[0](self.first(x))), rate, self.training)
+        scores: list[Tensor] = []
+        for layer, norm in zip(self.layers, list(self.norms)[1:], strict=True):
+            new, score = layer(z, graph)
+            z = F.dropout(F.elu(norm(new + z)), rate, self.training)
+            scores += [] if score is None else [score]
+        output = self.last(z)
+        if not self.training or not scores or not self.config.penalty:
+            return output
+        return Prediction(output, -self.config.penalty * torch.stack(scores).mean())
+
+
+def positive_features(x: Tensor, projection: Tensor, *, query: bool) -> Tensor:
+    """φ(x) with φ(q)·φ(k) ≈ e^(q·k/√d) up to a factor that the division cancels.
+
+    φ(x) = e^(−‖u‖²/2) e^(P u) / √m,   u = x / d^(1/4).   x (n, h, d), P (m, d) -> (n, h, m).
+    """
+    u = x / x.shape[-1] ** 0.25
+    dash = u @ projection.T - u.square().sum(-1, keepdim=True) / 2
+    # The largest is taken off so that nothing overflows: a row's own for queries, all rows' for
+    # keys, whose factors must be common to be cancelled.
+    top = dash.amax(-1, keepdim=True) if query else dash.amax((0, 2), keepdim=True)
+    return (torch.exp(dash - top.detach()) + EPS) / math.sqrt(projection.shape[0])
+
+
+def edge_score(fq: Tensor, fk: Tensor, graph: Graph) -> Tensor:
+    """Mean over edges and heads of log(attention) / degree of the target."""
+    source, target = graph.edge_index
+    mass = torch.einsum("nhm,hm->nh", fq, fk.sum(0))
+    share = (fq[target] * fk[source]).sum(-1) / mass[target]
+    degree = torch.bincount(target, minlength=graph.num_nodes).to(share)
+    return (torch.log(share + EPS**2) / degree[target].unsqueeze(1)).mean()
+
+
+def draw_projection(count: int, width: int) -> Tensor:
+    """(count, width) Gaussian directions, orthogonal in blocks of width rows."""
+    blocks = [torch.linalg.qr(torch.randn(width, width))[0].T for _ in range(-(-count // width))]
+    return torch.cat(blocks)[:count] * torch.randn(count, width).norm(dim=1, keepdim=True)
+
+
+def build(config: NodeFormerConfig, in_channels: int, out_channels: int) -> NodeFormer:
+    return NodeFormer(in_channels, out_channels, config)

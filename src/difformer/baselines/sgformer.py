@@ -1,0 +1,68 @@
+"""SGFormer (Wu et al. 2023): one layer of linear all-pair attention beside a GCN."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn.models import SGFormer as Library
+
+from difformer.baselines.configs import SGFormerConfig
+from difformer.baselines.layers import Edges, FeatureLinear, GraphModel
+
+__all__ = ["SGFormer", "build"]
+
+
+class SGFormer(GraphModel):
+    """PyTorch Geometric's SGFormer, O(n d² + e d) a layer.
+
+        Z = α GCN(x) + (1 − α) (linear attention over all rows)(x)                    (eqs. 4, 5)
+
+    The first linear layers take sparse features and its convolutions the prepared adjacency;
+    otherwise it is the library's own. Left out: different weight decays for the two parts.
+
+    Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels) log-probabilities.
+    """
+
+    title = "SGFormer"
+
+    def __init__(self, in_channels: int, out_channels: int, config: SGFormerConfig) -> None:
+        super().__init__()
+        d = config.hidden_channels
+        self.model = Library(
+            d,
+            d,
+            out_channels,
+            trans_num_layers=config.num_layers,
+            trans_num_heads=config.num_heads,
+            trans_dropout=config.dropout,
+            gnn_num_layers=config.graph_layers,
+            gnn_dropout=config.dropout,
+            graph_weight=config.graph_weight,
+        )
+        # The library's two input layers are these; features may be sparse, so they come first.
+        self.model.trans_conv.fcs[0] = nn.Identity()
+        self.model.graph_conv.fcs[0] = nn.Identity()
+        self.attention_input = FeatureLinear(in_channels, d, dropout=config.input_dropout)
+        self.graph_input = FeatureLinear(in_channels, d, dropout=config.input_dropout)
+        for conv in self.model.graph_conv.convs:
+            setattr(conv, "normalize", False)  # noqa: B010 - an attribute torch types as a module
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        adjacency = self.graph(edge_index, edge_weight, x).adjacency.csr
+        if batch is None:
+            batch = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
+        model = self.model
+        pairs = model.trans_conv(self.attention_input(x), batch)
+        along = model.graph_conv(self.graph_input(x), adjacency)
+        mixed = model.graph_weight * along + (1 - model.graph_weight) * pairs
+        return torch.log_softmax(model.fc(mixed), dim=-1)
+
+
+def build(config: SGFormerConfig, in_channels: int, out_channels: int) -> SGFormer:
+    return SGFormer(in_channels, out_channels, config)

@@ -1,0 +1,158 @@
+"""What holds of every system: it runs, it learns, it says what it costs and why it cannot run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from difformer.baselines import SYSTEMS, get_system, graph_for
+from difformer.data import Dataset, Split
+from difformer.train import FullBatch, TrainSettings, fit, objective_for, predict, seeded
+
+NAMES = list(SYSTEMS)
+LIGHT: dict[str, dict[str, Any]] = {
+    "gcn-tuned": {"hidden_channels": 64},
+    "gat-tuned": {"hidden_channels": 32},
+    "nodeformer": {"gumbels": 2, "num_heads": 1},
+    "grand-l": {"time": 3.0, "method": "euler"},
+    "grand": {"time": 3.0},
+    "grand++": {"time": 3.0, "method": "euler"},
+    "difformer-s": {"num_layers": 2},
+    "difformer-a": {"num_layers": 2},
+    "lds": {"inner_steps": 10, "samples": 1},
+    "dgc": {"steps": 10},
+    "gdc": {"top_k": 32},
+}
+EPOCHS = {"lds": 2, "nodeformer": 25, "manireg": 25, "gat-tuned": 15, "dense-gat": 10}
+
+
+def train(name: str, dataset: Dataset, split: Split, *, epochs: int, **options: Any) -> float:
+    system = get_system(name)
+    config = system.configure(**options)
+    with seeded(0):
+        model = system.build(config, dataset.num_features, dataset.num_outputs)
+    source = FullBatch(dataset, split, graph_for(system, config, dataset))
+    settings = {**system.train, "epochs": epochs, "lr": 0.02, "eval_every": 5}
+    result = fit(model, source, objective_for(dataset.task), split, TrainSettings(**settings))
+    return result.metrics["test"]["accuracy"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_learns_cora_far_above_chance(name: str, cora: Dataset) -> None:
+    split = cora.split("public")
+    if name == "dense-gat":  # all pairs of all rows would take minutes
+        cora, split = part_of(cora, 500)
+    accuracy = train(name, cora, split, epochs=EPOCHS.get(name, 20), **LIGHT.get(name, {}))
+    assert accuracy > 0.5  # the largest class is 0.30
+
+
+def part_of(dataset: Dataset, n: int) -> tuple[Dataset, Split]:
+    """The first n rows without their edges, half of them to train on."""
+    x = dataset.x.to_dense()[:n]
+    split = Split("part", torch.arange(0, n, 2), torch.arange(1, n, 4), torch.arange(3, n, 4))
+    return Dataset("part", x, dataset.y[:n], class_names=dataset.class_names), split
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sparse_features_give_what_dense_ones_do(name: str, small: Dataset) -> None:
+    options = {f.name: 0.0 for f in fields(get_system(name).config) if "dropout" in f.name}
+    options |= {k: v for k, v in {"gumbels": 0}.items() if name == "nodeformer"}
+    outputs: list[Tensor] = []
+    sparse = replace(small, x=small.x.to_sparse_csr())
+    for dataset in (small, sparse):
+        model, batch = prepared(name, dataset, **options)
+        model.eval()
+        with torch.no_grad():
+            outputs.append(predict(model, batch).output)
+    torch.testing.assert_close(outputs[0], outputs[1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_gets_a_gradient_or_there_are_none(name: str, small: Dataset) -> None:
+    model, batch = prepared(name, small)
+    if name == "lds" or not list(model.parameters()):
+        return  # its own step; nothing to train
+    prediction = predict(model.train(), batch)
+    loss = objective_for("multiclass").loss(prediction.output, batch)
+    (loss if prediction.penalty is None else loss + prediction.penalty).backward()
+    unused = [n for n, p in model.named_parameters() if p.grad is None]
+    assert unused == []
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if SYSTEMS[n].needs_graph])
+def test_says_what_it_needs_where_there_is_no_graph(name: str, small: Dataset) -> None:
+    bare = replace(small, edge_index=None)
+    assert "needs a graph" in str(get_system(name).needs(bare))
+    model, _ = prepared(name, small)
+    model.train()
+    with pytest.raises(ValueError, match="edge_index must be given|observe"):
+        model(bare.x[:10])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_grows_with_rows(name: str) -> None:
+    system = get_system(name)
+    config = system.configure()
+    small, large = (system.memory(n, 10 * n, 50, 5, config) for n in (1000, 10_000))
+    assert 5 * small < large
+
+
+def test_quadratic_systems_say_they_are_too_large_for_a_hundred_thousand_rows() -> None:
+    for name in ("lds", "gdc"):
+        system = get_system(name)
+        assert system.memory(100_000, 10**6, 100, 5, system.configure()) > 100e9
+    dense = get_system("dense-gat")
+    assert dense.memory(100_000, 10**10, 100, 5, dense.configure()) > 100e9
+
+
+def test_an_unknown_name_or_option_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="model must be one of .*gcn.*, got 'gnc'"):
+        get_system("gnc")
+    with pytest.raises(ValueError, match="gcn takes no option 'hidden'; its options: .*hidden_ch"):
+        get_system("gcn").configure(hidden=3)
+    with pytest.raises(ValueError, match="norm must be one of batch, layer, got 'group'"):
+        get_system("gcn").configure(norm="group")
+
+
+def test_a_task_a_system_cannot_learn_is_named(small: Dataset) -> None:
+    numbers = replace(small, y=small.y.float(), task="regression", class_names=())
+    assert get_system("lds").needs(numbers) == "learns multiclass only, the data is regression"
+    assert get_system("gcn").needs(numbers) is None
+
+
+def test_every_option_has_help_and_every_space_names_options() -> None:
+    for system in SYSTEMS.values():
+        known = {f.name: f for f in fields(system.config)}
+        assert all(f.metadata["help"] for f in known.values()), system.name
+        assert set(system.space) <= set(known), system.name
+        assert set(system.train) <= {f.name for f in fields(TrainSettings)}, system.name
+
+
+def test_listing_the_systems_does_not_import_torch() -> None:
+    code = (
+        "import sys; from difformer.baselines import SYSTEMS; "
+        "[s.configure() for s in SYSTEMS.values()]; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def prepared(name: str, dataset: Dataset, **options: Any) -> tuple[torch.nn.Module, Any]:
+    system = get_system(name)
+    config = system.configure(**options)
+    with seeded(1):
+        model = system.build(config, dataset.num_features, dataset.num_outputs)
+    n = dataset.num_rows
+    rows = torch.arange(n)
+    split = Split("all", rows[: n // 2], rows[n // 2 : n - 5], rows[n - 5 :])
+    batch = FullBatch(dataset, split, graph_for(system, config, dataset)).observed()
+    if hasattr(model, "observe"):
+        model.observe(batch)  # type: ignore[operator]
+    return model, batch

@@ -1,0 +1,63 @@
+"""Neighbour graphs: exact against the definition, the index against the exact search."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from difformer.data.neighbours import nearest_neighbours
+
+
+def by_definition(x: Tensor, k: int, metric: str) -> set[tuple[int, int]]:
+    if metric == "cosine":
+        x = torch.nn.functional.normalize(x, dim=1)
+    distance = torch.cdist(x, x).fill_diagonal_(float("inf"))
+    near = distance.topk(k, largest=False).indices
+    return {(int(j), i) for i, row in enumerate(near) for j in row}
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_exact_search_finds_the_nearest_by_definition(metric: str, sparse: bool) -> None:
+    x = torch.rand(63, 5, generator=torch.Generator().manual_seed(0))
+    edges = nearest_neighbours(x.to_sparse_csr() if sparse else x, 4, metric=metric)
+    assert edges.shape == (2, 63 * 4)
+    assert set(map(tuple, edges.T.tolist())) == by_definition(x, 4, metric)
+
+
+def test_equal_rows_are_each_others_neighbours_and_never_their_own() -> None:
+    edges = nearest_neighbours(torch.ones(5, 3), 2)
+    assert bool((edges[0] != edges[1]).all())
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_the_index_finds_nearly_all_of_them(metric: str) -> None:
+    pytest.importorskip("faiss")
+    x = torch.randn(1500, 16, generator=torch.Generator().manual_seed(0))
+    found = set(map(tuple, nearest_neighbours(x, 8, metric=metric, method="index").T.tolist()))
+    true = by_definition(x, 8, metric)
+    assert len(found & true) / len(true) > 0.98
+    assert all(a != b for a, b in found)
+
+
+def test_the_index_takes_sparse_features() -> None:
+    pytest.importorskip("faiss")
+    x = torch.rand(200, 30, generator=torch.Generator().manual_seed(0)).to_sparse_csr()
+    found = set(map(tuple, nearest_neighbours(x, 5, method="index").T.tolist()))
+    true = set(map(tuple, nearest_neighbours(x, 5, method="exact").T.tolist()))
+    assert len(found & true) / len(true) > 0.8  # one dimension is lost
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "k must lie in 1 to 9"),
+        ({"k": 10}, "k must lie in 1 to 9, the other rows, got 10"),
+        ({"k": 2, "metric": "manhattan"}, "metric must be one of cosine, euclidean"),
+        ({"k": 2, "method": "tree"}, "method must be auto, exact or index"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nearest_neighbours(torch.rand(10, 2), **options)  # type: ignore[arg-type]
