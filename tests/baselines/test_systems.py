@@ -17,19 +17,22 @@ from difformer.train import FullBatch, TrainSettings, fit, objective_for, predic
 
 NAMES = list(SYSTEMS)
 LIGHT: dict[str, dict[str, Any]] = {
-    "gcn-tuned": {"hidden_channels": 64},
-    "gat-tuned": {"hidden_channels": 32},
+    "gcn-tuned": {"hidden_channels": 64, "num_layers": 2, "dropout": 0.2},
+    "gat-tuned": {"hidden_channels": 32, "num_layers": 2},
+    "sgformer": {"dropout": 0.0, "input_dropout": 0.0, "graph_weight": 0.9},
+    "glcn": {"dropout": 0.2, "input_dropout": 0.2},
+    "glcn-knn": {"dropout": 0.0, "input_dropout": 0.0},
     "nodeformer": {"gumbels": 2, "num_heads": 1},
-    "grand-l": {"time": 3.0, "method": "euler"},
-    "grand": {"time": 3.0},
-    "grand++": {"time": 3.0, "method": "euler"},
+    "grand-l": {"time": 3.0, "method": "euler", "dropout": 0.2, "input_dropout": 0.2},
+    "grand": {"time": 3.0, "dropout": 0.2, "input_dropout": 0.2},
+    "grand++": {"time": 3.0, "dropout": 0.2, "input_dropout": 0.2},
     "difformer-s": {"num_layers": 2},
-    "difformer-a": {"num_layers": 2},
-    "lds": {"inner_steps": 10, "samples": 1},
+    "difformer-a": {"num_layers": 1},
+    "lds": {"inner_steps": 15, "samples": 1},
     "dgc": {"steps": 10},
     "gdc": {"top_k": 32},
 }
-EPOCHS = {"lds": 2, "nodeformer": 25, "manireg": 25, "gat-tuned": 15, "dense-gat": 10}
+EPOCHS = {"lds": 2, "nodeformer": 25, "manireg": 25, "gat-tuned": 15, "difformer-a": 10}
 
 
 def train(name: str, dataset: Dataset, split: Split, *, epochs: int, **options: Any) -> float:
@@ -38,7 +41,8 @@ def train(name: str, dataset: Dataset, split: Split, *, epochs: int, **options: 
     with seeded(0):
         model = system.build(config, dataset.num_features, dataset.num_outputs)
     source = FullBatch(dataset, split, graph_for(system, config, dataset))
-    settings = {**system.train, "epochs": epochs, "lr": 0.02, "eval_every": 5}
+    settings = {**system.train, "epochs": epochs, "eval_every": 5}
+    settings |= {"lr": 0.01 if name == "nodeformer" else 0.05}
     result = fit(model, source, objective_for(dataset.task), split, TrainSettings(**settings))
     return result.metrics["test"]["accuracy"]
 
@@ -47,9 +51,9 @@ def train(name: str, dataset: Dataset, split: Split, *, epochs: int, **options: 
 def test_learns_cora_far_above_chance(name: str, cora: Dataset) -> None:
     split = cora.split("public")
     if name == "dense-gat":  # all pairs of all rows would take minutes
-        cora, split = part_of(cora, 500)
+        cora, split = part_of(cora, 300)
     accuracy = train(name, cora, split, epochs=EPOCHS.get(name, 20), **LIGHT.get(name, {}))
-    assert accuracy > 0.5  # the largest class is 0.30
+    assert accuracy > 0.5  # the largest class has a share of 0.30, of the part 0.34 at most
 
 
 def part_of(dataset: Dataset, n: int) -> tuple[Dataset, Split]:

@@ -265,7 +265,7 @@ _ALL = (
         memory=_solver,
         needs_graph=True,
         package="torchdiffeq",
-        train={"lr": 0.01, "weight_decay": 5e-3},
+        train={"lr": 0.02, "weight_decay": 5e-4},
         space={"time": (4.0, 8.0, 16.0), "dropout": (0.2, 0.5)},
     ),
     System(
@@ -278,7 +278,7 @@ _ALL = (
         needs_graph=True,
         package="torchdiffeq",
         defaults={"nonlinear": True, "method": "euler"},
-        train={"lr": 0.01, "weight_decay": 5e-3},
+        train={"lr": 0.02, "weight_decay": 5e-4},
         space={"time": (4.0, 8.0, 16.0), "dropout": (0.2, 0.5)},
     ),
     System(
@@ -290,8 +290,8 @@ _ALL = (
         memory=_solver,
         needs_graph=True,
         package="torchdiffeq",
-        defaults={"source": True},
-        train={"lr": 0.01, "weight_decay": 5e-3},
+        defaults={"source": True, "method": "euler"},
+        train={"lr": 0.02, "weight_decay": 5e-4},
         space={"time": (4.0, 8.0, 16.0), "dropout": (0.2, 0.5)},
     ),
     System(
