@@ -126,7 +126,7 @@ def test_a_residual_gcn_adds_a_linear_map_of_each_layers_input(small: Dataset) -
 
 
 def test_dense_gat_sees_every_pair(small: Dataset) -> None:
-    system = get_system("dense-gat")
+    system = get_system("densegat")
     graph = graph_for(system, system.configure(), small)
     assert graph is not None
     assert graph.num_edges == small.num_rows**2
@@ -267,7 +267,7 @@ def test_nonlinear_grand_takes_the_attention_of_the_moving_state(small: Dataset)
 
 
 def test_grand_plus_plus_feeds_labelled_rows_only(small: Dataset) -> None:
-    model = build("grand++", small)
+    model = build("grandpp", small)
     assert isinstance(model, GRAND)
     with pytest.raises(ValueError, match="observe"):
         model(small.x, own_graph(small))

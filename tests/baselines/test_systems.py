@@ -25,7 +25,7 @@ LIGHT: dict[str, dict[str, Any]] = {
     "nodeformer": {"gumbels": 2, "num_heads": 1},
     "grand-l": {"time": 3.0, "method": "euler", "dropout": 0.2, "input_dropout": 0.2},
     "grand": {"time": 3.0, "dropout": 0.2, "input_dropout": 0.2},
-    "grand++": {"time": 3.0, "dropout": 0.2, "input_dropout": 0.2},
+    "grandpp": {"time": 3.0, "dropout": 0.2, "input_dropout": 0.2},
     "difformer-s": {"num_layers": 2},
     "difformer-a": {"num_layers": 1},
     "lds": {"inner_steps": 15, "samples": 1},
@@ -50,7 +50,7 @@ def train(name: str, dataset: Dataset, split: Split, *, epochs: int, **options: 
 @pytest.mark.parametrize("name", NAMES)
 def test_learns_cora_far_above_chance(name: str, cora: Dataset) -> None:
     split = cora.split("public")
-    if name == "dense-gat":  # all pairs of all rows would take minutes
+    if name == "densegat":  # all pairs of all rows would take minutes
         cora, split = part_of(cora, 300)
     accuracy = train(name, cora, split, epochs=EPOCHS.get(name, 20), **LIGHT.get(name, {}))
     assert accuracy > 0.5  # the largest class has a share of 0.30, of the part 0.34 at most
@@ -112,7 +112,7 @@ def test_quadratic_systems_say_they_are_too_large_for_a_hundred_thousand_rows() 
     for name in ("lds", "gdc"):
         system = get_system(name)
         assert system.memory(100_000, 10**6, 100, 5, system.configure()) > 100e9
-    dense = get_system("dense-gat")
+    dense = get_system("densegat")
     assert dense.memory(100_000, 10**10, 100, 5, dense.configure()) > 100e9
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from difformer.baselines import configs
 from difformer.baselines.system import ALL_TASKS, System
-from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
 
 __all__ = ["SYSTEMS", "get_system"]
 
@@ -85,7 +84,6 @@ _ALL = (
         config=configs.DIFFormerOptions,
         graph="given",
         memory=_linear,
-        defaults=RECIPES[DEFAULT_RECIPE],
         train={"lr": 0.01, "weight_decay": 5e-4},
         space={"num_layers": (2, 4, 8), "graph_weight": (0.5, 0.9), "dropout": (0.2, 0.5)},
     ),
@@ -96,7 +94,7 @@ _ALL = (
         config=configs.DIFFormerOptions,
         graph="given",
         memory=_tiled,
-        defaults={**RECIPES[DEFAULT_RECIPE], "kernel": "sigmoid"},
+        defaults={"kernel": "sigmoid"},
         train={"lr": 0.01, "weight_decay": 5e-4},
         space={"num_layers": (2, 4, 8), "graph_weight": (0.5, 0.9), "dropout": (0.2, 0.5)},
     ),
@@ -186,7 +184,7 @@ _ALL = (
         space={"k": (5, 10, 20, 40), "hidden_channels": (8, 16)},
     ),
     System(
-        name="dense-gat",
+        name="densegat",
         title="Dense GAT",
         module="gat",
         config=configs.GATConfig,
@@ -282,7 +280,7 @@ _ALL = (
         space={"time": (4.0, 8.0, 16.0), "dropout": (0.2, 0.5)},
     ),
     System(
-        name="grand++",
+        name="grandpp",
         title="GRAND++",
         module="grand",
         config=configs.GRANDConfig,

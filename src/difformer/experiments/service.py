@@ -150,9 +150,7 @@ def serve(
     except ImportError as error:
         raise DifformerError("serve needs: pip install 'difformer[serve]'") from error
     app = make_app(folder, limits)
-    uvicorn.run(
-        app, host=host, port=port, log_level="warning", timeout_keep_alive=5, backlog=1024
-    )
+    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_keep_alive=5, backlog=1024)
 
 
 async def _body(request: Any, limits: Limits) -> bytes:
