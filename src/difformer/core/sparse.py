@@ -43,6 +43,21 @@ class SparseMatrix:
         return cls(csr, csr if symmetric else None)
 
     @classmethod
+    def from_sorted(
+        cls,
+        row: Tensor,
+        col: Tensor,
+        value: Tensor,
+        shape: tuple[int, int],
+        symmetric: bool = False,
+    ) -> SparseMatrix:
+        """Build from coordinates sorted by row, then column, without duplicates: O(nonzeros)."""
+        crow = torch.zeros(shape[0] + 1, dtype=torch.int64, device=row.device)
+        torch.cumsum(torch.bincount(row, minlength=shape[0]), 0, out=crow[1:])
+        csr = _assemble(crow, col, value, shape)
+        return cls(csr, csr if symmetric else None)
+
+    @classmethod
     def from_csr(cls, csr: Tensor) -> SparseMatrix:
         """Wrap a `torch.sparse_csr` tensor (or convert a COO one), in O(nonzeros)."""
         if csr.layout != torch.sparse_csr:
@@ -53,6 +68,11 @@ class SparseMatrix:
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return (self._csr.shape[0], self._csr.shape[1])
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether it was declared, or found, to be its own transpose."""
+        return self._transpose is self._csr
 
     @property
     def nonzeros(self) -> int:
@@ -118,6 +138,14 @@ class SparseMatrix:
         # Made with the transpose, which a matrix of constant features has from its first backward.
         assert self._order is not None
         return SparseMatrix(_with(self._csr, values), _with(flipped, values[self._order]))
+
+    def block(self, rows: slice) -> SparseMatrix:
+        """A range of rows as a matrix of their own, in O(rows): what is stored is shared."""
+        crow = self._csr.crow_indices()[rows.start : rows.stop + 1]
+        entries = slice(int(crow[0]), int(crow[-1]))
+        shape = (crow.numel() - 1, self.shape[1])
+        col, value = self._csr.col_indices()[entries], self.values[entries]
+        return SparseMatrix(_assemble(crow - crow[0], col, value, shape))
 
     def rows(self, index: Tensor) -> SparseMatrix:
         """The chosen rows as a matrix of their own, in O(their nonzeros)."""

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from difformer.train.batches import FullBatch, Source, hide_labels, predict
     from difformer.train.callbacks import Callback, Energies, Progress, TensorBoard
+    from difformer.train.chunks import predict_in_chunks, recompute_layers
     from difformer.train.loop import Fit, fit, pick_device
     from difformer.train.objective import Objective, objective_for
+    from difformer.train.partition import Partitions
     from difformer.train.run import FitResult, read_config, read_result
     from difformer.train.seeding import seeded
     from difformer.train.seeds import SeedsResult, fit_seeds
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "batches": ("FullBatch", "Source", "hide_labels", "predict"),
     "callbacks": ("Callback", "Energies", "Progress", "TensorBoard"),
+    "chunks": ("predict_in_chunks", "recompute_layers"),
     "loop": ("Fit", "fit", "pick_device"),
     "objective": ("Objective", "objective_for"),
+    "partition": ("Partitions",),
     "run": ("FitResult", "read_config", "read_result"),
     "seeding": ("seeded",),
     "seeds": ("SeedsResult", "fit_seeds"),
@@ -37,6 +41,7 @@ __all__ = [
     "FitResult",
     "FullBatch",
     "Objective",
+    "Partitions",
     "Progress",
     "SeedsResult",
     "Snapshots",
@@ -49,8 +54,10 @@ __all__ = [
     "objective_for",
     "pick_device",
     "predict",
+    "predict_in_chunks",
     "read_config",
     "read_result",
+    "recompute_layers",
     "seeded",
 ]
 

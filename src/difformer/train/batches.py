@@ -59,6 +59,11 @@ def hide_labels(y: Tensor, rows: Tensor) -> Tensor:
     return hidden
 
 
+def known_labels(y: Tensor) -> Tensor:
+    """Where y is known: neither -1 nor nan."""
+    return ~y.isnan() if y.is_floating_point() else y >= 0
+
+
 class FullBatch:
     """All rows in one batch, one step an epoch; nothing is copied but the labels.
 
@@ -83,8 +88,7 @@ class FullBatch:
         # A row of targets a row, also for one target: the objectives compare like with like.
         y = dataset.y if dataset.task == "multiclass" else dataset.y.reshape(n, -1)
         seen = hide_labels(y, split.check(n).train)
-        known = ~seen.isnan() if seen.is_floating_point() else seen >= 0
-        if not bool(known.any()):
+        if not bool(known_labels(seen).any()):
             raise ValueError(f"split {split.name!r} must have labelled training rows, it has none")
         self.y = y
         self._batch = Batch(dataset.x, seen, graph, split.train, weight=weight)
