@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 _PUBLIC: dict[str, str] = {
     "DIFFormer": "difformer.nn.model",
     "DIFFormerClassifier": "difformer.estimators.classifier",
+    "DIFFormerForecaster": "difformer.estimators.forecaster",
     "DIFFormerRegressor": "difformer.estimators.regressor",
     "Dataset": "difformer.data.dataset",
     "Diffusion": "difformer.core.diffusion",
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from difformer.data.registry import list_datasets, load_dataset
     from difformer.data.split import Split
     from difformer.estimators.classifier import DIFFormerClassifier
+    from difformer.estimators.forecaster import DIFFormerForecaster
     from difformer.estimators.regressor import DIFFormerRegressor
     from difformer.nn.frozen import FrozenDIFFormer
     from difformer.nn.model import DIFFormer
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIFFormer",
     "DIFFormerClassifier",
+    "DIFFormerForecaster",
     "DIFFormerRegressor",
     "Dataset",
     "Diffusion",

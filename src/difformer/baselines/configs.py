@@ -25,6 +25,7 @@ __all__ = [
     "MLPConfig",
     "ManiRegConfig",
     "ManiRegKNNConfig",
+    "NaiveConfig",
     "NodeFormerConfig",
     "SGCConfig",
     "SGFormerConfig",

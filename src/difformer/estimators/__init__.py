@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 _PUBLIC: dict[str, str] = {
     "DIFFormerClassifier": "difformer.estimators.classifier",
+    "DIFFormerForecaster": "difformer.estimators.forecaster",
     "DIFFormerRegressor": "difformer.estimators.regressor",
 }
 
 if TYPE_CHECKING:
     from difformer.estimators.classifier import DIFFormerClassifier
+    from difformer.estimators.forecaster import DIFFormerForecaster
     from difformer.estimators.regressor import DIFFormerRegressor
 
-__all__ = ["DIFFormerClassifier", "DIFFormerRegressor"]
+__all__ = ["DIFFormerClassifier", "DIFFormerForecaster", "DIFFormerRegressor"]
 
 
 def __getattr__(name: str) -> Any:

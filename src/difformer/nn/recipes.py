@@ -36,6 +36,16 @@ RECIPES: dict[str, dict[str, Any]] = {
         "dropout": 0.5,
         "input_dropout": 0.2,
     },
+    # Few lags of a series at a small width. LayerNorm would throw away the level and the spread of
+    # a row, two of its few numbers and those a forecast needs; the source keeps a node's own past.
+    "forecast": {
+        "num_layers": 2,
+        "tau": 0.5,
+        "source": 0.5,
+        "graph_weight": 0.5,
+        "use_weight": False,
+        "norm": "none",
+    },
     # The equations of appendix E as printed.
     "paper": {"num_layers": 8, "tau": 0.5, "use_weight": False, "qk_norm": "row"},
     # What the released code computes: the norm of the whole tensor, so weights all but uniform.

@@ -126,6 +126,25 @@ class SquaredError:
         return {"loss": mse, "mse": mse, "mae": float(error.abs().mean()), "r2": r2}
 
 
+@dataclass(frozen=True)
+class SnapshotError(SquaredError):
+    """SquaredError over snapshots of n rows each; also reports the cost of the released code.
+
+        broadcast_mse = mean over snapshots of mean_ij (output_i − y_j)²
+
+    The released loss subtracts (n,) from (n, 1), so it averages over all *pairs* of nodes of a
+    snapshot. It is here for comparison with published figures; nothing is trained on it.
+    """
+
+    num_nodes: int = 1
+
+    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
+        return {
+            **SquaredError.metrics(self, output, y, rows),
+            "broadcast_mse": broadcast_mse(output, y, rows, self.num_nodes),
+        }
+
+
 def objective_for(task: str, *, class_weight: Tensor | None = None) -> Objective:
     """The objective of a dataset's task; per-row weights travel in the batch."""
     if task == "multiclass":
@@ -137,6 +156,17 @@ def objective_for(task: str, *, class_weight: Tensor | None = None) -> Objective
     if class_weight is not None:
         raise ValueError("class_weight must be None for regression: it has no classes")
     return SquaredError()
+
+
+def broadcast_mse(output: Tensor, y: Tensor, rows: Tensor, num_nodes: int) -> float:
+    """The released cost of `rows`, whole snapshots of `num_nodes` each, in O(rows).
+
+    mean_ij (a_i − b_j)² = mean a² − 2 mean a · mean b + mean b²; nan where a target is unknown.
+    """
+    a = output.detach()[rows].double().reshape(-1, num_nodes)
+    b = y[rows].double().reshape(-1, num_nodes)
+    each = a.square().mean(1) - 2 * a.mean(1) * b.mean(1) + b.square().mean(1)
+    return float(each.mean())
 
 
 def roc_auc(y: Tensor, score: Tensor) -> float:

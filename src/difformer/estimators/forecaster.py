@@ -1,0 +1,323 @@
+"""DIFFormerForecaster: the next values of many series that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from difformer.core.graph import Graph
+from difformer.data.series import Series, fill, read_series
+from difformer.data.snapshots import Edges, TemporalDataset, from_windows, time_split
+from difformer.estimators.backtest import Backtest
+from difformer.estimators.step_graphs import read_step_graphs
+from difformer.nn.config import DIFFormerConfig
+from difformer.nn.model import DIFFormer
+from difformer.nn.recipes import RECIPES
+from difformer.train.loop import fit
+from difformer.train.objective import SnapshotError
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
+from difformer.train.snapshots import Snapshots
+
+__all__ = ["DIFFormerForecaster"]
+
+Array = NDArray[Any]
+
+
+class DIFFormerForecaster(BaseEstimator):
+    """Forecast each node from its own last `lags` values, moved by all other nodes and a graph.
+
+    A series is (steps, nodes): an array, nested lists, a mapping of columns, or a data frame whose
+    index is the time. Each node is scaled to zero mean and unit variance over the series it is
+    fitted on, and forecasts are scaled back. The last `validation_fraction` of the steps pick the
+    epoch.
+
+    Missing values (nan): as a feature, a missing value is the node's last known one, or its mean
+    before the first; as a target it is left out of the loss and of scores.
+
+    Graph: None; one for all steps; or one for each step, of which a forecast sees the last one
+    before it (the last known one, where steps ahead have none). An edge list (2, e), a pair (edge
+    list, weights), a SciPy matrix, a Graph, or a data frame of source, target and maybe weight,
+    its nodes named as the series' columns are.
+
+    Args:
+        lags: how many past values of a node are its features.
+        hidden_channels: width of the states.
+        kernel: "simple" (DIFFormer-s) or "sigmoid" (DIFFormer-a), see `DIFFormerConfig`.
+        recipe: a name in `RECIPES`; options: options of the model that replace the recipe's.
+        epochs, lr, weight_decay, patience: see `TrainSettings`.
+        validation_fraction: share of the snapshots, the latest ones, that pick the epoch; 0 trains
+            on all of them for all epochs.
+
+    >>> waves = np.sin(np.arange(60)[:, None] / 3 + np.arange(4))
+    >>> DIFFormerForecaster(epochs=5, random_state=0).fit(waves).predict(3).shape
+    (3, 4)
+    """
+
+    def __init__(
+        self,
+        *,
+        lags: int = 4,
+        hidden_channels: int = 16,
+        kernel: Any = "simple",
+        recipe: str = "forecast",
+        options: Mapping[str, Any] | None = None,
+        epochs: int = 300,
+        lr: float = 0.01,
+        weight_decay: float = 0.0,
+        patience: int | None = 30,
+        validation_fraction: float = 0.2,
+        random_state: Any = None,
+        device: str = "auto",
+    ) -> None:
+        self.lags = lags
+        self.hidden_channels = hidden_channels
+        self.kernel = kernel
+        self.recipe = recipe
+        self.options = options
+        self.epochs = epochs
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+        self.device = device
+
+    # --- fitting ---------------------------------------------------------------------------
+
+    def fit(
+        self, series: Any, graph: Any = None, *, lags: int | None = None
+    ) -> DIFFormerForecaster:
+        """Learn to forecast a series (T, n); `lags` given here goes before the parameter."""
+        lags = self.lags if lags is None else lags
+        data = read_series(series).check_fit(lags)
+        steps, nodes = data.values.shape
+        edges = read_step_graphs(graph, data)
+        self.lags_, self.n_features_in_ = int(lags), nodes
+        self.mean_ = np.nanmean(data.values, axis=0)
+        self.scale_ = np.nanstd(data.values, axis=0)
+        if data.names:
+            self.feature_names_in_ = np.asarray(data.names, dtype=object)
+        snapshots = self._snapshots(data, edges)
+        share = self._fraction(steps - lags)
+        split = time_split(steps - lags, nodes, (1 - share, share, 0.0), name="fit")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        with seeded(seed):
+            model = DIFFormer(lags, self.hidden_channels, 1, kernel=self.kernel, **self._options())
+        settings = TrainSettings(
+            epochs=self.epochs,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            patience=self.patience if split.val.numel() else None,
+            device=self.device,
+            seed=seed,
+        )
+        source = Snapshots(snapshots, split)
+        result = fit(model, source, SnapshotError(num_nodes=nodes), split, settings)
+        self.model_ = model.cpu().eval()
+        self.n_iter_, self.best_epoch_, self.history_ = (
+            result.epochs,
+            result.best_epoch,
+            result.history,
+        )
+        self.validation_ = dict(result.metrics.get("val", {}))
+        self._last, self._edges = data, edges
+        self._frame = type(series) if hasattr(series, "columns") else None
+        return self
+
+    def _fraction(self, snapshots: int) -> float:
+        """The validation share, rounded up to a snapshot where it is not zero."""
+        share = self.validation_fraction
+        if isinstance(share, bool) or not 0 <= share < 1:
+            raise ValueError(f"validation_fraction must lie in [0, 1), got {share!r}")
+        kept = min(snapshots - 1, max(1, round(share * snapshots))) if share else 0
+        return kept / snapshots
+
+    def _options(self) -> dict[str, Any]:
+        if self.recipe not in RECIPES:
+            raise ValueError(f"recipe must be one of {', '.join(RECIPES)}, got {self.recipe!r}")
+        chosen = {k: v for k, v in RECIPES[self.recipe].items() if k in DIFFormerConfig.names()}
+        for key in self.options or {}:
+            if key not in DIFFormerConfig.names() or key == "kernel":
+                raise ValueError(
+                    f"options must name model options ({', '.join(DIFFormerConfig.names())}), "
+                    f"got {key!r}"
+                )
+        return {**chosen, **(self.options or {})}
+
+    def _scaled(self, values: Array) -> Array:
+        return (values - self.mean_) / self.scale_
+
+    def _snapshots(self, data: Series, edges: tuple[Edges, ...]) -> TemporalDataset:
+        """Windows of filled features and of targets that are missing where they are missing."""
+        features = torch.from_numpy(self._scaled(fill(data.values, self.mean_))).float()
+        found = from_windows("series", features, self.lags_, ratios=None)
+        targets = torch.from_numpy(self._scaled(data.values[self.lags_ :])).float()
+        if len(edges) > 1:  # the graph of the last step before the target
+            edges = edges[self.lags_ - 1 : -1]
+        return TemporalDataset(
+            "series",
+            found.x,
+            targets.reshape(-1, 1),
+            task="regression",
+            num_nodes=found.num_nodes,
+            edges=edges,
+        )
+
+    # --- forecasting -----------------------------------------------------------------------
+
+    def predict(self, steps: int = 1, *, series: Any = None, graph: Any = None) -> Any:
+        """The next `steps` values of every node, (steps, n), in the units of the series.
+
+        Later steps are forecast from earlier forecasts. They follow the series of `fit`, or
+        `series` where it is given (with its own `graph`, else the last one of `fit`). A data frame
+        of pandas gives a data frame, its index going on where its steps are equal.
+        """
+        check_is_fitted(self, "model_")
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
+            raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
+        data = self._last if series is None else self._history(series)
+        edges = self._edges if series is None else self._graphs(graph, data)
+        window = self._scaled(fill(data.values, self.mean_))[-self.lags_ :]
+        prepared = _graph(edges[-1:], self.n_features_in_)
+        for _ in range(steps):
+            x = torch.from_numpy(window[-self.lags_ :].T.copy()).float()
+            with torch.no_grad():
+                after = self.model_(x, prepared).squeeze(1).double().numpy()
+            window = np.vstack([window, after])
+        values = window[self.lags_ :] * self.scale_ + self.mean_
+        frame = series if hasattr(series, "columns") else None
+        return self._framed(values, data, frame if series is not None else None)
+
+    def predict_next(self, series: Any, graph: Any = None) -> Array:
+        """One-step forecasts (T − lags, n): row t is for step t + lags, from the steps before it.
+
+        None of them sees a value, or a graph, of its own step or a later one.
+        """
+        check_is_fitted(self, "model_")
+        data = self._history(series, least=self.lags_ + 1)
+        snapshots = self._snapshots(data, self._graphs(graph, data))
+        split = time_split(snapshots.num_snapshots, snapshots.num_nodes, (1.0, 0.0, 0.0))
+        if bool(snapshots.y.isnan().all()):
+            raise ValueError("series must have a known value after its first lags, it has none")
+        with torch.no_grad():
+            output = Snapshots(snapshots, split).evaluate(self.model_)
+        scaled = output.reshape(-1, self.n_features_in_).double().numpy()
+        return scaled * self.scale_ + self.mean_
+
+    def score(self, series: Any, graph: Any = None) -> float:
+        """R² of the one-step forecasts of a series, over all nodes in units of their scale."""
+        data = self._history(series, least=self.lags_ + 1)
+        actual = self._scaled(data.values[self.lags_ :])
+        error = self._scaled(self.predict_next(data, graph)) - actual
+        known = ~np.isnan(actual)
+        spread = (actual - np.nanmean(np.where(known, actual, np.nan), axis=0))[known]
+        total = float(np.square(spread).sum())
+        return 1.0 - float(np.square(error[known]).sum()) / total if total > 0 else float("nan")
+
+    def backtest(
+        self,
+        series: Any,
+        graph: Any = None,
+        *,
+        horizon: int = 1,
+        origins: int | Sequence[int] = 10,
+        refit: bool = False,
+    ) -> Backtest:
+        """Forecast from rolling origins, each seeing only the steps before it.
+
+        A clone is fitted on the steps before the first origin (at every origin with `refit`);
+        this estimator is left as it is. Compared with the last value and the mean of the lags.
+
+        Args:
+            horizon: steps forecast from each origin.
+            origins: the steps to forecast from, or how many of them, evenly over the last half.
+        """
+        data = read_series(series)
+        edges = read_step_graphs(graph, data)
+        places = _origins(origins, len(data.values), horizon, self.lags)
+        model: DIFFormerForecaster | None = None
+        found: list[Array] = []
+        for origin in places:
+            past = Series(data.values[:origin], data.names, data.stamps[:origin])
+            seen = edges[:origin] if len(edges) > 1 else edges
+            if model is None or refit:
+                model = clone(self).fit(past, seen)
+            found.append(model.predict(horizon, series=past, graph=seen))
+        ahead = [np.arange(origin, origin + horizon) for origin in places]
+        return Backtest(
+            origins=np.asarray(places),
+            predicted=np.stack(found),
+            actual=np.stack([data.values[steps] for steps in ahead]),
+            past=tuple(data.values[:origin] for origin in places),
+            lags=self.lags,
+        )
+
+    def _history(self, series: Any, *, least: int | None = None) -> Series:
+        check_is_fitted(self, "model_")
+        data = read_series(series)
+        least = self.lags_ if least is None else least
+        if data.values.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"series must have the {self.n_features_in_} nodes of fit, "
+                f"got {data.values.shape[1]}"
+            )
+        known = getattr(self, "feature_names_in_", None)
+        if known is not None and data.names and tuple(known) != data.names:
+            raise ValueError("series must have the columns of fit, in the same order")
+        if len(data.values) < least:
+            raise ValueError(f"series must have at least {least} steps, got {len(data.values)}")
+        return data
+
+    def _graphs(self, graph: Any, data: Series) -> tuple[Edges, ...]:
+        if graph is not None:
+            return read_step_graphs(graph, data)
+        return self._edges[-1:]
+
+    def _framed(self, values: Array, data: Series, given: Any) -> Any:
+        frame = self._frame if given is None else type(given)
+        if frame is None or not frame.__module__.startswith("pandas"):
+            return values
+        return frame(values, index=_continued(data.stamps, len(values)), columns=list(data.names))
+
+
+def _graph(edges: tuple[Edges, ...], n: int) -> Graph | None:
+    return Graph.from_edges(edges[0][0], n, edges[0][1]) if edges else None
+
+
+def _continued(stamps: tuple[Any, ...], steps: int) -> list[Any] | None:
+    """The stamps that follow where the last step repeats, else None (a plain index)."""
+    if len(stamps) < 2 or isinstance(stamps[-1], str):
+        return None
+    gap = stamps[-1] - stamps[-2]
+    regular = all(b - a == gap for a, b in pairwise(stamps[-5:]))
+    if not regular and not isinstance(stamps[-1], datetime):
+        return None
+    return [stamps[-1] + gap * (i + 1) for i in range(steps)]
+
+
+def _origins(origins: Any, steps: int, horizon: int, lags: int) -> list[int]:
+    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+        raise ValueError(f"horizon must be a whole number of at least 1, got {horizon!r}")
+    last = steps - horizon
+    if isinstance(origins, int):
+        if origins < 1:
+            raise ValueError(f"origins must be at least 1, got {origins}")
+        places = np.unique(np.linspace(max(steps // 2, lags + 2), last, origins).astype(int))
+    else:
+        places = np.unique(np.asarray(origins, dtype=int))
+    if not len(places) or places[0] < lags + 2 or places[-1] > last:
+        raise ValueError(
+            f"origins must lie in {lags + 2} to {last} (lags + 2 steps before, {horizon} after), "
+            f"got {origins!r}"
+        )
+    return [int(place) for place in places]

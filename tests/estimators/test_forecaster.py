@@ -1,0 +1,203 @@
+"""The forecaster: units, missing values, graphs, no look-ahead, and every kind of bad input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from difformer import DIFFormerForecaster, Graph
+from difformer.data.series import Series, fill
+
+FAST: dict[str, Any] = {"epochs": 15, "patience": None, "random_state": 0, "hidden_channels": 4}
+
+
+def waves(steps: int = 80, nodes: int = 5, seed: int = 0) -> np.ndarray:
+    noise = np.random.default_rng(seed).normal(0, 0.1, (steps, nodes))
+    level = 100 * np.arange(1, nodes + 1)
+    return level + 10 * np.sin(np.arange(steps)[:, None] / 3 + np.arange(nodes)) + noise
+
+
+RING = np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
+
+
+def test_forecasts_are_in_the_units_of_the_series_and_beat_the_last_value() -> None:
+    series = waves(120)
+    model = DIFFormerForecaster(epochs=200, lr=0.02, random_state=0).fit(series[:100])
+    forecast = model.predict(1)
+    assert forecast.shape == (1, 5)
+    np.testing.assert_allclose(forecast[0], series[100], atol=6)
+    result = model.backtest(series, RING, origins=5, horizon=2)
+    summary = result.summary()
+    assert summary["mse"] < summary["last_value_mse"]
+    assert result.predicted.shape == (5, 2, 5)
+    assert result.mse_by_step().shape == (2,)
+    assert model.score(series) > 0.8
+
+
+def test_lags_of_fit_go_before_the_parameter() -> None:
+    model = DIFFormerForecaster(lags=3, **FAST).fit(waves(), lags=6)
+    assert (model.lags, model.lags_) == (3, 6)
+    assert model.predict_next(waves()).shape == (74, 5)
+
+
+def test_it_follows_the_conventions_of_scikit_learn() -> None:
+    model = DIFFormerForecaster(**FAST)
+    same = clone(model).set_params(lags=5)
+    assert same.get_params()["lags"] == 5
+    with pytest.raises(NotFittedError):
+        model.predict()
+    assert model.fit(waves()) is model
+    assert model.n_features_in_ == 5
+    again = clone(model).fit(waves())
+    np.testing.assert_array_equal(model.predict(4), again.predict(4))
+
+
+@pytest.mark.parametrize("per_step", [False, True])
+def test_the_future_moves_no_earlier_forecast(per_step: bool) -> None:
+    series = waves()
+    graph: Any = [RING[:, : 1 + t % 5] for t in range(80)] if per_step else RING
+    model = DIFFormerForecaster(**FAST).fit(series[:40], graph[:40] if per_step else graph)
+    before = model.predict_next(series, graph)
+    changed = series.copy()
+    changed[60:] = 1e4 * np.random.default_rng(1).normal(size=(20, 5))
+    other = [*graph[:60], *([RING[:, :0]] * 20)] if per_step else graph
+    after = model.predict_next(changed, other)
+    last = 60 - 4  # row t is for step t + lags, and step 60 itself is forecast from steps before
+    np.testing.assert_array_equal(after[: last + 1], before[: last + 1])
+    assert not np.allclose(after[last + 1 :], before[last + 1 :])
+
+
+@pytest.mark.parametrize("refit", [False, True])
+def test_a_backtest_sees_nothing_from_its_origin_on(refit: bool) -> None:
+    series = waves()
+    model = DIFFormerForecaster(**FAST)
+    before = model.backtest(series, origins=[50, 60], horizon=3, refit=refit)
+    changed = series.copy()
+    changed[60:] += 1000
+    after = model.backtest(changed, origins=[50, 60], horizon=3, refit=refit)
+    np.testing.assert_array_equal(after.predicted, before.predicted)
+    assert not hasattr(model, "model_")
+
+
+def test_missing_values_are_the_last_known_ones_and_never_targets() -> None:
+    values = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, np.nan], [3.0, 4.0]])
+    filled = fill(values, np.array([9.0, 8.0]))
+    np.testing.assert_array_equal(filled, [[9, 1], [2, 1], [2, 1], [3, 4]])
+    series = waves()
+    series[np.random.default_rng(0).random(series.shape) < 0.2] = np.nan
+    model = DIFFormerForecaster(**FAST).fit(series)
+    assert np.isfinite(model.predict(3)).all()
+    assert np.isfinite(model.score(series))
+    assert np.isfinite(model.backtest(series, origins=3).mse())
+
+
+def test_a_data_frame_gives_a_data_frame_that_goes_on() -> None:
+    pd = pytest.importorskip("pandas")
+    index = pd.date_range("2020-01-01", periods=80, freq="D")
+    frame = pd.DataFrame(waves(), index=index, columns=list("abcde"))
+    edges = pd.DataFrame({"source": list("abcd"), "target": list("bcde"), "weight": [1, 2, 3, 4]})
+    model = DIFFormerForecaster(**FAST).fit(frame, edges)
+    forecast = model.predict(2)
+    assert list(forecast.columns) == list("abcde")
+    assert forecast.index[0] == index[-1] + pd.Timedelta(days=1)
+    with pytest.raises(ValueError, match="source 'z' is none"):
+        model.fit(frame, edges.replace("a", "z"))
+    with pytest.raises(ValueError, match="columns of fit"):
+        model.predict(1, series=frame[list("edcba")])
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        RING,
+        RING.T,
+        torch.from_numpy(RING),
+        (RING, np.ones(5)),
+        sparse.coo_matrix((np.ones(5), tuple(RING)), shape=(5, 5)),
+        Graph.from_edges(torch.from_numpy(RING), 5),
+        [RING] * 80,
+        RING.tolist(),
+    ],
+)
+def test_a_graph_may_come_in_any_common_form(graph: Any) -> None:
+    plain = DIFFormerForecaster(**FAST).fit(waves(), RING).predict(1)
+    np.testing.assert_allclose(DIFFormerForecaster(**FAST).fit(waves(), graph).predict(1), plain)
+
+
+def test_a_graph_matters() -> None:
+    alone = DIFFormerForecaster(**FAST).fit(waves()).predict(1)
+    joined = DIFFormerForecaster(**FAST).fit(waves(), RING).predict(1)
+    assert not np.allclose(alone, joined)
+
+
+def constant() -> np.ndarray:
+    series = waves()
+    series[:, 2] = 7
+    return series
+
+
+def unknown() -> np.ndarray:
+    series = waves()
+    series[:, 1] = np.nan
+    return series
+
+
+@pytest.mark.parametrize(
+    ("series", "graph", "options", "message"),
+    [
+        ([[1, 2], [3]], None, {}, r"as many nodes at every step, got 2 \(step 0\) and 1"),
+        ({"a": [1, 2, 3], "b": [1, 2]}, None, {}, r"equal length, got 3 \(a\) and 2 \(b\)"),
+        (constant(), None, {}, r"node 2 is constant \(7\), its variance is zero"),
+        (unknown(), None, {}, "node 1 has no known value"),
+        (waves(6), None, {"lags": 6}, "lags must be at least two fewer than the 6 steps"),
+        (waves(), None, {"lags": 0}, "lags must be a whole number of at least 1, got 0"),
+        (waves()[:, 0], None, {}, r"series must be \(steps, nodes\), got shape \(80,\)"),
+        (waves() * np.inf, None, {}, "node 0 is infinite at step 0"),
+        ([["a", "b"], ["c", "d"]], None, {}, "series must hold numbers"),
+        (waves(), [[0, 5], [1, 2]], {}, "series' nodes 0 to 4, got 5"),
+        (waves(), [RING] * 7, {}, "one for each of 80 steps, got 7"),
+        (waves(), sparse.eye(6).tocoo(), {}, r"graph must be \(5, 5\), one row a node"),
+        (waves(), (RING, np.ones(3)), {}, "a weight for each of 5 edges, got 3"),
+        (waves(), (RING, -np.ones(5)), {}, "finite weights of 0 or more"),
+        (waves(), RING / 2, {}, r"\(2, e\) node numbers, got float64"),
+        (waves(), None, {"recipe": "x"}, "recipe must be one of"),
+        (waves(), None, {"options": {"kernel": "simple"}}, "options must name model options"),
+        (waves(), None, {"validation_fraction": 1.0}, r"must lie in \[0, 1\), got 1.0"),
+    ],
+)
+def test_bad_input_is_named(series: Any, graph: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DIFFormerForecaster(**{**FAST, **options}).fit(series, graph)
+
+
+def test_time_stamps_must_go_up() -> None:
+    values = waves(3)
+    with pytest.raises(ValueError, match="sorted by time, step 2"):
+        Series(values, stamps=(1, 3, 2))
+    with pytest.raises(ValueError, match="one row a time, 2 comes twice"):
+        Series(values, stamps=(1, 2, 2))
+    with pytest.raises(ValueError, match="comparable times"):
+        Series(values, stamps=(1, "a", 2))
+    with pytest.raises(ValueError, match="each node once, 'a' comes twice"):
+        Series(values, names=("a", "b", "a", "c", "d"))
+
+
+def test_requests_for_forecasts_are_checked() -> None:
+    model = DIFFormerForecaster(**FAST).fit(waves())
+    for steps in (0, 1.5, True):
+        with pytest.raises(ValueError, match="steps must be a whole number of at least 1"):
+            model.predict(steps)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must have the 5 nodes of fit, got 4"):
+        model.predict(1, series=waves(nodes=4))
+    with pytest.raises(ValueError, match="at least 4 steps, got 3"):
+        model.predict(1, series=waves(3))
+    with pytest.raises(ValueError, match="origins must lie in 6 to 79"):
+        model.backtest(waves(), origins=[5])
+    with pytest.raises(ValueError, match="horizon must be"):
+        model.backtest(waves(), horizon=0)
