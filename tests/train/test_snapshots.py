@@ -87,6 +87,18 @@ def test_evaluation_in_chunks_equals_evaluation_at_once(monkeypatch: pytest.Monk
     assert pieces.observed().x.shape == data.x.shape
 
 
+def test_rows_nobody_asks_for_are_not_run() -> None:
+    data = toy()
+    model = DIFFormer(3, 4, 1).eval()
+    source = Snapshots(data, data.split("time"))
+    rows = torch.cat([data.split("time").train, data.split("time").val])
+    some, whole = source.evaluate_rows(model, rows), source.evaluate(model)
+    torch.testing.assert_close(some[rows], whole[rows])
+    assert bool(some[data.split("time").test].isnan().all())
+    every = torch.arange(data.num_rows)
+    torch.testing.assert_close(source.evaluate_rows(model, every), whole)
+
+
 def test_a_step_a_snapshot_gives_each_training_snapshot_once_in_order() -> None:
     data = toy()
     steps = list(Snapshots(data, data.split("time"), per_step=1).epoch(3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -251,7 +251,7 @@ class DIFFormerForecaster(BaseEstimator):
             past = Series(data.values[:origin], data.names, data.stamps[:origin])
             seen = edges[:origin] if len(edges) > 1 else edges
             if model is None or refit:
-                model = clone(self).fit(past, seen)
+                model = cast("DIFFormerForecaster", clone(self)).fit(past, seen)
             found.append(model.predict(horizon, series=past, graph=seen))
         ahead = [np.arange(origin, origin + horizon) for origin in places]
         return Backtest(

@@ -18,7 +18,11 @@ SourceT = TypeVar("SourceT", bound="Source")
 
 
 class Source(Protocol):
-    """What the loop needs of the data, whether it comes whole, in pieces or over time."""
+    """What the loop needs of the data, whether it comes whole, in pieces or over time.
+
+    A source whose rows do not all meet may also have ``evaluate_rows(model, rows)``: an output for
+    all rows of which only these need be right.
+    """
 
     @property
     def y(self) -> Tensor:

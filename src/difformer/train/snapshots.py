@@ -55,10 +55,10 @@ class Snapshots:
         training = torch.unique(split.train // dataset.num_nodes).tolist()
         step = per_step or len(training)
         self._steps = [self._batch(part) for part in _parts(training, step)]
-        size = max(1, CHUNK // max(dataset.num_nodes, _edges_a_snapshot(self._dataset)))
+        self._size = max(1, CHUNK // max(dataset.num_nodes, _edges_a_snapshot(self._dataset)))
         everything = range(dataset.num_snapshots)
-        # A part equal to a training step shares its tensors, and what models remember of them.
-        self._chunks = [self._batch(part) for part in _parts(everything, size)]
+        self._chunks = [self._batch(part) for part in _parts(everything, self._size)]
+        self._some: dict[tuple[int, ...], list[Batch]] = {}  # what `evaluate_rows` was asked for
 
     def observed(self) -> Batch:
         if len(self._chunks) == 1:
@@ -71,12 +71,26 @@ class Snapshots:
     def evaluate(self, model: nn.Module) -> Tensor:
         return torch.cat([predict(model, chunk).output for chunk in self._chunks])
 
+    def evaluate_rows(self, model: nn.Module, rows: Tensor) -> Tensor:
+        """As `evaluate`, but only the snapshots of these rows are run; the others are nan."""
+        n = self._dataset.num_nodes
+        wanted = tuple(torch.unique(rows // n).tolist())
+        if len(wanted) == self._dataset.num_snapshots:
+            return self.evaluate(model)
+        if wanted not in self._some:
+            parts = _parts(wanted, self._size)
+            self._some[wanted] = [_moved(self._batch(p), self.y.device) for p in parts]
+        done = torch.cat([predict(model, batch).output for batch in self._some[wanted]])
+        output = done.new_full((self.y.shape[0], done.shape[1]), float("nan"))
+        output.view(-1, n, done.shape[1])[list(wanted)] = done.view(-1, n, done.shape[1])
+        return output
+
     def to(self, device: torch.device) -> Snapshots:
         if device == self.y.device:
             return self
         moved = object.__new__(Snapshots)
         moved.__dict__ = dict(self.__dict__)
-        moved.y = self.y.to(device)
+        moved.y, moved._some = self.y.to(device), {}
         moved._steps = [_moved(batch, device) for batch in self._steps]
         moved._chunks = [_moved(batch, device) for batch in self._chunks]
         return moved
@@ -116,6 +130,8 @@ def _edges_a_snapshot(dataset: TemporalDataset) -> int:
 
 
 def _moved(batch: Batch, device: torch.device) -> Batch:
+    if device == batch.x.device:
+        return batch
     graph = None if batch.graph is None else batch.graph.to(batch.x.to(device))
     return Batch(
         batch.x.to(device),
