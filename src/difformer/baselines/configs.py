@@ -243,3 +243,11 @@ class ManiRegKNNConfig(ManiRegConfig, Neighbours):
 @dataclass(frozen=True, kw_only=True)
 class GLCNKNNConfig(GLCNConfig, Neighbours):
     """GLCN on neighbours by features."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaiveConfig:
+    """A forecast without a network."""
+
+    rule: str = option("last", "which forecast", ("last", "mean", "node", "pooled"))
+    ridge: float = option(0.0, "penalty on the weights of an autoregression")

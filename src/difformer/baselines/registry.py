@@ -7,7 +7,7 @@ from typing import Any
 from difformer.baselines import configs
 from difformer.baselines.system import ALL_TASKS, System
 
-__all__ = ["SYSTEMS", "get_system"]
+__all__ = ["FORECASTS", "SYSTEMS", "get_system"]
 
 FLOAT = 4  # bytes
 CLASSES = ("multiclass",)
@@ -403,6 +403,28 @@ assert all(task in ALL_TASKS for system in _ALL for task in system.tasks)
 
 SYSTEMS: dict[str, System] = {system.name: system for system in _ALL}
 
+# Forecasts without a network: their features are the lags of a series, so they are no systems for
+# tables, but a table of forecasts must show them.
+FORECASTS: dict[str, System] = {
+    name: System(
+        name=name,
+        title=title,
+        module="naive",
+        config=configs.NaiveConfig,
+        graph="none",
+        memory=_features,
+        tasks=("regression",),
+        defaults={"rule": rule},
+        space={"ridge": (0.0, 1.0, 10.0, 100.0)} if rule in ("node", "pooled") else {},
+    )
+    for name, title, rule in (
+        ("last-value", "last value", "last"),
+        ("mean-of-lags", "mean of the lags", "mean"),
+        ("node-ar", "linear AR, one a node", "node"),
+        ("pooled-ar", "linear AR, one for all", "pooled"),
+    )
+}
+
 
 def get_system(name: str) -> System:
     """The system of that name; ValueError lists the known ones.
@@ -410,6 +432,8 @@ def get_system(name: str) -> System:
     >>> get_system("mlp").title
     'MLP'
     """
+    if name in FORECASTS:
+        return FORECASTS[name]
     if name not in SYSTEMS:
         raise ValueError(f"model must be one of {', '.join(SYSTEMS)}, got {name!r}")
     return SYSTEMS[name]
