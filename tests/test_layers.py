@@ -19,7 +19,8 @@ LAYERS = {
     "estimators": 3,
     "experiments": 4,
     "report": 5,
-    "cli": 6,
+    "commands": 6,
+    "cli": 7,
 }
 MODULES = sorted(SOURCE.rglob("*.py"))
 

@@ -46,7 +46,7 @@ def open_model(
     run: SeedRun, *, dataset: Dataset | None = None, data_dir: Any = None
 ) -> tuple[nn.Module, Dataset, Split, Any]:
     """The model of a run folder with its data, split and graph; DifformerError says why not."""
-    from difformer.experiments.run import load_run  # pyright: ignore[reportMissingImports]
+    from difformer.experiments.run import load_run
 
     loaded = load_run(run.folder, dataset=dataset, data_dir=data_dir)
     return loaded.model, loaded.dataset, loaded.split, loaded.graph

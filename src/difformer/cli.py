@@ -1,0 +1,161 @@
+"""The command line: finds the command, and turns every error into one line and an exit code.
+
+0: done. 2: something the person can put right. 130: interrupted, with the run kept. 1: our fault.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import Parameter, signature
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+import difformer
+from difformer.commands import COMMANDS
+
+__all__ = ["app", "main"]
+
+INTERRUPTED = 130
+
+
+class LazyGroup(TyperGroup):
+    """Commands that are imported when they are asked for: `--help` must not wait for torch."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if find_spec(f"difformer.commands.{name}")]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        return load_command(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [(name, COMMANDS[name]) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class HeadedCommand(TyperCommand):
+    """A command whose --help has a heading for each group of options."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[Any]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                argument = parameter.param_type_name == "argument"
+                panel = getattr(parameter, "rich_help_panel", None) or "Options"
+                groups.setdefault("Arguments" if argument else panel, []).append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start here: difformer demo. Each command has its own --help, with an example.",
+)
+
+
+@app.callback()
+def difformer_command(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    """Transformers derived from energy-constrained diffusion, for data with or without a graph."""
+    if version:
+        typer.echo(difformer.__version__)
+        raise typer.Exit
+
+
+def load_command(name: str) -> Any:
+    """The command of that name; see `commands` for what its file holds."""
+    module = import_module(f"difformer.commands.{name}")
+    own = getattr(module, "app", None)
+    if own is None:
+        own = typer.Typer(add_completion=False, rich_markup_mode=None)
+        make = own.command(name, cls=HeadedCommand, context_settings=app.info.context_settings)
+        make(with_debug(module.command))
+    command = get_command(own)
+    command.name = name
+    return command
+
+
+def with_debug(function: Callable[..., None]) -> Callable[..., None]:
+    """Show --debug in a command's --help; `main` acts on it, wherever it stands."""
+
+    @wraps(function)
+    def command(*, debug: bool = False, **values: Any) -> None:
+        function(**values)
+
+    info = typer.Option("--debug", help="Show the whole traceback of an error.")
+    added = Parameter(
+        "debug", Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info]
+    )
+    found = signature(function, eval_str=True)
+    command.__signature__ = found.replace(  # type: ignore[attr-defined]
+        parameters=[*found.parameters.values(), added]
+    )
+    return command
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; with --debug anywhere, an error shows its traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        code = app(words, prog_name="difformer", standalone_mode=False)
+    except BaseException as error:
+        code = explain(error)
+        if debug and not isinstance(error, SystemExit):
+            raise
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def explain(error: BaseException) -> int:
+    """One line on stderr for what went wrong, and the exit code that says whose turn it is."""
+    from difformer.errors import DifformerError
+
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    if hasattr(error, "format_message"):  # what the parser says of the words it was given
+        where = getattr(error, "ctx", None)
+        hint = f" (see {where.command_path} --help)" if where is not None else ""
+        return _say(f"{error.format_message()}{hint}", 2)  # type: ignore[attr-defined]
+    if isinstance(error, DifformerError | ValueError):
+        return _say(str(error), 2)
+    if isinstance(error, OSError) and error.errno in _OUTSIDE:
+        name = f" {error.filename}:" if error.filename else ""
+        return _say(f"{name} {error.strerror}: make room, or fix the permissions".strip(), 2)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return _say("out of memory: take fewer rows, a smaller hidden_channels or batches", 2)
+    if isinstance(error, BrokenPipeError):  # `| head` has seen enough
+        return 0
+    return _say(
+        f"{type(error).__name__}: {error}; this is a fault of difformer: run it again with "
+        "--debug and report what it prints",
+        1,
+    )
+
+
+_OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,27 @@
+"""The commands, one file each: `difformer NAME` is `commands/NAME.py`.
+
+A command's file has either `command`, a function whose signature typer reads, or `app`, a Typer of
+its own. Its module is imported when it is asked for, so it may import what it likes; what only
+some of its calls need (torch above all) is imported inside its functions. A command whose file is
+not there is not shown.
+"""
+
+from __future__ import annotations
+
+__all__ = ["COMMANDS"]
+
+# In the order in which a newcomer meets them.
+COMMANDS: dict[str, str] = {
+    "demo": "See DIFFormer learn from few labels, in about a minute.",
+    "datasets": "List the datasets, or fetch one.",
+    "train": "Train a model on a dataset and keep the run in a folder.",
+    "compare": "Compare systems on the same splits, and say which is enough.",
+    "tune": "Search for settings, by validation only.",
+    "predict": "Predict new rows with a trained model.",
+    "reproduce": "Measure a published table again, beside its published figures.",
+    "report": "Write the page of a run.",
+    "energy": "Check the energy's descent on a trained model's own states.",
+    "features": "Turn images or text into features.",
+    "bench": "Measure how fast this machine runs it.",
+    "serve": "Answer predictions over HTTP.",
+}

@@ -1,0 +1,55 @@
+"""difformer datasets: what there is, where it lies, and fetching it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from difformer.commands.output import DataDir, Json, print_json, print_table
+from difformer.data.registry import DATASETS
+from difformer.experiments.tables import Table
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def datasets(ctx: typer.Context, json: Json = False) -> None:
+    """List the datasets, or fetch one.
+
+    Example: difformer datasets fetch cora
+
+    A dataset is looked for in --data-dir, then $DIFFORMER_DATA, then the cache; what is not there
+    is fetched when it is first used.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if json:
+        print_json([{"name": name, "summary": entry.summary} for name, entry in DATASETS.items()])
+        return
+    rows = tuple((name, entry.summary) for name, entry in DATASETS.items())
+    print_table(Table(("Name", "What it is"), rows))
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A dataset's name.")],
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Fetch a dataset into --data-dir or the cache, its checksums verified.
+
+    Example: difformer datasets fetch cora --data-dir ~/data
+    """
+    from difformer.data.registry import fetch_dataset
+
+    folder = fetch_dataset(name, data_dir)
+    if json:
+        print_json({"name": name, "folder": None if folder is None else str(folder)})
+    else:
+        print(f"{name} is embedded" if folder is None else f"{name} is in {folder}")

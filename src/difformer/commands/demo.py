@@ -1,0 +1,187 @@
+"""difformer demo: real data, few labels, a table and a page, in about a minute."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from difformer.commands.output import (
+    DataDir,
+    Json,
+    Quiet,
+    interrupted,
+    print_json,
+    print_table,
+    say,
+    write_page,
+)
+from difformer.experiments.experiment import Experiment
+from difformer.experiments.tables import Table
+
+if TYPE_CHECKING:
+    from difformer.data.dataset import Dataset
+    from difformer.data.split import Split
+    from difformer.train.callbacks import Callback
+
+NEIGHBOURS = 7
+LABELS = 10  # a class
+TRAIN = {"epochs": 100, "lr": 0.01, "weight_decay": 5e-4}
+# Digits have 64 dense features: dropping half of them, as of a bag of words, costs accuracy.
+DIGITS = {"num_layers": 4, "input_dropout": 0.0}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the demo's table."""
+
+    dataset: str
+    method: str
+    accuracy: float
+    seconds: float
+    folder: Path | None = None
+
+
+def command(
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the runs are kept.")
+    ] = Path("runs/demo"),
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """See DIFFormer learn from few labels, in about a minute.
+
+    Example: difformer demo
+
+    Trains on scikit-learn's handwritten digits with ten labels a class, without a graph and with
+    one of nearest neighbours, and on Cora where it is at hand; beside an MLP, logistic regression
+    and label spreading on the same rows. Each run is a folder with its report.html.
+    """
+    _check_place(out)
+    begin = time.monotonic()
+    rows = _digits(out, quiet=quiet or json) + _cora(out, data_dir, quiet=quiet or json)
+    taken = time.monotonic() - begin
+    pages = [row.folder / "report.html" for row in rows if row.folder]
+    if json:
+        print_json({"rows": [vars(row) for row in rows], "seconds": taken, "pages": pages})
+        return
+    cells = [(r.dataset, r.method, f"{100 * r.accuracy:.1f}", f"{r.seconds:.1f}") for r in rows]
+    header = ("Data", "Method", "Test accuracy (%)", "Seconds")
+    print_table(Table(header, tuple(cells)), "Few labels, and all the rows")
+    print(f"{taken:.0f} s in all. Open {pages[-1]} in a browser.\n\nNext:")
+    print("  difformer train cora --seeds 5      your own settings: --help shows every option")
+    print("  difformer datasets                  what else there is")
+    print("  difformer reproduce table2 --show   the published figures, and ours")
+
+
+def _digits(out: Path, *, quiet: bool) -> list[Row]:
+    from difformer.data.registry import load_dataset
+    from difformer.data.split import random_split
+    from difformer.experiments.run import with_neighbours
+
+    data = load_dataset("digits")
+    split = random_split(data.y, 0, per_class=LABELS, num_val=500, num_test=1000)
+    joined = with_neighbours(data, NEIGHBOURS, "euclidean")
+    said = f"digits, {split.train.numel()} labels"
+    rows = _classical(said, data, split)
+    edges = {"neighbours": NEIGHBOURS, "metric": "euclidean"}
+    plans: list[tuple[str, str, Dataset, dict[str, Any]]] = [
+        ("MLP", "mlp", data, {}),
+        ("DIFFormer-s, no graph", "difformer-s", data, {"recipe": "alone"}),
+        ("DIFFormer-s, neighbours", "difformer-s", joined, {"data": edges, "model": DIGITS}),
+        ("DIFFormer-a, neighbours", "difformer-a", joined, {"data": edges, "model": DIGITS}),
+    ]
+    for method, system, given, options in plans:
+        experiment = Experiment.make("digits", system=system, train=TRAIN, **options)
+        rows.append(_run(said, method, experiment, given, split, out, quiet=quiet))
+    return rows
+
+
+def _cora(out: Path, data_dir: str | None, *, quiet: bool) -> list[Row]:
+    """Cora's rows, or none where it is not at hand: the demo needs no network."""
+    from difformer.data import files, planetoid
+    from difformer.data.registry import load_dataset
+    from difformer.errors import DataError
+
+    try:
+        found = files.find("cora", planetoid.sources("cora"), _path(data_dir))
+        data = load_dataset("cora", data_dir) if found else None
+    except DataError as error:
+        say(f"Cora is left out: {error}", quiet=quiet)
+        return []
+    if data is None:
+        say("Cora is not at hand and left out: difformer datasets fetch cora", quiet=quiet)
+        return []
+    split = data.split("public")
+    said = f"Cora, {split.train.numel()} labels"
+    rows: list[Row] = []
+    for method, system in (("MLP", "mlp"), ("DIFFormer-s, citations", "difformer-s")):
+        experiment = Experiment.make("cora", system=system, split="public", train=CORA)
+        rows.append(_run(said, method, experiment, data, split, out, quiet=quiet))
+    return rows
+
+
+CORA = {**TRAIN, "epochs": 60, "weight_decay": 0.01}
+
+
+def _run(
+    said: str,
+    method: str,
+    experiment: Experiment,
+    data: Dataset,
+    split: Split,
+    out: Path,
+    *,
+    quiet: bool,
+) -> Row:
+    from difformer.experiments.run import run_experiment
+    from difformer.train.callbacks import Progress
+
+    folder = out / f"{experiment.dataset}-{_name(method)}"
+
+    def look(seed: int) -> list[Callback]:
+        return [Progress(f"{method} on {experiment.dataset}", quiet=quiet)]
+
+    result = run_experiment(experiment, dataset=data, split=split, folder=folder, callbacks=look)
+    if result.interrupted:
+        raise interrupted(f"what was trained is kept in {out}; the same command goes on")
+    write_page(folder, data)
+    (fit,) = result.results.values()
+    return Row(said, method, fit.metrics["test"]["accuracy"], fit.seconds, folder)
+
+
+def _classical(said: str, data: Dataset, split: Split) -> list[Row]:
+    """scikit-learn's own answers for the same rows."""
+    import numpy as np
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.semi_supervised import LabelSpreading
+
+    x, y = data.x.numpy(), data.y.numpy()
+    train, test = split.train.numpy(), split.test.numpy()
+    hidden = np.full_like(y, -1)
+    hidden[train] = y[train]
+    begin = time.monotonic()
+    linear = LogisticRegression(max_iter=1000).fit(x[train], y[train])
+    score = float(linear.score(x[test], y[test]))
+    rows = [Row(said, "logistic regression", score, time.monotonic() - begin)]
+    begin = time.monotonic()
+    spread = LabelSpreading(kernel="knn", n_neighbors=NEIGHBOURS, max_iter=200).fit(x, hidden)
+    score = float((spread.transduction_[test] == y[test]).mean())
+    return [*rows, Row(said, "label spreading, neighbours", score, time.monotonic() - begin)]
+
+
+def _check_place(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out must be a folder, {out} is a file")
+
+
+def _name(method: str) -> str:
+    return "-".join("".join(c if c.isalnum() else " " for c in method.lower()).split())
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text).expanduser()

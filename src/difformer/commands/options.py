@@ -1,0 +1,126 @@
+"""Command-line options made from dataclass fields: one name, default and help, in one place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from difformer.baselines.configs import DIFFormerOptions
+from difformer.experiments.values import Option, options_of
+from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
+from difformer.train.settings import TrainSettings
+
+__all__ = ["Given", "given_options", "parse_names", "parse_seeds", "parse_set", "with_options"]
+
+
+class Given:
+    """The options a person gave, by what they are of; the others keep their defaults."""
+
+    def __init__(self, model: Mapping[str, Any], train: Mapping[str, Any]) -> None:
+        self.model = dict(model)
+        self.train = dict(train)
+
+
+def given_options() -> dict[str, dict[str, Option]]:
+    """Every generated option, under the heading it has in --help."""
+    return {"Model": options_of(DIFFormerOptions), "Training": options_of(TrainSettings)}
+
+
+def with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add every option of the model and of the loop to a command; it takes them as ``given``.
+
+    >>> "lr" in inspect.signature(with_options(lambda given: None)).parameters
+    True
+    """
+    groups = given_options()
+
+    @wraps(function)
+    def command(**values: Any) -> None:
+        found: dict[str, dict[str, Any]] = {}
+        for panel, options in groups.items():
+            texts = {name: values.pop(name) for name in options}
+            given = {name: text for name, text in texts.items() if text is not None}
+            found[panel] = {name: options[name].parse(str(text)) for name, text in given.items()}
+        function(**values, given=Given(found["Model"], found["Training"]))
+
+    signature = inspect.signature(function, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.name != "given"]
+    added = [_parameter(o, panel) for panel, options in groups.items() for o in options.values()]
+    command.__signature__ = signature.replace(parameters=own + added)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in own + added}
+    return command
+
+
+def _parameter(option: Option, panel: str) -> inspect.Parameter:
+    """Text, so that "none" can be said, or a pair of flags; None is an option not given."""
+    flag = option.kind is bool and not option.optional
+    names = f"{option.flag}/--no-{option.flag[2:]}" if flag else option.flag
+    info = typer.Option(
+        names,
+        help=f"{option.help} [{_default(option, panel)}]",
+        metavar=None if flag else option.metavar,
+        show_default=False,
+        rich_help_panel=panel,
+    )
+    kind = bool | None if flag else str | None
+    return inspect.Parameter(
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, info]
+    )
+
+
+def _default(option: Option, panel: str) -> str:
+    """The default as --help shows it: the field's own, and the recipe's where it differs."""
+    value, recipe = option.default, RECIPES[DEFAULT_RECIPE]
+    shown = _spelled(value)
+    if panel == "Model" and recipe.get(option.name, value) != value:
+        return f"{DEFAULT_RECIPE}: {_spelled(recipe[option.name])}, else {shown}"
+    return shown
+
+
+def _spelled(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def parse_seeds(text: str | None, first: int) -> list[int] | None:
+    """ "5" is five seeds from the first on, "0,3,7" are those; None where not given.
+
+    >>> parse_seeds("3", 0), parse_seeds("4,2", 0)
+    ([0, 1, 2], [4, 2])
+    """
+    if text is None:
+        return None
+    parts = parse_names(text) or []
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise ValueError(f"seeds must be a number of seeds, or a list such as 0,1,2, got {text!r}")
+    numbers = [int(part) for part in parts]
+    if len(numbers) > 1 or "," in text:
+        return numbers
+    if numbers[0] == 0:
+        raise ValueError("seeds must be at least one")
+    return list(range(first, first + numbers[0]))
+
+
+def parse_names(text: str | None) -> list[str] | None:
+    """The words of a comma-separated list; None where not given."""
+    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+
+def parse_set(pairs: list[str] | None, options: Mapping[str, Option]) -> dict[str, Any]:
+    """key=value pairs of `--set`, each in the type of its option."""
+    from difformer.experiments.values import check_keys
+
+    found: dict[str, Any] = {}
+    for pair in pairs or []:
+        key, equals, text = pair.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals:
+            raise ValueError(f"set must be key=value, got {pair!r}")
+        check_keys([key], options, "--set")
+        found[key] = options[key].parse(text.strip())
+    return found

@@ -1,0 +1,213 @@
+"""difformer reproduce: measure a published table again, and write the pages that show it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from difformer.commands.options import parse_names, parse_seeds
+from difformer.commands.output import (
+    DataDir,
+    Json,
+    Quiet,
+    interrupted,
+    print_json,
+    print_table,
+    say,
+)
+from difformer.experiments.reproduce import CellResult, measure_cell, read_cell
+from difformer.experiments.specs import Cell, Spec, list_specs, load_spec
+from difformer.experiments.tables import figures_table, fill_page
+
+if TYPE_CHECKING:
+    from difformer.data.dataset import Dataset
+    from difformer.experiments.experiment import Experiment
+
+PAGES = ("README.md", "docs/reproduce.md")
+
+
+def _list(flag: str, help: str) -> Any:
+    return typer.Option(flag, metavar="A,B,...", help=help, show_default=False)
+
+
+def command(
+    table: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TABLE", help=f"One of {', '.join(list_specs())}.", show_default=False
+        ),
+    ] = None,
+    models: Annotated[str | None, _list("--models", "Only these rows. [all]")] = None,
+    datasets: Annotated[str | None, _list("--datasets", "Only these columns. [all]")] = None,
+    variants: Annotated[str | None, _list("--variants", "Only these settings. [all]")] = None,
+    protocols: Annotated[
+        str | None, _list("--protocols", "Only these kinds of split. [all]")
+    ] = None,
+    splits: Annotated[
+        str | None, _list("--splits", "These splits in place of the spec's: random:0,random:1")
+    ] = None,
+    seeds: Annotated[
+        str | None, _list("--seeds", "How many seeds, or which, in place of the spec's.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Where results are kept.")
+    ] = Path("results"),
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            "--runs",
+            metavar="FOLDER",
+            help="Keep the run folders here too: a run cut off in the middle goes on.",
+        ),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is there.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: show what is there.")] = False,
+    readme: Annotated[
+        bool,
+        typer.Option("--readme", help=f"Write the tables in {' and '.join(PAGES)} anew; no TABLE."),
+    ] = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure a published table again, beside its published figures.
+
+    Example: difformer reproduce table2 --models difformer-s,difformer-a --datasets cora
+
+    Every run is stored as it ends, in results/TABLE/*.json with its settings, splits, seeds and
+    machine: the same command goes on where it was stopped, and shows the table when all is there.
+    """
+    if readme:
+        written = write_pages(Path(), out)
+        return print_json({"written": written}) if json else print("\n".join(written))
+    if table is None:
+        raise ValueError(f"TABLE must be given: one of {', '.join(list_specs())}")
+    spec = load_spec(table)
+    cells = spec.cells(
+        systems=parse_names(models),
+        columns=parse_names(datasets),
+        variants=parse_names(variants),
+        protocols=parse_names(protocols),
+    )
+    cells = [_narrowed(cell, parse_names(splits), parse_seeds(seeds, 0)) for cell in cells]
+    stopped = False
+    found: list[CellResult] = []
+    load = _loader(data_dir)
+    for cell in cells:
+        if show:
+            result = read_cell(spec, cell, out)
+        else:
+            result, stopped = _measure(spec, cell, out, runs, fresh, load, quiet=quiet or json)
+        found += [] if result is None else [result]
+        if stopped:
+            break
+    if json:
+        print_json(_records(spec, found))
+    else:
+        shown = figures_table(
+            spec, found, systems=parse_names(models), columns=parse_names(datasets)
+        )
+        print_table(shown, spec.title)
+    if stopped:
+        raise interrupted("what is measured is kept; the same command goes on with the rest")
+
+
+def _measure(
+    spec: Spec,
+    cell: Cell,
+    out: Path,
+    runs: Path | None,
+    fresh: bool,
+    load: Callable[[Experiment], Dataset],
+    *,
+    quiet: bool,
+) -> tuple[CellResult, bool]:
+    from difformer.train.callbacks import Callback, Progress
+
+    def look(cell: Cell, experiment: Experiment, seed: int) -> list[Callback]:
+        return [Progress(f"{cell.name} {experiment.split} seed {seed}", quiet=quiet)]
+
+    result, stopped = measure_cell(
+        spec,
+        cell,
+        out,
+        command=_command(spec, cell),
+        dataset=load,
+        runs=runs,
+        fresh=fresh,
+        look=look,
+    )
+    if result.runs:
+        std = result.std(spec.metric)
+        figure = f"{result.mean(spec.metric):.4f}" + ("" if std is None else f" ± {std:.4f}")
+        say(f"{cell.name}: {figure} ({len(result.runs)} runs)", quiet=quiet)
+    elif result.cannot:
+        say(f"{cell.name}: {result.cannot}", quiet=quiet)
+    return result, stopped
+
+
+def _command(spec: Spec, cell: Cell) -> str:
+    """The command that measures this cell, and no other."""
+    words = ["difformer", "reproduce", spec.name, "--models", cell.system]
+    words += ["--datasets", cell.column.name, "--variants", cell.variant.name]
+    return shlex.join([*words, "--protocols", cell.protocol.name])
+
+
+def _narrowed(cell: Cell, splits: list[str] | None, seeds: list[int] | None) -> Cell:
+    if splits is None and seeds is None:
+        return cell
+    how = cell.protocol
+    how = replace(how, splits=tuple(splits or how.splits), seeds=tuple(seeds or how.seeds))
+    return replace(cell, protocol=how)
+
+
+def _loader(data_dir: str | None) -> Callable[[Experiment], Dataset]:
+    """Loads a dataset when it is first asked for, and keeps it."""
+    kept: dict[str, Dataset] = {}
+
+    def load(experiment: Experiment) -> Dataset:
+        from difformer.experiments.run import load_data
+
+        key = f"{experiment.dataset} {dict(experiment.data)}"
+        if key not in kept:
+            kept.clear()  # one at a time: cells come column by column
+            kept[key] = load_data(experiment, data_dir)
+        return kept[key]
+
+    return load
+
+
+def _records(spec: Spec, results: list[CellResult]) -> dict[str, Any]:
+    cells = [
+        {
+            "cell": result.cell,
+            "mean": result.mean(spec.metric) if result.runs else None,
+            "std": result.std(spec.metric) if result.runs else None,
+            "runs": len(result.runs),
+            "missing": len(result.missing),
+            "cannot": result.cannot,
+            "published": spec.published.get(result.system, {}).get(result.column),
+        }
+        for result in results
+    ]
+    return {"table": spec.name, "metric": spec.metric, "cells": cells}
+
+
+def write_pages(root: Path, results: Path) -> list[str]:
+    """Fill the marked tables of the pages; the names of those that changed."""
+    written: list[str] = []
+    for name in PAGES:
+        page = root / name
+        if not page.exists():
+            raise ValueError(f"{page} must be there: run it in the project's folder")
+        before = page.read_text(encoding="utf-8")
+        after = fill_page(before, results)
+        if after != before:
+            page.write_text(after, encoding="utf-8")
+            written.append(name)
+    return written

@@ -1,0 +1,277 @@
+"""difformer train: one dataset, one system, a run folder."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from difformer.baselines.registry import SYSTEMS, get_system
+from difformer.commands.options import Given, parse_seeds, parse_set, with_options
+from difformer.commands.output import (
+    DataDir,
+    Json,
+    Quiet,
+    interrupted,
+    print_json,
+    print_table,
+    write_page,
+)
+from difformer.errors import RunError
+from difformer.experiments.experiment import (
+    ALONE_RECIPE,
+    AUTO_SPLIT,
+    Experiment,
+    read_config_file,
+    recipe_for,
+)
+from difformer.experiments.tables import Table
+from difformer.experiments.values import options_of
+from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
+
+if TYPE_CHECKING:
+    from difformer.data.dataset import Dataset
+    from difformer.train.seeds import SeedsResult
+
+
+def _option(*names: str, metavar: str | None = None, help: str, default: str = "") -> Any:
+    text = f"{help} [{default}]" if default else help
+    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
+
+
+def train(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A dataset of `difformer datasets`.", show_default=False
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        _option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            help=f"One of {', '.join(SYSTEMS)}.",
+            default="difformer-s",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        _option(
+            "--recipe",
+            metavar="|".join(RECIPES),
+            help="A named form of DIFFormer: sets some model options; those given here win.",
+            default=f"{DEFAULT_RECIPE}; {ALONE_RECIPE} without a graph",
+        ),
+    ] = None,
+    split: Annotated[
+        str | None,
+        _option(
+            "--split",
+            metavar="SPLIT",
+            help="public, released, random[:SEED], ratio:A/B/C[:SEED] or a JSON file.",
+            default="the one that comes with the data, else random:0",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        _option(
+            "--seeds",
+            metavar="N|LIST",
+            help="How many initialisations from --seed on, or which: 5, or 0,3,7.",
+            default="--seed alone",
+        ),
+    ] = None,
+    set: Annotated[
+        list[str] | None,
+        _option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="An option of another system than DIFFormer; may be repeated.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        _option(
+            "--config",
+            metavar="FILE.toml",
+            help="Settings from a file, such as a run's config.toml; options here win.",
+        ),
+    ] = None,
+    neighbours: Annotated[
+        int | None,
+        _option(
+            "--neighbours",
+            metavar="K",
+            help="Join each row to its K nearest by features, where the data has no graph.",
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path | None,
+        _option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Where the run is kept.",
+            default="runs/NAME-MODEL, numbered",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        _option(
+            "--resume", help="Go on with the run in --out (without --out: the last one like this)."
+        ),
+    ] = False,
+    tensorboard: Annotated[
+        bool, _option("--tensorboard", help="Also log to FOLDER/tensorboard.")
+    ] = False,
+    report: Annotated[
+        bool, _option("--report/--no-report", help="Write FOLDER/report.html.", default="report")
+    ] = True,
+    json: Json = False,
+    quiet: Quiet = False,
+    *,
+    given: Given,
+) -> None:
+    """Train a model on a dataset and keep the run in a folder.
+
+    Example: difformer train cora --model difformer-s --split random:0 --seeds 5
+
+    The folder holds config.toml, split.json, metrics.csv, model.safetensors, result.json and
+    report.html. Ctrl-C keeps the best epoch so far; --resume goes on from there. Validation picks
+    the epoch; the test rows are read once, at the end.
+    """
+    choices = (name, model, recipe, split, seeds, set, config, neighbours, given)
+    experiment = _experiment(*choices)  # every word is checked before any data is read
+    folder = _folder(experiment, out, resume)
+    data = _load(experiment, data_dir)
+    experiment = _experiment(*choices, graph=data.edge_index is not None)
+    result = _run(experiment, folder, data, tensorboard=tensorboard, quiet=quiet or json)
+    page = write_page(folder, data) if report and not result.interrupted else None
+    if json:
+        print_json({**_record(experiment, result), "folder": str(folder)})
+    else:
+        print_table(_table(result), f"{experiment.title}, split {_split_name(folder)}")
+        print(f"kept in {folder}" + (f"; look at {page}" if page else ""))
+    if result.interrupted:
+        words = [*sys.argv[1:], *([] if out else ["--out", str(folder)])]
+        again = shlex.join(["difformer", *words, *([] if resume else ["--resume"])])
+        raise interrupted(f"the best epoch so far is kept in {folder}; go on with: {again}")
+
+
+command = with_options(train)
+
+
+def _experiment(
+    name: str | None,
+    model: str | None,
+    recipe: str | None,
+    split: str | None,
+    seeds: str | None,
+    pairs: list[str] | None,
+    config: Path | None,
+    neighbours: int | None,
+    given: Given,
+    *,
+    graph: bool = True,
+) -> Experiment:
+    """The config file's settings, and over them what the command line gives."""
+    base: dict[str, Any] = {} if config is None else read_config_file(config)
+    dataset = name or base.get("dataset")
+    if dataset is None:
+        raise ValueError("NAME must be given: a dataset of `difformer datasets`, such as cora")
+    system = model or base.get("system", "difformer-s")
+    # Settings of another system or recipe are not this one's.
+    changed = (model or recipe) is not None and (
+        (model or base.get("system")) != base.get("system", "difformer-s")
+        or (recipe or base.get("recipe")) != base.get("recipe")
+    )
+    own = options_of(get_system(system).config)
+    options = {} if changed else dict(base.get("model", {}))
+    loop = {**base.get("train", {}), **given.train}
+    first = loop.get("seed", 0)
+    return Experiment.make(
+        dataset,
+        system=system,
+        recipe=recipe_for(system, recipe or (None if changed else base.get("recipe")), graph=graph),
+        split=split or base.get("split", AUTO_SPLIT),
+        seeds=parse_seeds(seeds, first) or base.get("seeds"),
+        data={**base.get("data", {}), **({} if neighbours is None else {"neighbours": neighbours})},
+        model={**options, **given.model, **parse_set(pairs, own)},
+        train=loop,
+    )
+
+
+def _folder(experiment: Experiment, out: Path | None, resume: bool) -> Path:
+    """The folder of the run: a new one, or with --resume one that is there."""
+    if out is not None:
+        if (out / "config.toml").exists() and not resume:
+            raise RunError(
+                f"{out} holds a run already: add --resume to go on with it, or give another folder"
+            )
+        if out.exists() and not out.is_dir():
+            raise RunError(f"{out} is a file: give --out a folder")
+        return out
+    stem, number = f"{experiment.dataset}-{experiment.system}", 1
+    there = [p for p in Path("runs").glob(f"{stem}-*") if p.name[len(stem) + 1 :].isdecimal()]
+    number = max((int(p.name[len(stem) + 1 :]) for p in there), default=0)
+    if resume and number == 0:
+        raise RunError(f"there is no run runs/{stem}-* to resume: leave --resume out")
+    return Path("runs") / f"{stem}-{number if resume else number + 1}"
+
+
+def _load(experiment: Experiment, data_dir: str | None) -> Dataset:
+    from difformer.experiments.run import load_data
+
+    return load_data(experiment, data_dir)
+
+
+def _run(
+    experiment: Experiment, folder: Path, data: Dataset, *, tensorboard: bool, quiet: bool
+) -> SeedsResult:
+    from difformer.experiments.run import run_experiment
+    from difformer.train.callbacks import Callback, Progress, TensorBoard
+
+    def look(seed: int) -> list[Callback]:
+        several = len(experiment.seeds) > 1
+        title = f"{experiment.title}, seed {seed}" if several else experiment.title
+        place = folder / "tensorboard" / (f"seed-{seed}" if several else "")
+        logs: list[Callback] = [TensorBoard(place)] if tensorboard else []
+        return [Progress(title, quiet=quiet), *logs]
+
+    return run_experiment(experiment, dataset=data, folder=folder, callbacks=look)
+
+
+def _table(result: SeedsResult) -> Table:
+    """A row a metric, a column a part; mean ± std over seeds where there are several."""
+    parts = list(next(iter(result.results.values())).metrics)
+    names = list(next(iter(result.results.values())).metrics[parts[0]])
+
+    def figure(part: str, name: str) -> str:
+        std = result.std(part, name)
+        return f"{result.mean(part, name):.4f}" + (f" ± {std:.4f}" if std == std else "")
+
+    rows = tuple((name, *[figure(part, name) for part in parts]) for name in names)
+    fits = result.results.items()
+    notes = tuple(
+        f"seed {seed}: best epoch {fit.best_epoch} of {fit.epochs} ({fit.stopped}), "
+        f"{fit.seconds:.1f} s"
+        for seed, fit in fits
+    )
+    return Table(("", *parts), rows, notes)
+
+
+def _record(experiment: Experiment, result: SeedsResult) -> dict[str, Any]:
+    return {**experiment.config(), **result.to_json()}
+
+
+def _split_name(folder: Path) -> str:
+    from difformer.data.split import Split
+
+    path = next(iter([*folder.glob("split.json"), *sorted(folder.glob("seed-*/split.json"))]))
+    return Split.load(path).describe()

@@ -1,0 +1,247 @@
+"""Measure the cells of a spec and keep each as a JSON file: resumable run by run.
+
+A result file holds what was measured and how: the command, the settings, the splits, the seeds,
+the machine, the date. It holds no published figure; those are in the spec.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
+from math import isfinite
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any, cast
+
+import difformer
+from difformer.errors import RunError
+from difformer.experiments.experiment import Experiment
+from difformer.experiments.machine import describe_machine
+from difformer.experiments.specs import Cell, Spec
+
+if TYPE_CHECKING:
+    from difformer.data.dataset import Dataset
+    from difformer.train.callbacks import Callback
+
+__all__ = ["CellResult", "measure_cell", "read_cell", "read_results", "result_path"]
+
+Look = Callable[[Cell, Experiment, int], "Sequence[Callback]"]
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What is in one result file.
+
+    Args:
+        wanted: split and seed of every run it is to have.
+        runs: one for each split and seed: {"split", "seed", "metrics", "best_epoch", "epochs",
+            "seconds"}.
+        cannot: why the system cannot run here, where it cannot; then there are no runs.
+    """
+
+    table: str
+    cell: str
+    system: str
+    column: str
+    variant: str
+    protocol: str
+    dataset: str
+    command: str
+    settings: dict[str, Any]
+    wanted: list[tuple[str, int]]
+    machine: dict[str, Any]
+    date: str
+    version: str
+    runs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    note: str | None = None
+    cannot: str | None = None
+
+    @property
+    def missing(self) -> list[tuple[str, int]]:
+        """The split and seed of each run that is still to be made."""
+        if self.cannot is not None:
+            return []
+        done = {(run["split"], run["seed"]) for run in self.runs}
+        return [pair for pair in self.wanted if pair not in done]
+
+    def values(self, part: str, metric: str) -> list[float]:
+        """One metric of one part, a value a run."""
+        return [run["metrics"][part][metric] for run in self.runs if part in run["metrics"]]
+
+    def mean(self, metric: str, part: str = "test") -> float:
+        """The mean over runs."""
+        return mean(self.values(part, metric))
+
+    def std(self, metric: str, part: str = "test") -> float | None:
+        """The sample deviation over runs; None for a single one."""
+        values = self.values(part, metric)
+        return stdev(values) if len(values) > 1 else None
+
+    def to_json(self) -> str:
+        """The file's text: stable order, so that a change in it is a change in the figures."""
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def load(cls, path: Path) -> CellResult:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            content["wanted"] = [(split, seed) for split, seed in content["wanted"]]
+            return cls(**content)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RunError(f"cannot read the result {path}: {error}; delete it") from error
+
+
+def result_path(out: Path, spec: Spec, cell: Cell) -> Path:
+    """Where a cell's result lies."""
+    return out / spec.name / f"{cell.name}.json"
+
+
+def read_cell(spec: Spec, cell: Cell, out: Path) -> CellResult | None:
+    """What was measured of a cell so far, or None."""
+    path = result_path(out, spec, cell)
+    return CellResult.load(path) if path.exists() else None
+
+
+def read_results(out: Path, table: str) -> list[CellResult]:
+    """All results of one table, by file name."""
+    return [CellResult.load(path) for path in sorted((out / table).glob("*.json"))]
+
+
+def measure_cell(
+    spec: Spec,
+    cell: Cell,
+    out: Path,
+    *,
+    command: str,
+    dataset: Callable[[Experiment], Dataset],
+    runs: Path | None = None,
+    fresh: bool = False,
+    look: Look | None = None,
+) -> tuple[CellResult, bool]:
+    """Make the runs of a cell that are still missing; True where it was interrupted.
+
+    The file is written after every run. Runs that are there are kept if their settings are those
+    of the spec; if not, that is an error unless ``fresh`` discards them.
+
+    Args:
+        dataset: gives the data of an experiment; asked only where there is something to run.
+        runs: a folder for the run folders, where a run cut off in the middle is to be resumed.
+    """
+    from difformer.experiments.run import CannotRunError, run_experiment
+
+    path = result_path(out, spec, cell)
+    experiments = cell.experiments()
+    result = _new_result(spec, cell, experiments[0], command)
+    asked = result.wanted
+    before = None if fresh else read_cell(spec, cell, out)
+    if before is not None:
+        result = _continued(result, before, path)
+    if cell.skip is not None:
+        result = replace(result, cannot=cell.skip)
+    for experiment in experiments:
+        missing = [pair for pair in result.missing if pair in asked]
+        for seed in (seed for split, seed in missing if split == experiment.split):
+            one = replace(experiment, seeds=(seed,))
+            place = None if runs is None else runs / cell.name / _plain(experiment.split)
+            try:
+                done = run_experiment(
+                    one,
+                    dataset=dataset(one),
+                    folder=None if place is None else place / f"seed-{seed}",
+                    callbacks=None if look is None else lambda s, e=one: look(cell, e, s),
+                )
+            except CannotRunError as error:
+                result = replace(result, cannot=str(error))
+                break
+            if done.interrupted:
+                return result, True
+            result = replace(result, runs=[*result.runs, _run_record(experiment.split, seed, done)])
+            _write(path, result)
+    if before != result:
+        _write(path, result)
+    return result, False
+
+
+def _new_result(spec: Spec, cell: Cell, experiment: Experiment, command: str) -> CellResult:
+    train = {k: v for k, v in asdict(experiment.train).items() if k not in UNIMPORTANT}
+    how = cell.protocol
+    return CellResult(
+        table=spec.name,
+        cell=cell.name,
+        system=cell.system,
+        column=cell.column.name,
+        variant=cell.variant.name,
+        protocol=cell.protocol.name,
+        dataset=cell.column.dataset,
+        command=command,
+        settings={
+            "recipe": experiment.recipe,
+            "data": dict(experiment.data),
+            "model": dict(experiment.model),
+            "train": train,
+        },
+        wanted=[(split, seed) for split in how.splits for seed in how.seeds],
+        machine=describe_machine(),
+        date=datetime.now(timezone.utc).date().isoformat(),
+        version=difformer.__version__,
+        note=cell.note,
+    )
+
+
+# Settings that change how long a run takes or where, not what comes out of it.
+UNIMPORTANT = ("seed", "device", "threads", "checkpoint_every")
+
+
+def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
+    """The new result with the old one's runs, and its machine and date where nothing is missing."""
+    from difformer.train.run import differences
+
+    differing = differences(
+        cast("dict[str, Any]", json.loads(json.dumps(old.settings))),
+        cast("dict[str, Any]", json.loads(json.dumps(new.settings))),
+    )
+    if differing:
+        raise RunError(
+            f"{path} was measured with other settings ({'; '.join(differing)}): "
+            "give --fresh to measure it again, or another folder with --out"
+        )
+    # A call for fewer runs than are there takes nothing away.
+    wanted = list(dict.fromkeys([*old.wanted, *new.wanted]))
+    whole = replace(new, runs=old.runs, wanted=wanted)
+    if whole.missing or old.cannot is not None:
+        return whole
+    return replace(
+        whole, command=old.command, machine=old.machine, date=old.date, version=old.version
+    )
+
+
+def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:
+    fit = done.results[seed]
+    metrics = {
+        part: {name: round(value, 6) if isfinite(value) else None for name, value in values.items()}
+        for part, values in fit.metrics.items()
+    }
+    return {
+        "split": split,
+        "seed": seed,
+        "metrics": metrics,
+        "best_epoch": fit.best_epoch,
+        "epochs": fit.epochs,
+        "seconds": round(fit.seconds, 1),
+    }
+
+
+def _write(path: Path, result: CellResult) -> None:
+    from difformer.train.files import cannot_write, write_atomic
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    write_atomic(path, result.to_json().encode())
+
+
+def _plain(split: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in split)

@@ -1,0 +1,225 @@
+"""Run an experiment: the one way from a dataset and a system to a result, and back from a folder.
+
+`train`, `reproduce`, `compare`, `tune` and `demo` all come through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from difformer.baselines.graphs import graph_for
+from difformer.baselines.registry import get_system
+from difformer.baselines.system import System
+from difformer.data.dataset import Dataset
+from difformer.data.registry import load_dataset
+from difformer.data.split import Split
+from difformer.errors import DifformerError, RunError
+from difformer.experiments.experiment import AUTO_SPLIT, KEYS, Experiment
+from difformer.experiments.machine import available_memory
+from difformer.train.batches import FullBatch, Source
+from difformer.train.callbacks import Callback
+from difformer.train.checkpoint import load_weights, read_tensors
+from difformer.train.loop import fit
+from difformer.train.objective import objective_for
+from difformer.train.run import FitResult, read_config, read_result
+from difformer.train.seeding import seeded
+from difformer.train.seeds import SeedsResult, fit_seeds
+
+__all__ = [
+    "CannotRunError",
+    "LoadedRun",
+    "choose_split",
+    "load_data",
+    "load_run",
+    "run_experiment",
+    "run_of_seed",
+    "with_neighbours",
+]
+
+Callbacks = Callable[[int], Sequence[Callback]]
+
+
+class CannotRunError(DifformerError):
+    """A system cannot run on this data: the reason, and the memory it would have taken."""
+
+
+def run_experiment(
+    experiment: Experiment,
+    *,
+    dataset: Dataset | None = None,
+    split: Split | None = None,
+    data_dir: Path | str | None = None,
+    folder: Path | str | None = None,
+    callbacks: Callbacks | None = None,
+) -> SeedsResult:
+    """Train a system with each seed; mean ± deviation, and every seed's own result.
+
+    With a folder the run is kept and resumed as `fit` does it: one seed in the folder itself,
+    several in a subfolder each.
+
+    Args:
+        dataset: the data where it is at hand already; else it is loaded by name.
+        split: rows that no short string describes; else ``experiment.split`` says which.
+        callbacks: what looks on, by seed.
+
+    Raises:
+        CannotRunError: the system needs what the data has not, or more memory than there is.
+    """
+    data = load_data(experiment, data_dir) if dataset is None else dataset
+    split = choose_split(data, experiment.split) if split is None else split.check(data.num_rows)
+    experiment = replace(experiment, split=split.name)
+    system, config = get_system(experiment.system), _configured(experiment)
+    _check_fits(system, config, data)
+    graph = graph_for(system, config, data)
+
+    def make(seed: int) -> tuple[nn.Module, Source, Split]:
+        model = system.build(config, data.num_features, data.num_outputs)
+        return model, FullBatch(data, split, graph), split
+
+    objective, settings = objective_for(data.task), experiment.train
+    if len(experiment.seeds) > 1:
+        return fit_seeds(
+            make,
+            objective,
+            settings,
+            seeds=experiment.seeds,
+            folder=folder,
+            config=experiment.config(),
+            callbacks=callbacks,
+        )
+    seed = next(iter(experiment.seeds))
+    with seeded(seed):
+        model, source, _ = make(seed)
+    result = fit(
+        model,
+        source,
+        objective,
+        split,
+        replace(settings, seed=seed),
+        folder=folder,
+        config=experiment.config(),
+        callbacks=() if callbacks is None else callbacks(seed),
+    )
+    return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
+
+
+def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dataset:
+    """The dataset an experiment names, with the options in ``experiment.data``.
+
+    ``neighbours = k`` joins each row to its k nearest by features (``metric``: "cosine" or
+    "euclidean") where the data has no graph; the others are `load_dataset`'s.
+    """
+    options = dict(experiment.data)
+    k, metric = options.pop("neighbours", None), options.pop("metric", "cosine")
+    data = load_dataset(experiment.dataset, data_dir, **options)
+    return data if k is None else with_neighbours(data, k, metric)
+
+
+def with_neighbours(data: Dataset, k: int, metric: str = "cosine") -> Dataset:
+    """The data with edges between each row and its k nearest; ValueError where it has edges."""
+    from difformer.data.neighbours import nearest_neighbours
+
+    if data.edge_index is not None:
+        raise ValueError(f"neighbours must be left out for {data.name}: it has a graph of its own")
+    edges = nearest_neighbours(data.x, k, metric=metric)
+    return replace(data, edge_index=torch.cat([edges, edges.flip(0)], dim=1))
+
+
+def choose_split(data: Dataset, name: str) -> Split:
+    """The named split; "auto" is the first that comes with the data, else a random one."""
+    if name != AUTO_SPLIT:
+        return data.split(name)
+    if data.splits:
+        return next(iter(data.splits.values()))
+    if data.task == "multiclass":
+        try:
+            return data.split("random:0")
+        except ValueError:  # too few rows for 20 a class and 1,500 more
+            pass
+    return data.split("ratio:0.5/0.25/0.25:0")
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run folder read back: what was asked for, the data, and the model that came out."""
+
+    experiment: Experiment
+    dataset: Dataset
+    split: Split
+    graph: Any | None  # the core.Graph the system was given
+    model: nn.Module  # the best epoch's weights, in eval mode
+    result: FitResult
+    folder: Path
+
+
+def load_run(
+    folder: Path | str,
+    *,
+    seed: int | None = None,
+    dataset: Dataset | None = None,
+    data_dir: Path | str | None = None,
+) -> LoadedRun:
+    """Rebuild the model of a run folder from its config, its data and its weights.
+
+    Of a folder with several seeds, the first one's run or that of ``seed``.
+    """
+    path = run_of_seed(Path(folder), seed)
+    result = read_result(path)
+    if result is None:
+        raise RunError(f"{path} has no result.json yet: finish the run, or give another folder")
+    config = {key: v for key, v in read_config(path / "config.toml").items() if key in KEYS}
+    experiment = Experiment.from_config(config, str(path / "config.toml"))
+    data = load_data(experiment, data_dir) if dataset is None else dataset
+    split = Split.load(path / "split.json").check(data.num_rows)
+    system, options = get_system(experiment.system), _configured(experiment)
+    graph = graph_for(system, options, data)
+    with seeded(experiment.train.seed):
+        model = system.build(options, data.num_features, data.num_outputs)
+    observe = getattr(model, "observe", None)
+    if observe is not None:
+        observe(FullBatch(data, split, graph).observed())
+    weights = path / "model.safetensors"
+    if not weights.exists():
+        raise RunError(f"{path} has no model.safetensors: run it again")
+    load_weights(model, read_tensors(weights)[0], weights)
+    return LoadedRun(experiment, data, split, graph, model.eval(), result, path)
+
+
+def run_of_seed(folder: Path, seed: int | None = None) -> Path:
+    """The folder of one seed's run: the folder itself, or its subfolder."""
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a run folder: it does not exist")
+    if (folder / "model.safetensors").exists() and seed is None:
+        return folder
+    found = sorted(folder.glob("seed-*"), key=lambda p: int(p.name.removeprefix("seed-")))
+    if seed is not None:
+        found = [p for p in found if p.name == f"seed-{seed}"]
+    if not found:
+        raise RunError(f"{folder} is not a run folder: it has no {_wanted(seed)}")
+    return found[0]
+
+
+def _wanted(seed: int | None) -> str:
+    return "model.safetensors" if seed is None else f"seed-{seed}"
+
+
+def _configured(experiment: Experiment) -> Any:
+    return get_system(experiment.system).configure(**experiment.model)
+
+
+def _check_fits(system: System, config: Any, data: Dataset) -> None:
+    reason = system.needs(data)
+    if reason is not None:
+        raise CannotRunError(f"{system.name} cannot run on {data.name}: it {reason}")
+    wanted, there = system.bytes_needed(data, config), available_memory()
+    if there is not None and wanted > there:
+        raise CannotRunError(
+            f"{system.name} on {data.name} would take about {wanted / 2**30:.1f} GB of memory, "
+            f"{there / 2**30:.1f} GB are free"
+        )
