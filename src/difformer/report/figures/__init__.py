@@ -1,0 +1,55 @@
+"""The figures of the paper, measured and drawn anew: `make_figure("fig3", "results")`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from difformer.report.figures.drawing import Drawn, Work
+
+__all__ = ["FIGURES", "make_figure"]
+
+
+class Entry(NamedTuple):
+    """The module that measures and draws a figure, and what the figure is."""
+
+    module: str
+    title: str
+
+
+FIGURES: dict[str, Entry] = {
+    "fig2a": Entry("ablation", "Ablation of diffusivities: CIFAR-10 features and digits"),
+    "fig2b": Entry("depth", "Depth and step size on Cora"),
+    "fig3": Entry("penalty", "Penalty curves, divergence field and energy of -s and -a"),
+    "fig4": Entry("ablation", "Ablation of diffusivities: STL-10 and 20News"),
+    "fig5": Entry("depth", "Depth and step size on Citeseer and Pubmed"),
+    "fig6": Entry("states", "States and diffusivities of the first and last layer: 20News"),
+    "fig7": Entry("states", "States and diffusivities of the first and last layer: images"),
+    "fig8": Entry("chickenpox", "Diffusivities between the counties of Chickenpox"),
+}
+
+
+def make_figure(
+    name: str,
+    out: Path | str = "results",
+    *,
+    data_dir: Path | str | None = None,
+    draw_only: bool = False,
+    say: Callable[[str], None] = lambda message: None,
+) -> list[Path]:
+    """Measure what is not there yet, draw the figure, and return the files written.
+
+    PNG, SVG, the numbers as CSV and a README.md that says what the figure shows, all in
+    `out`/`name`. Studies that train keep every run as it ends: the same call goes on.
+    """
+    if name not in FIGURES:
+        raise ValueError(f"figure must be one of {', '.join(FIGURES)}, got {name!r}")
+    from difformer.report.figures.drawing import Work, save
+
+    work: Work = Work(name, FIGURES[name].title, Path(out) / name, data_dir, draw_only, say)
+    work.folder.mkdir(parents=True, exist_ok=True)
+    drawn: Drawn = import_module(f"{__name__}.{FIGURES[name].module}").make(work)
+    return save(work, drawn)

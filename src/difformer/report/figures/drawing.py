@@ -1,0 +1,130 @@
+"""How our figures look, in colour and in black and white, and how they are kept."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from difformer.report.blocks import COLOURS
+
+__all__ = ["DASHES", "MARKERS", "Drawn", "Work", "axes", "save", "style"]
+
+MARKERS = "osD^vPX*hp"
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
+STYLE: dict[str, Any] = {
+    "font.size": 8,
+    "font.family": "sans-serif",
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "savefig.dpi": 200,
+    "savefig.bbox": "tight",
+    "svg.hashsalt": "difformer",  # equal figures have equal bytes
+    "svg.fonttype": "none",
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A figure in the making: where it is kept, where its data is, whom to tell."""
+
+    name: str
+    title: str
+    folder: Path
+    data_dir: Path | str | None
+    draw_only: bool
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure, what it shows in a sentence or two, and the numbers behind it."""
+
+    figure: Any
+    says: Sequence[str]
+    tables: Mapping[str, Sequence[Mapping[str, Any]]]
+    notes: Sequence[str] = field(default_factory=tuple[str, ...])
+
+
+@contextmanager
+def style() -> Generator[Any, None, None]:
+    """matplotlib with our style and no screen."""
+    import matplotlib as mpl
+    from cycler import cycler
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    def make(width: float, height: float) -> Any:
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        return figure
+
+    settings: Any = {**STYLE, "axes.prop_cycle": cycler(color=COLOURS)}
+    with mpl.rc_context(settings):
+        yield make
+
+
+def axes(figure: Any, rows: int, columns: int, **options: Any) -> list[Any]:
+    """The axes of a grid, row by row."""
+    return list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def save(work: Work, drawn: Drawn) -> list[Path]:
+    """Write the figure as PNG and SVG, its numbers as CSV, and what it shows as README.md."""
+    folder, written = work.folder, []
+    with style():
+        for ending in ("png", "svg"):
+            path = folder / f"{work.name}.{ending}"
+            metadata = {"Software": None} if ending == "png" else {"Date": None}
+            drawn.figure.savefig(path, metadata=metadata)
+            written.append(path)
+    for name, rows in drawn.tables.items():
+        path = folder / f"{name}.csv"
+        path.write_text(csv_of(rows), encoding="utf-8")
+        written.append(path)
+    path = folder / "README.md"
+    path.write_text(_readme(work, drawn), encoding="utf-8")
+    return [*written, path]
+
+
+def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV; the first row names the columns."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def _readme(work: Work, drawn: Drawn) -> str:
+    numbers = ", ".join(f"[{name}.csv]({name}.csv)" for name in drawn.tables)
+    lines = [
+        f"# {work.title}",
+        "",
+        f"![{work.title}]({work.name}.png)",
+        "",
+        *drawn.says,
+        "",
+        f"Made by `difformer reproduce {work.name}`; the numbers: {numbers}.",
+        *(["", *drawn.notes] if drawn.notes else []),
+    ]
+    return "\n".join(lines) + "\n"
