@@ -12,6 +12,7 @@ from difformer.data.batch import Prediction
 from difformer.data.dataset import Dataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError
+from difformer.experiments.run import load_run
 from difformer.nn.model import DIFFormer
 from difformer.report.runs import SeedRun
 
@@ -46,8 +47,6 @@ def open_model(
     run: SeedRun, *, dataset: Dataset | None = None, data_dir: Any = None
 ) -> tuple[nn.Module, Dataset, Split, Any]:
     """The model of a run folder with its data, split and graph; DifformerError says why not."""
-    from difformer.experiments.run import load_run
-
     loaded = load_run(run.folder, dataset=dataset, data_dir=data_dir)
     return loaded.model, loaded.dataset, loaded.split, loaded.graph
 

@@ -15,6 +15,9 @@ from difformer.data.dataset import Dataset
 from difformer.data.registry import load_dataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError
+from difformer.experiments.experiment import Experiment
+from difformer.experiments.machine import describe_machine
+from difformer.experiments.run import run_experiment
 from difformer.report.figures.drawing import Work, csv_of
 
 __all__ = ["Cell", "Row", "limit_rows", "measure", "read_rows", "summary"]
@@ -119,13 +122,6 @@ def _load(cell: Cell, data_dir: Path | str | None) -> Dataset | str:
 
 
 def _run(cell: Cell, data: Dataset) -> Row | str:
-    from difformer.experiments.experiment import (  # pyright: ignore[reportMissingImports]
-        Experiment,
-    )
-    from difformer.experiments.run import (  # pyright: ignore[reportMissingImports]
-        run_experiment,
-    )
-
     try:
         experiment = Experiment.make(
             cell.dataset,
@@ -156,10 +152,6 @@ def _run(cell: Cell, data: Dataset) -> Row | str:
 
 def _describe(work: Work, cells: Sequence[Cell]) -> None:
     """What was run, for whoever wants to run it again: settings, splits, seeds, machine."""
-    from difformer.experiments.machine import (  # pyright: ignore[reportMissingImports]
-        describe_machine,
-    )
-
     record = {
         "command": f"difformer reproduce {work.name}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),

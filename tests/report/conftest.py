@@ -1,0 +1,75 @@
+"""Small runs to write pages of, and a browser to open them in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from difformer.data import Dataset, Split
+from difformer.experiments.experiment import Experiment
+from difformer.experiments.run import run_experiment
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def make_blobs(
+    n: int = 60, *, classes: int = 3, features: int = 6, names: tuple[str, ...] = ()
+) -> Dataset:
+    """Rows around one centre a class."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(n) % classes
+    centres = 2 * torch.randn(classes, features, generator=generator)
+    x = centres[y] + torch.randn(n, features, generator=generator)
+    return Dataset("blobs", x, y, class_names=names or tuple("abcdefghij"[:classes]))
+
+
+def make_split(n: int) -> Split:
+    rows = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    a, b = n // 3, 2 * n // 3
+    return Split("thirds", rows[:a], rows[a:b], rows[b:])
+
+
+def make_run(
+    folder: Path, dataset: Dataset, *, seeds: int = 1, epochs: int = 5, **model: Any
+) -> Path:
+    """Train a small DIFFormer and keep its folder."""
+    options = {"hidden_channels": 8, **model}
+    system = options.pop("system", "difformer-s")
+    experiment = Experiment.make(
+        dataset.name, system=system, seeds=range(seeds), model=options, train={"epochs": epochs}
+    )
+    run_experiment(experiment, dataset=dataset, split=make_split(dataset.num_rows), folder=folder)
+    return folder
+
+
+@pytest.fixture
+def blobs() -> Callable[..., Dataset]:
+    return make_blobs
+
+
+@pytest.fixture
+def trained() -> Callable[..., Path]:
+    return make_run
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium of the system; the test skips where there is none."""
+    path = os.environ.get("DIFFORMER_CHROMIUM") or next(
+        filter(None, map(shutil.which, BROWSERS)), None
+    )
+    if path is None:
+        pytest.skip("no Chromium: apt-get install chromium, or set DIFFORMER_CHROMIUM to one")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    flags = ["--no-sandbox", "--disable-dev-shm-usage", "--use-angle=swiftshader"]
+    flags += ["--enable-unsafe-swiftshader", "--ignore-gpu-blocklist"]
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=path, args=flags)
+        yield opened
+        opened.close()

@@ -1,0 +1,201 @@
+"""The page as people meet it: opened in headless Chromium, at a desk and on a phone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from difformer.data import Dataset
+from difformer.report import Note, Section, Table, write_page, write_report
+
+DESK, PHONE = (1280, 900), (390, 844)
+DRAWN = (
+    "() => window.difformerReport && "
+    "window.difformerReport.drawn() >= document.querySelectorAll('.plot').length"
+)
+
+
+@contextmanager
+def opened(browser: Any, path: Path, size: tuple[int, int] = DESK) -> Iterator[Any]:
+    """The page, drawn; afterwards nothing must have gone wrong, and nothing have been asked for."""
+    faults: list[str] = []
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+    page.on("console", lambda m: faults.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda r: faults.append(r.url) if _outside(r.url, path) else None)
+    page.on("dialog", lambda d: (faults.append(f"dialog {d.message}"), d.dismiss()))
+    try:
+        page.goto(path.as_uri())
+        page.wait_for_function(DRAWN, timeout=60_000)
+        yield page
+    finally:
+        page.close()
+    assert faults == []
+
+
+def _outside(url: str, path: Path) -> bool:
+    return url != path.as_uri() and not url.startswith(("data:", "blob:"))
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from difformer.data.registry import load_dataset
+    from difformer.experiments.experiment import Experiment
+    from difformer.experiments.run import run_experiment
+
+    folder = tmp_path_factory.mktemp("digits") / "run"
+    experiment = Experiment.make(
+        "digits", seeds=(0, 1), model={"num_layers": 2}, train={"epochs": 10, "lr": 0.01}
+    )
+    run_experiment(experiment, dataset=load_dataset("digits"), folder=folder)
+    return write_report(folder, projection="pca")
+
+
+@pytest.fixture(scope="module")
+def at_desk(browser: Any, report: Path) -> Iterator[Any]:
+    """The page opened once, for the tests that leave it as they found it."""
+    with opened(browser, report) as page:
+        yield page
+
+
+def test_every_figure_is_drawn_at_a_desk_and_on_a_phone(
+    browser: Any, report: Path, tmp_path: Path
+) -> None:
+    kept = Path(os.environ.get("DIFFORMER_SCREENSHOTS", tmp_path))
+    for name, size in {"desktop": DESK, "phone": PHONE}.items():
+        with opened(browser, report, size) as page:
+            empty = page.evaluate(
+                "[...document.querySelectorAll('.plot')]"
+                ".filter(p => !p.querySelector('.main-svg') || p.clientHeight < 200).length"
+            )
+            assert empty == 0
+            # Nothing is wider than the screen but what scrolls on its own.
+            assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+            shot = kept / f"report-{name}.png"
+            page.screenshot(path=shot, full_page=True)
+            assert shot.stat().st_size > 10_000
+
+
+def test_the_slider_changes_which_edges_are_shown(at_desk: Any) -> None:
+    lines = "() => document.querySelector('.panel .plot').data[0].x.length / 3"
+    before = at_desk.evaluate(lines)
+    at_desk.evaluate(
+        "() => { const s = document.getElementById('threshold-0'); s.value = 95;"
+        " s.dispatchEvent(new Event('input')); }"
+    )
+    after = at_desk.evaluate(lines)
+    assert 0 < after < before
+    shown = at_desk.inner_text("output[for=threshold-0]")
+    assert f"{after:.0f} of the 1,500 strongest" in shown
+
+
+def test_a_chosen_row_shows_its_image_and_the_rows_that_moved_it(at_desk: Any) -> None:
+    at_desk.fill("#row", "12")
+    at_desk.press("#row", "Enter")
+    assert "Row 12, class 2" in at_desk.inner_text("#detail")
+    assert at_desk.locator("#detail table").count() == 2
+    assert at_desk.locator("#detail tbody tr").count() == 16
+    image = at_desk.locator("#detail img").first
+    assert image.evaluate("i => i.naturalWidth") == 8
+    assert image.get_attribute("alt").startswith("Row 12")
+    at_desk.fill("#row", "99999")
+    at_desk.press("#row", "Enter")
+    assert "Row 99999 is not among the drawn rows" in at_desk.inner_text("#detail")
+    at_desk.click("text=Clear")
+    assert "No row is chosen" in at_desk.inner_text("#detail")
+
+
+def test_pointing_at_a_row_shows_it(at_desk: Any) -> None:
+    plot = at_desk.locator(".panel .plot").first
+    plot.evaluate("p => p.emit('plotly_hover', {points: [{customdata: 7}]})")
+    assert "Row 7" in at_desk.inner_text("#detail")
+
+
+def test_a_screen_reader_finds_words_for_every_figure(at_desk: Any) -> None:
+    labels = at_desk.eval_on_selector_all(".plot", "nodes => nodes.map(n => n.ariaLabel)")
+    assert len(labels) >= 6
+    assert all(label and len(label) > 20 for label in labels)
+    uncaptioned = "tables => tables.filter(t => !t.caption && !t.ariaLabel).length"
+    assert at_desk.eval_on_selector_all("table", uncaptioned) == 0
+    unnamed = "nodes => nodes.filter(n => !n.labels.length).length"
+    assert at_desk.eval_on_selector_all("input, select", unnamed) == 0
+    assert at_desk.get_attribute("html", "lang") == "en"
+
+
+def test_the_page_prints(at_desk: Any) -> None:
+    assert len(at_desk.pdf()) > 50_000
+
+
+EVIL = (
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(2)>",
+    '"><svg onload=alert(3)>',
+    "{{ 7*7 }} & <b>ü 类 🚀</b>",
+)
+
+
+def test_values_that_would_break_out_of_html_are_shown_as_text(
+    browser: Any, tmp_path: Path, blobs: Callable[..., Dataset], trained: Callable[..., Path]
+) -> None:
+    data = blobs(60, classes=4, names=EVIL)
+    folder = trained(tmp_path / "<b>ü&'\"run", data)
+    config = folder / "config.toml"
+    config.write_text(
+        config.read_text() + '\n[evil]\n"<i>k</i>" = "</td><script>alert(4)</script>"\n'
+    )
+    path = write_report(folder, dataset=data)
+    text = path.read_text(encoding="utf-8")
+    assert "<script>alert" not in text
+    assert "<img src=x" not in text
+    with opened(browser, path) as page:
+        assert page.locator("script").count() == 3
+        assert "alert(4)" in page.inner_text("#settings")
+        assert EVIL[3] in page.inner_text("#predictions")
+        legend = page.text_content(".panel .legend")
+        assert "<img src=x onerror=alert(2)>" in legend
+        assert page.locator(".panel image, .panel a").count() == 0
+
+
+def test_two_hundred_thousand_rows_are_sampled_said_so_and_drawn_quickly(
+    browser: Any, tmp_path: Path, blobs: Callable[..., Dataset], trained: Callable[..., Path]
+) -> None:
+    data = blobs(200_000, features=2)
+    folder = trained(tmp_path / "run", data, epochs=1, hidden_channels=2, num_layers=1)
+    path = write_report(folder, dataset=data)
+    assert path.stat().st_size < 12_000_000
+    with opened(browser, path) as page:
+        assert "20,000 of 200,000 rows are drawn" in page.inner_text("#states")
+        kind = page.evaluate("() => document.querySelector('.panel .plot').data[1].type")
+        assert kind == "scattergl"
+        took = page.evaluate(
+            "() => { const s = document.getElementById('threshold-1'); const t = performance.now();"
+            " s.value = 20; s.dispatchEvent(new Event('input')); return performance.now() - t; }"
+        )
+        assert took < 5000  # the tests draw in software, on busy machines
+
+
+def test_a_page_of_tables_alone_opens_without_scripts(browser: Any, tmp_path: Path) -> None:
+    table = Table("Accuracy.", ["system", "test"], [["mlp", "0.9"], ["<b>gcn</b>", "0.8"]])
+    section = Section("results", "Results", [Note("Paired."), table])
+    path = write_page(tmp_path / "page.html", "Comparison", [section])
+    assert path.stat().st_size < 20_000
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    assert "<b>gcn</b>" in page.inner_text("table")
+    page.close()
+
+
+def test_a_graph_run_draws_too(
+    browser: Any, tmp_path: Path, trained: Callable[..., Path], blobs: Callable[..., Dataset]
+) -> None:
+    plain = blobs(40)
+    edges = torch.randint(0, 40, (2, 90), generator=torch.Generator().manual_seed(1))
+    data = Dataset("blobs", plain.x, plain.y, edge_index=edges, class_names=plain.class_names)
+    with opened(browser, write_report(trained(tmp_path / "r", data), dataset=data), PHONE) as page:
+        assert page.locator(".panel").count() == 2

@@ -1,0 +1,109 @@
+"""Diffusivity explained, against the dense matrix it never makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from difformer import DIFFormer
+from difformer.report import class_flow, concentration, diffusivity, top_pairs
+
+KERNELS = ["simple", "sigmoid", "identity", "constant", "softmax", "gaussian"]
+
+
+def problem(kernel: str = "simple", **options: Any) -> tuple[DIFFormer, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = DIFFormer(5, 7, 3, num_layers=2, kernel=kernel, **options).eval()
+    return model, torch.randn(23, 5), torch.arange(23) % 3
+
+
+def dense(model: DIFFormer, x: Tensor, layer: int) -> Tensor:
+    found = model.diffusivity(x, layer=layer)
+    assert isinstance(found, Tensor)
+    return found
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("heads", [1, 3])
+def test_class_flow_is_that_of_the_dense_matrix(kernel: str, heads: int) -> None:
+    model, x, y = problem(kernel, num_heads=heads, learn_qk=True)
+    y[4] = -1
+    for layer in (0, 1):
+        s = dense(model, x, layer)
+        flow = class_flow(model, x, y, layer=layer)
+        for a in range(3):
+            for b in range(3):
+                expected = s[y == a][:, y == b].sum(1).mean()
+                torch.testing.assert_close(flow.flow[a, b], expected, atol=1e-5, rtol=1e-4)
+        same = (y.unsqueeze(0) == y.unsqueeze(1)) & (y >= 0)
+        own = (s * same).sum(1)[y >= 0].mean()
+        assert flow.within == pytest.approx(float(own), abs=1e-5)
+
+
+def test_uniform_weights_have_no_lift() -> None:
+    model, x, y = problem("constant")
+    assert class_flow(model, x, y).lift == pytest.approx(1.0)
+
+
+def test_a_class_without_rows_is_nan_and_spoils_nothing() -> None:
+    model, x, y = problem()
+    y[y == 1] = 2
+    flow = class_flow(model, x, y)
+    assert bool(flow.flow[1].isnan().all())
+    assert not bool(flow.flow[[0, 2]].isnan().any())
+    assert 0 < flow.within <= 1
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_top_pairs_are_those_of_the_dense_matrix(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diffusivity, "CHUNK", 100)  # a few rows at a time
+    model, x, _ = problem(kernel)
+    s = dense(model, x, 1).clone()
+    s.fill_diagonal_(-1)
+    pairs = top_pairs(model, x, layer=-1, k=40)
+    expected = s.flatten().topk(40).values
+    expected = expected[expected > 0]
+    torch.testing.assert_close(pairs.weight, expected)
+    torch.testing.assert_close(s[pairs.target, pairs.source], pairs.weight)
+    assert bool((pairs.target != pairs.source).all())
+    assert pairs.uniform == pytest.approx(1 / 23)
+
+
+def test_top_pairs_among_some_rows_have_both_ends_there() -> None:
+    model, x, _ = problem()
+    rows = torch.tensor([3, 9, 11, 20])
+    pairs = top_pairs(model, x, k=100, rows=rows)
+    assert pairs.weight.numel() == 12
+    assert set(pairs.source.tolist()) | set(pairs.target.tolist()) == {3, 9, 11, 20}
+
+
+def test_concentration_runs_from_one_to_all_rows() -> None:
+    model, x, _ = problem("constant")
+    assert concentration(model, x).median == pytest.approx(23)
+    assert concentration(model, x).share == pytest.approx(1)
+    model, x, _ = problem("identity")
+    assert concentration(model, x).median == pytest.approx(1)
+    model, x, _ = problem("simple")
+    s = dense(model, x, 0).double()
+    rows = torch.tensor([2, 5])
+    found = concentration(model, x, rows=rows).each
+    torch.testing.assert_close(found, 1 / s[rows].square().sum(1))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, x, y: top_pairs(m, x, k=0), "k must be a whole number of at least 1"),
+        (lambda m, x, y: top_pairs(m, x, layer=2), "layer must lie in -2 to 1, got 2"),
+        (lambda m, x, y: class_flow(m, x, y[:5]), "y must be .23,. whole numbers"),
+        (lambda m, x, y: class_flow(m, x, -torch.ones_like(y)), "every row is unknown"),
+    ],
+)
+def test_bad_input_is_named(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(*problem())

@@ -1,0 +1,187 @@
+"""A page for every run folder, whatever is missing from it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from difformer.data import Dataset
+from difformer.errors import DifformerError, RunError
+from difformer.report import write_report
+from difformer.report.page import safe_json
+
+Make = Callable[..., Dataset]
+Train = Callable[..., Path]
+
+
+def text_of(path: Path) -> str:
+    """The page without plotly: what is ours."""
+    return re.sub(r"<script>.*?</script>", "", path.read_text(encoding="utf-8"), flags=re.S)
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    found = re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"), flags=re.S)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_a_run_has_all_its_sections(tmp_path: Path, blobs: Make, trained: Train) -> None:
+    data = blobs()
+    path = write_report(trained(tmp_path / "run", data, num_layers=2), dataset=data)
+    assert path == tmp_path / "run" / "report.html"
+    text = text_of(path)
+    ids = re.findall(r'<section id="(\w+)"', text)
+    wanted = ["results", "curves", "predictions", "energy", "diffusivity", "states", "cost"]
+    assert ids == [*wanted, "settings"]
+    assert "Split thirds: 20 train, 20 val, 20 test" in text
+    page = data_of(path)
+    assert {"curve-loss", "curve-accuracy", "calibration", "energy-layers"} <= set(page["plots"])
+    assert [p["title"] for p in page["explorer"]["panels"]] == [
+        "After layer 1",
+        "After layer 2, the last",
+    ]
+
+
+def test_several_seeds_are_summed_up(tmp_path: Path, blobs: Make, trained: Train) -> None:
+    data = blobs()
+    text = text_of(write_report(trained(tmp_path / "run", data, seeds=3), dataset=data))
+    assert "over 3 seeds" in text
+    assert "±" in text
+    assert "Of seed 0, the first with a model" in text
+
+
+@pytest.mark.parametrize(
+    "gone",
+    ["config.toml", "result.json", "metrics.csv", "split.json", "model.safetensors"],
+)
+@pytest.mark.parametrize("damage", [False, True], ids=["missing", "damaged"])
+def test_a_missing_part_is_named_and_the_rest_is_shown(
+    tmp_path: Path, blobs: Make, trained: Train, gone: str, damage: bool
+) -> None:
+    data = blobs()
+    folder = trained(tmp_path / "run", data)
+    if damage:
+        (folder / gone).write_bytes(b"\x00\xff{not this")
+    else:
+        (folder / gone).unlink()
+    text = text_of(write_report(folder, dataset=data))
+    assert gone in text
+    assert 'class="missing"' in text
+    assert len(re.findall("<section", text)) >= 4
+
+
+def test_data_that_is_nowhere_is_named(tmp_path: Path, blobs: Make, trained: Train) -> None:
+    folder = trained(tmp_path / "run", blobs())
+    text = text_of(write_report(folder))
+    assert "What needs the trained model on its data is left out" in text
+    assert "blobs" in text
+    assert 'id="curves"' in text
+
+
+def test_a_folder_that_is_no_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a run folder: it does not exist"):
+        write_report(tmp_path / "nowhere")
+    with pytest.raises(RunError, match="none of its files can be read"):
+        write_report(tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_an_error(
+    tmp_path: Path, blobs: Make, trained: Train
+) -> None:
+    folder = trained(tmp_path / "run", blobs())
+    with pytest.raises(DifformerError, match="cannot write"):
+        write_report(folder, out=tmp_path / "no" / "such" / "page.html")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"num_layers": 1},
+        {"hidden_channels": 1},
+        {"kernel": "sigmoid", "system": "difformer-a"},
+        {"kernel": "constant"},
+        {"kernel": "identity"},
+        {"source": 0.2, "num_layers": 4},
+        {"num_heads": 2, "learn_qk": True},
+    ],
+    ids=str,
+)
+def test_any_shape_of_model_has_a_page(
+    tmp_path: Path, blobs: Make, trained: Train, model: dict[str, Any]
+) -> None:
+    data = blobs()
+    path = write_report(trained(tmp_path / "run", data, **model), dataset=data)
+    panels = data_of(path)["explorer"]["panels"]
+    assert len(panels) == 2
+    for panel in panels:
+        x, y = panel["points"]["pca"]
+        assert len(x) == len(y) == 60
+
+
+def test_a_baseline_has_a_page_too(tmp_path: Path, blobs: Make, trained: Train) -> None:
+    data = blobs()
+    path = write_report(trained(tmp_path / "run", data, system="mlp"), dataset=data)
+    text = text_of(path)
+    assert "The model is no DIFFormer" in text
+    assert 'id="predictions"' in text
+
+
+def test_a_class_without_examples_is_said_to_be_empty(
+    tmp_path: Path, blobs: Make, trained: Train
+) -> None:
+    data = blobs(60, classes=3, names=("a", "b", "c", "never"))
+    text = text_of(write_report(trained(tmp_path / "run", data), dataset=data))
+    assert "Without a test row: never." in text
+
+
+@pytest.mark.parametrize("task", ["regression", "multilabel"])
+def test_other_tasks_have_a_page(tmp_path: Path, blobs: Make, trained: Train, task: str) -> None:
+    plain = blobs(60)
+    y = plain.x[:, :2].clone() if task == "regression" else (plain.x[:, :2] > 0).float()
+    y[3, 1] = float("nan")
+    data = Dataset("blobs", plain.x, y, task)
+    path = write_report(trained(tmp_path / "run", data), dataset=data)
+    assert ("predicted" if task == "regression" else "calibration") in data_of(path)["plots"]
+
+
+def test_more_rows_than_points_are_sampled_and_said_so(
+    tmp_path: Path, blobs: Make, trained: Train
+) -> None:
+    data = blobs(300)
+    path = write_report(trained(tmp_path / "run", data), dataset=data, max_points=50)
+    assert "50 of 300 rows are drawn" in text_of(path)
+    explorer = data_of(path)["explorer"]
+    assert len(explorer["rows"]) == 50
+    drawn = set(range(50))
+    for panel in explorer["panels"]:
+        assert {*panel["edges"]["source"], *panel["edges"]["target"]} <= drawn
+
+
+def test_the_page_does_not_depend_on_when_it_is_written(
+    tmp_path: Path, blobs: Make, trained: Train
+) -> None:
+    data = blobs()
+    folder = trained(tmp_path / "run", data)
+    first = write_report(folder, dataset=data, projection="pca").read_bytes()
+    assert write_report(folder, dataset=data, projection="pca").read_bytes() == first
+
+
+def test_an_unknown_projection_is_an_error(tmp_path: Path, blobs: Make, trained: Train) -> None:
+    data = blobs()
+    folder = trained(tmp_path / "run", data)
+    with pytest.raises(ValueError, match="projection must be one of auto, pca, tsne, got 'umap'"):
+        write_report(folder, dataset=data, projection="umap")
+
+
+def test_json_cannot_end_its_script_element() -> None:
+    value = {"</script>": ["<!--", "&amp;", float("nan"), torch.pi, "\u2028"]}
+    text = safe_json(value)
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text)["</script>"][:2] == ["<!--", "&amp;"]
+    assert json.loads(text)["</script>"][2] is None
