@@ -81,7 +81,7 @@ class System:
 
     def needs(self, dataset: Dataset) -> str | None:
         """Why it cannot run on this data whatever its size, or None."""
-        if self.needs_graph and dataset.edge_index is None:
+        if self.needs_graph and not dataset.num_edges:
             return "needs a graph, the data has none"
         if dataset.task not in self.tasks:
             return f"learns {' and '.join(self.tasks)} only, the data is {dataset.task}"
@@ -94,8 +94,8 @@ class System:
         n = dataset.num_rows
         edges = {
             "none": 0,
-            "dense": n * n,
+            "dense": dataset.num_pairs,
             "knn": 2 * n * min(getattr(config, "k", 0), n),
-            "given": 0 if dataset.edge_index is None else int(dataset.edge_index.shape[1]) + n,
+            "given": dataset.num_edges + n if dataset.num_edges else 0,
         }[self.graph]
         return int(self.memory(n, edges, dataset.num_features, dataset.num_outputs, config))

@@ -31,11 +31,14 @@ class TemporalDataset(Dataset):
         num_nodes: n; x is (t·n, lags) and y (t·n, 1).
         edges: () without a graph, one entry for a graph that does not change, else one a snapshot.
         node_names: one name a node; empty where there are none.
+        per_step: snapshots a training step, as those who published on the data take them; None for
+            all of them in one.
     """
 
     num_nodes: int = 0
     edges: tuple[Edges, ...] = ()
     node_names: tuple[str, ...] = ()
+    per_step: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,6 +62,17 @@ class TemporalDataset(Dataset):
     @property
     def num_snapshots(self) -> int:
         return self.x.shape[0] // self.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all snapshots together."""
+        each = [index.shape[1] for index, _ in self.edges]
+        return sum(each) * (self.num_snapshots if len(each) == 1 else 1)
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of rows that can meet: those of one snapshot."""
+        return self.num_snapshots * self.num_nodes**2
 
     def edges_at(self, snapshot: int) -> Edges | None:
         """The graph of one snapshot, or None where there is none."""

@@ -9,6 +9,7 @@ figures with each other, not with a forecast made in time. `DIFFormerForecaster`
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ CHECKSUMS = {
     "wikimath": "git:28aefd607de34627e194f40a80fb50cf549904f4",
 }
 LAGS = {"chickenpox": 4, "covid": 8, "wikimath": 14}
+PER_STEP = {
+    "wikimath": 1
+}  # the authors' code takes a step a snapshot there, one an epoch elsewhere
 ORIGIN = "PyTorch Geometric Temporal (MIT)"
 
 
@@ -71,7 +75,8 @@ def read_json(path: Path, name: str, *, lags: int) -> TemporalDataset:
         raise DataError(f"{path} is not a {name} file: {reason}") from error
     if len(edges) > 1:  # a graph a step; a snapshot's is that of its oldest value
         edges = edges[: max(0, series.shape[0] - lags)]
-    return from_windows(name, series, lags, edges, node_names=names, source=ORIGIN)
+    found = from_windows(name, series, lags, edges, node_names=names, source=ORIGIN)
+    return replace(found, per_step=PER_STEP.get(name))
 
 
 Parsed = tuple[Tensor, tuple[Edges, ...], tuple[str, ...]]

@@ -1,14 +1,20 @@
-"""Pick settings by validation alone, with a stated rule; the test rows are never looked at.
+"""Pick the settings of a table of forecasts by validation alone; the test rows are never looked at.
+
+python -m difformer.experiments.choose table5 --columns covid --seeds 3
+
+writes results/choices/table5/CELL.json for every cell and prints the rules for the spec.
 
 Few validation snapshots cannot tell settings apart whose errors differ by less than they vary from
-snapshot to snapshot. So beside the lowest validation error there is the one-standard-error rule
-(Breiman et al., 1984): of all settings within one standard error of the lowest, the most
-regularised, here by dropout, then weight decay, then the smaller learning rate.
+snapshot to snapshot. So the rule is that of one standard error (Breiman et al., 1984): of all
+settings within one standard error of the lowest validation error, the most regularised, here by
+dropout, then weight decay, then the smaller learning rate. The lowest is kept beside it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -19,15 +25,19 @@ from typing import Any
 import torch
 
 from difformer.baselines.registry import get_system
-from difformer.baselines.system import System
-from difformer.data.snapshots import TemporalDataset, complete_edges, neighbour_edges
+from difformer.data.registry import load_dataset
+from difformer.data.snapshots import TemporalDataset
+from difformer.experiments.experiment import Experiment
+from difformer.experiments.machine import describe_machine
+from difformer.experiments.sources import snapshots_for
+from difformer.experiments.specs import load_spec
 from difformer.train.loop import fit
 from difformer.train.objective import SnapshotError
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 from difformer.train.snapshots import Snapshots
 
-__all__ = ["GRID", "Tried", "lowest", "one_standard_error", "snapshots_for", "try_settings"]
+__all__ = ["GRID", "Tried", "lowest", "one_standard_error", "try_settings"]
 
 # The grid of the paper's appendix (spatial-temporal prediction).
 GRID: dict[str, tuple[float, ...]] = {
@@ -35,8 +45,9 @@ GRID: dict[str, tuple[float, ...]] = {
     "weight_decay": (0.0, 0.005),
     "dropout": (0.0, 0.2, 0.5),
 }
-NEIGHBOURS = 5  # of the released kNN graphs
-LIMITS: dict[str, Any] = {"epochs": 200, "patience": 20}
+RIDGES: dict[str, tuple[float, ...]] = {"ridge": (0.0, 1.0, 10.0, 100.0)}
+FIRST_SEED = 100  # those of the table start at 0
+OUT = Path("results/choices")
 
 
 @dataclass(frozen=True)
@@ -54,53 +65,54 @@ class Tried:
     seeds: int
 
 
-def snapshots_for(system: System, dataset: TemporalDataset) -> TemporalDataset:
-    """The snapshots with the graphs a system takes: the data's, neighbours, all pairs or none."""
-    if system.graph == "none":
-        return dataset.with_edges(())
-    if system.graph == "knn":
-        return neighbour_edges(dataset, NEIGHBOURS)
-    return complete_edges(dataset) if system.graph == "dense" else dataset
-
-
 def try_settings(
-    system: str,
+    experiment: Experiment,
     dataset: TemporalDataset,
-    model: Mapping[str, Any],
     *,
     grid: Mapping[str, Sequence[float]] = GRID,
-    seeds: Sequence[int] = (100, 101, 102),
+    seeds: Sequence[int] = (FIRST_SEED,),
     done: Path | None = None,
 ) -> list[Tried]:
     """Train at every point of the grid; `done` keeps the points so far, so a run can go on."""
-    kind = get_system(system)
-    data, split = snapshots_for(kind, dataset), dataset.split("time")
     found = _read(done)
+    source, split = None, dataset.split("time")
     for values in product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
         if any(tried.settings == point for tried in found):
             continue
-        options = {k: v for k, v in point.items() if k not in ("lr", "weight_decay")}
-        config = kind.configure(**{**model, **options})
-        train: dict[str, Any] = {k: v for k, v in point.items() if k not in options}
-        source, objective = Snapshots(data, split), SnapshotError(num_nodes=data.num_nodes)
-        vals: list[float] = []
-        errors: list[float] = []
-        for seed in seeds:
-            with seeded(seed):
-                built = kind.build(config, data.num_features, 1)
-            settings = TrainSettings(**{**LIMITS, **train}, seed=seed)
-            fit(built, source, objective, split, settings)
-            with torch.no_grad():
-                miss = (source.evaluate(built.eval()) - data.y)[split.val].double()
-            each = miss.square().reshape(-1, data.num_nodes).mean(1)
-            vals.append(float(each.mean()))
-            errors.append(float(each.std() / len(each) ** 0.5))
-        found.append(Tried(point, mean(vals), mean(errors), len(seeds)))
-        if done is not None:
-            done.parent.mkdir(parents=True, exist_ok=True)
-            done.write_text(json.dumps([asdict(t) for t in found], indent=1) + "\n")
+        if source is None:
+            data = snapshots_for(get_system(experiment.system), dataset)
+            source = Snapshots(data, split, per_step=data.per_step)
+        each = [_validate(experiment, source, split, dataset, point, seed) for seed in seeds]
+        errors = mean(error for _, error in each)
+        found.append(Tried(point, mean(val for val, _ in each), errors, len(seeds)))
+        _write(done, found)
     return found
+
+
+def _validate(
+    experiment: Experiment,
+    source: Snapshots,
+    split: Any,
+    dataset: TemporalDataset,
+    point: Mapping[str, float],
+    seed: int,
+) -> tuple[float, float]:
+    """The validation error of one run, and its standard error over snapshots."""
+    kind, loop = get_system(experiment.system), asdict(experiment.train)
+    config = kind.configure(
+        **{**experiment.model, **{k: v for k, v in point.items() if k not in loop}}
+    )
+    with seeded(seed):
+        model = kind.build(config, dataset.num_features, 1)
+    given: dict[str, Any] = {**loop, **{k: v for k, v in point.items() if k in loop}}
+    settings = TrainSettings(**{**given, "seed": seed})
+    fit(model, source, SnapshotError(num_nodes=dataset.num_nodes), split, settings)
+    with torch.no_grad():
+        output = source.evaluate_rows(model.eval(), split.val)
+    miss = (output - dataset.y)[split.val].double()
+    each = miss.square().reshape(-1, dataset.num_nodes).mean(1)
+    return float(each.mean()), float(each.std() / len(each) ** 0.5)
 
 
 def lowest(tried: Sequence[Tried]) -> Tried:
@@ -118,16 +130,80 @@ def one_standard_error(tried: Sequence[Tried]) -> Tried:
     True
     """
     best = lowest(tried)
-    near = [t for t in tried if t.val <= best.val + best.error]
 
     def order(t: Tried) -> tuple[float, ...]:
-        point = t.settings
-        return (-point.get("dropout", 0), -point["weight_decay"], point["lr"], t.val)
+        more = [-t.settings.get(name, 0.0) for name in ("ridge", "dropout", "weight_decay")]
+        return (*more, t.settings.get("lr", 0.0))
 
-    return min(near, key=order)
+    return min((t for t in tried if t.val <= best.val + best.error), key=order)
 
 
 def _read(done: Path | None) -> list[Tried]:
     if done is None or not done.exists():
         return []
-    return [Tried(**item) for item in json.loads(done.read_text())]
+    return [Tried(**item) for item in json.loads(done.read_text(encoding="utf-8"))["tried"]]
+
+
+def _write(done: Path | None, found: Sequence[Tried]) -> None:
+    if done is None:
+        return
+    done.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "command": "python -m difformer.experiments.choose " + done.parent.name,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": describe_machine(),
+        "lowest": asdict(lowest(found)),
+        "one_standard_error": asdict(one_standard_error(found)),
+        "tried": [asdict(t) for t in found],
+    }
+    done.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def rule(system: str, column: str, variant: str, settings: Mapping[str, float]) -> str:
+    """The chosen settings as a rule of a spec."""
+    loop = {k: v for k, v in settings.items() if k in ("lr", "weight_decay")}
+    own = {k: v for k, v in settings.items() if k not in loop}
+    lines = [
+        "[[cells]]",
+        f'columns = ["{column}"]',
+        f'systems = ["{system}"]',
+        f'variants = ["{variant}"]',
+        *([f"model = {_inline(own)}"] if own else []),
+        *([f"train = {_inline(loop)}"] if loop else []),
+    ]
+    return "\n".join(lines)
+
+
+def _inline(values: Mapping[str, float]) -> str:
+    return "{ " + ", ".join(f"{k} = {float(v)}" for k, v in values.items()) + " }"
+
+
+def main() -> None:
+    """Try every cell that is asked for, going on where an earlier call stopped."""
+    parser = argparse.ArgumentParser(prog="python -m difformer.experiments.choose")
+    parser.add_argument("spec")
+    for name in ("--columns", "--systems", "--variants"):
+        parser.add_argument(name, nargs="+")
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    spec = load_spec(given.spec)
+    cells = spec.cells(systems=given.systems, columns=given.columns, variants=given.variants)
+    seeds = range(FIRST_SEED, FIRST_SEED + given.seeds)
+    for cell in cells:
+        known = get_system(cell.system).space if cell.variant.name == "naive" else GRID
+        if not known:
+            continue  # nothing to choose
+        grid = RIDGES if "ridge" in known else GRID
+        data = load_dataset(cell.column.dataset)
+        assert isinstance(data, TemporalDataset)
+        (experiment,) = cell.experiments()
+        done = OUT / spec.name / f"{cell.name}.json"
+        tried = try_settings(experiment, data, grid=grid, seeds=seeds, done=done)
+        chosen = one_standard_error(tried)
+        best = lowest(tried)
+        print(f"# lowest {best.val:.3f} ± {best.error:.3f}, chosen {chosen.val:.3f}")
+        print(rule(cell.system, cell.column.name, cell.variant.name, chosen.settings), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from difformer.baselines.graphs import graph_for
 from difformer.baselines.registry import get_system
 from difformer.baselines.system import System
 from difformer.data.dataset import Dataset
@@ -22,11 +21,11 @@ from difformer.data.split import Split
 from difformer.errors import DifformerError, RunError
 from difformer.experiments.experiment import AUTO_SPLIT, KEYS, Experiment
 from difformer.experiments.machine import available_memory
-from difformer.train.batches import FullBatch, Source
+from difformer.experiments.sources import data_objective, make_source, whole_graph
+from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import load_weights, read_tensors
 from difformer.train.loop import fit
-from difformer.train.objective import objective_for
 from difformer.train.run import FitResult, read_config, read_result
 from difformer.train.seeding import seeded
 from difformer.train.seeds import SeedsResult, fit_seeds
@@ -76,13 +75,13 @@ def run_experiment(
     experiment = replace(experiment, split=split.name)
     system, config = get_system(experiment.system), _configured(experiment)
     _check_fits(system, config, data)
-    graph = graph_for(system, config, data)
+    graph = whole_graph(system, config, data)
 
     def make(seed: int) -> tuple[nn.Module, Source, Split]:
         model = system.build(config, data.num_features, data.num_outputs)
-        return model, FullBatch(data, split, graph), split
+        return model, make_source(system, data, split, graph), split
 
-    objective, settings = objective_for(data.task), experiment.train
+    objective, settings = data_objective(data), experiment.train
     if len(experiment.seeds) > 1:
         return fit_seeds(
             make,
@@ -178,12 +177,12 @@ def load_run(
     data = load_data(experiment, data_dir) if dataset is None else dataset
     split = Split.load(path / "split.json").check(data.num_rows)
     system, options = get_system(experiment.system), _configured(experiment)
-    graph = graph_for(system, options, data)
+    graph = whole_graph(system, options, data)
     with seeded(experiment.train.seed):
         model = system.build(options, data.num_features, data.num_outputs)
     observe = getattr(model, "observe", None)
     if observe is not None:
-        observe(FullBatch(data, split, graph).observed())
+        observe(make_source(system, data, split, graph).observed())
     weights = path / "model.safetensors"
     if not weights.exists():
         raise RunError(f"{path} has no model.safetensors: run it again")

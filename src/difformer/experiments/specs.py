@@ -4,7 +4,8 @@ A spec is a TOML file in `specs/`. Its rows are systems, its columns datasets; a
 named set of settings, a *protocol* a kind of split with its seeds. A cell is one of each. Rules
 (`[[cells]]`) set what differs for some of them, a later rule over an earlier one:
 
-    title, note, metric ("accuracy"), percent (true: figures in per cent)
+    title, note, metric ("accuracy"), percent (true: figures in per cent),
+    beside (another metric, its mean in brackets after each figure)
     systems = ["mlp", ...]                        the rows, in order
     [columns.cora]      title, dataset (the column's name unless given), data = {load options}
     [protocols.random]  title, splits = [...], seeds = [...]: every split with every seed
@@ -28,7 +29,7 @@ from importlib.resources import files
 from itertools import product
 from typing import Any, cast
 
-from difformer.baselines.registry import SYSTEMS
+from difformer.baselines.registry import FORECASTS, SYSTEMS
 from difformer.data.registry import DATASETS
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.values import check_keys
@@ -114,6 +115,7 @@ class Spec:
     title: str
     note: str
     metric: str
+    beside: str | None
     percent: bool
     systems: tuple[str, ...]
     columns: Mapping[str, Column]
@@ -176,18 +178,20 @@ def parse_spec(name: str, text: str) -> Spec:
         content = cast("dict[str, Any]", _toml.loads(text))
     except ValueError as error:
         raise ValueError(f"spec {name} is not TOML: {error}") from error
-    top = ("title", "note", "metric", "percent", "systems", "columns", "protocols", "variants")
+    top = ("title", "note", "metric", "beside", "percent", "systems", "columns")
+    top = (*top, "protocols", "variants")
     check_keys(content, (*top, "published", "cells"), f"spec {name}")
     for key in ("title", "metric", "systems", "columns", "protocols", "variants"):
         if not content.get(key):
             raise ValueError(f"spec {name} must give {key}")
     systems = tuple(content["systems"])
-    _known(f"spec {name}: systems", systems, SYSTEMS)
+    _known(f"spec {name}: systems", systems, {**SYSTEMS, **FORECASTS})
     spec = Spec(
         name=name,
         title=content["title"],
         note=content.get("note", ""),
         metric=content["metric"],
+        beside=content.get("beside"),
         percent=content.get("percent", False),
         systems=systems,
         columns={n: _column(name, n, c) for n, c in content["columns"].items()},
@@ -244,7 +248,7 @@ def _variants(spec: str, name: str, given: Mapping[str, Any]) -> list[Variant]:
     where = f"spec {spec} [variants.{name}]"
     check_keys(given, ("title", "systems", "recipe", "model", "train", "grid"), where)
     systems = tuple(given.get("systems", SYSTEMS))
-    _known(f"{where}: systems", systems, SYSTEMS)
+    _known(f"{where}: systems", systems, {**SYSTEMS, **FORECASTS})
     grid = cast("dict[str, list[Any]]", given.get("grid", {}))
     title = given.get("title", name)
     rest = given.get("recipe"), given.get("model", {}), given.get("train", {})

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from difformer.baselines.registry import SYSTEMS
+from difformer.baselines.registry import get_system
 from difformer.errors import RunError
 from difformer.experiments.reproduce import CellResult, read_results
 from difformer.experiments.specs import Published, Spec, load_spec
@@ -57,7 +57,7 @@ def figures_table(
     for system in spec.systems:
         if systems is not None and system not in systems:
             continue
-        title = SYSTEMS[system].title
+        title = get_system(system).title
         published = spec.published.get(system, {})
         if any(name in published for name in names):
             figures = [_published(published.get(name)) for name in names]
@@ -169,6 +169,8 @@ def _measured(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
     if not result.runs:
         return EMPTY
     text = _figure(spec, result.mean(spec.metric), result.std(spec.metric))
+    if spec.beside is not None and result.values("test", spec.beside):
+        text += f" [{_number(spec, result.mean(spec.beside))}]"
     if result.missing:
         text += f" ({len(result.runs)} of {len(result.wanted)} runs)"
     if result.note:

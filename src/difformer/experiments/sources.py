@@ -1,0 +1,46 @@
+"""From a dataset and a system to batches and an objective: one set of rows, or many snapshots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from difformer.baselines.graphs import graph_for
+from difformer.baselines.system import System
+from difformer.data.dataset import Dataset
+from difformer.data.snapshots import TemporalDataset, complete_edges, neighbour_edges
+from difformer.data.split import Split
+from difformer.train.batches import FullBatch, Source
+from difformer.train.objective import Objective, SnapshotError, objective_for
+from difformer.train.snapshots import Snapshots
+
+__all__ = ["data_objective", "make_source", "snapshots_for", "whole_graph"]
+
+NEIGHBOURS = 5  # of the released kNN graphs over snapshots, the node itself among them
+
+
+def make_source(system: System, data: Dataset, split: Split, graph: Any | None) -> Source:
+    """The batches a system trains on; `graph` is that of `whole_graph`."""
+    if isinstance(data, TemporalDataset):
+        return Snapshots(snapshots_for(system, data), split, per_step=data.per_step)
+    return FullBatch(data, split, graph)
+
+
+def whole_graph(system: System, config: Any, data: Dataset) -> Any | None:
+    """The one graph over all rows that a system is given; snapshots have their own."""
+    return None if isinstance(data, TemporalDataset) else graph_for(system, config, data)
+
+
+def data_objective(data: Dataset) -> Objective:
+    """What is minimised and reported: by the task; for snapshots the released cost beside it."""
+    if isinstance(data, TemporalDataset):
+        return SnapshotError(num_nodes=data.num_nodes)
+    return objective_for(data.task)
+
+
+def snapshots_for(system: System, dataset: TemporalDataset) -> TemporalDataset:
+    """The snapshots with the graphs a system takes: the data's, neighbours, all pairs or none."""
+    if system.graph == "none":
+        return dataset.with_edges(())
+    if system.graph == "knn":
+        return neighbour_edges(dataset, NEIGHBOURS)
+    return complete_edges(dataset) if system.graph == "dense" else dataset
