@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from difformer.baselines.registry import SYSTEMS, get_system
+from difformer.commands.forecast import forecast
 from difformer.commands.options import Given, parse_seeds, parse_set, with_options
 from difformer.commands.output import (
     DataDir,
@@ -110,6 +111,22 @@ def train(
             help="Join each row to its K nearest by features, where the data has no graph.",
         ),
     ] = None,
+    series: Annotated[
+        Path | None,
+        _option(
+            "--series",
+            metavar="FILE.csv",
+            help="In place of NAME: your own series, a column of times and one a node.",
+        ),
+    ] = None,
+    edges: Annotated[
+        Path | None,
+        _option(
+            "--edges",
+            metavar="FILE.csv",
+            help="With --series: columns source, target and maybe weight, time.",
+        ),
+    ] = None,
     data_dir: DataDir = None,
     out: Annotated[
         Path | None,
@@ -145,7 +162,17 @@ def train(
     The folder holds config.toml, split.json, metrics.csv, model.safetensors, result.json and
     report.html. Ctrl-C keeps the best epoch so far; --resume goes on from there. Validation picks
     the epoch; the test rows are read once, at the end.
+
+    With --series it fits a forecaster to a series of your own (--set lags=8 and the like), tests
+    it from rolling origins beside naive forecasts, and writes forecast.csv.
     """
+    if series is not None:
+        others = {"NAME": name, "--model": model, "--recipe": recipe, "--split": split}
+        others |= {"--seeds": seeds, "--config": config, "--neighbours": neighbours}
+        forecast(series, edges, out, set or [], others, as_json=json)
+        return
+    if edges is not None:
+        raise ValueError("--edges must come with --series: it names the nodes of a series")
     choices = (name, model, recipe, split, seeds, set, config, neighbours, given)
     experiment = _experiment(*choices)  # every word is checked before any data is read
     folder = _folder(experiment, out, resume)

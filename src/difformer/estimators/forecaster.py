@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from itertools import pairwise
 from typing import Any, cast
 
@@ -28,7 +27,7 @@ from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 from difformer.train.snapshots import Snapshots
 
-__all__ = ["DIFFormerForecaster"]
+__all__ = ["DIFFormerForecaster", "following"]
 
 Array = NDArray[Any]
 
@@ -287,20 +286,19 @@ class DIFFormerForecaster(BaseEstimator):
         frame = self._frame if given is None else type(given)
         if frame is None or not frame.__module__.startswith("pandas"):
             return values
-        return frame(values, index=_continued(data.stamps, len(values)), columns=list(data.names))
+        return frame(values, index=following(data.stamps, len(values)), columns=list(data.names))
 
 
 def _graph(edges: tuple[Edges, ...], n: int) -> Graph | None:
     return Graph.from_edges(edges[0][0], n, edges[0][1]) if edges else None
 
 
-def _continued(stamps: tuple[Any, ...], steps: int) -> list[Any] | None:
-    """The stamps that follow where the last step repeats, else None (a plain index)."""
+def following(stamps: tuple[Any, ...], steps: int) -> list[Any] | None:
+    """The stamps after the last one where the newest steps are equal, else None."""
     if len(stamps) < 2 or isinstance(stamps[-1], str):
         return None
     gap = stamps[-1] - stamps[-2]
-    regular = all(b - a == gap for a, b in pairwise(stamps[-5:]))
-    if not regular and not isinstance(stamps[-1], datetime):
+    if not all(b - a == gap for a, b in pairwise(stamps[-5:])):
         return None
     return [stamps[-1] + gap * (i + 1) for i in range(steps)]
 
