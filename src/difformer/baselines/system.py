@@ -39,6 +39,7 @@ class System:
             ("knn"), every pair ("dense"), or "none".
         memory: (rows, directed edges, features, outputs, config) -> bytes for a training step.
         needs_graph: cannot run without the data's own graph.
+        all_pairs: every row may be moved by every other.
         tasks: the tasks it can learn.
         package: a package outside the core that it imports.
         defaults: values of `config` for this system where they are not the dataclass's own.
@@ -53,6 +54,7 @@ class System:
     graph: GraphKind
     memory: Memory
     needs_graph: bool = False
+    all_pairs: bool = False
     tasks: tuple[str, ...] = ALL_TASKS
     package: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])

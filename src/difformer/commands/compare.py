@@ -1,0 +1,132 @@
+"""difformer compare: systems on the same splits, and a plain verdict."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from difformer.baselines.registry import SYSTEMS
+from difformer.commands.options import parse_names
+from difformer.commands.output import DataDir, Json, Quiet, print_json, print_table, say
+from difformer.experiments.compare import DEFAULT_MODELS, Comparison, Row, compare
+from difformer.experiments.statistics import spread
+from difformer.experiments.tables import Table
+from difformer.experiments.verdict import verdict
+
+
+def command(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="See `difformer datasets`.")],
+    models: Annotated[
+        str,
+        typer.Option("--models", metavar="A,B,...", help=f"Systems, or all: {', '.join(SYSTEMS)}."),
+    ] = ",".join(DEFAULT_MODELS),
+    splits: Annotated[int, typer.Option("--splits", metavar="N", help="How many splits.")] = 10,
+    trials: Annotated[
+        int,
+        typer.Option(
+            "--trials",
+            metavar="N",
+            help="Settings each system may try on each split, by validation; 0: its defaults.",
+        ),
+    ] = 0,
+    epochs: Annotated[int, typer.Option("--epochs", metavar="N", help="The most epochs.")] = 300,
+    patience: Annotated[
+        int, typer.Option("--patience", metavar="N", help="Stop without progress after.")
+    ] = 100,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FOLDER", help="Keep the results; the same command goes on there."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="Processes side by side. [one a core]"),
+    ] = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare systems on the same splits with the same tuning budget, and say which is enough.
+
+    Example: difformer compare cora --models mlp,gcn,difformer-s --splits 10 --out runs/compare
+
+    A system that cannot run says why in its row; one that crashes takes nothing with it.
+    """
+    names = list(SYSTEMS) if models == "all" else parse_names(models) or []
+    result = compare(
+        dataset,
+        models=names,
+        splits=splits,
+        trials=trials,
+        train={"epochs": epochs, "patience": min(patience, epochs)},
+        data_dir=data_dir,
+        folder=out,
+        workers=workers,
+        look=lambda line: say(line, quiet=quiet or json),
+    )
+    record = _record(result)
+    if out is not None:
+        from json import dumps
+
+        from difformer.train.files import write_atomic
+
+        write_atomic(out / "comparison.json", (dumps(record, indent=1) + "\n").encode())
+    if json:
+        return print_json(record)
+    print_table(table_of(result), f"{result.dataset}: {result.metric}, {len(result.splits)} splits")
+    print("\n".join(verdict(result)))
+
+
+def table_of(result: Comparison) -> Table:
+    """The systems, best first; those that did not run on every split below, with the reason."""
+    ranked = result.ranked()
+    rest = [row for row in result.rows if row not in ranked]
+    percent = result.metric in ("accuracy", "roc_auc", "macro_f1")
+    scale, digits = (100.0, 1) if percent else (1.0, 4)
+    rows: list[tuple[str, ...]] = []
+    for row in [*ranked, *rest]:
+        test = list(row.values("test").values())
+        figure = "—"
+        if test:
+            mean, std = spread(test)
+            figure = f"{mean * scale:.{digits}f}"
+            figure += "" if std is None else f" ± {std * scale:.{digits}f}"
+        behind = "best" if ranked and row is ranked[0] else "—"
+        if test and ranked and row is not ranked[0]:
+            behind = result.difference(row, ranked[0]).shown(scale, digits)
+        seconds = "—" if row.seconds is None else f"{row.seconds:.1f}"
+        memory = "—" if row.memory is None else f"{row.memory / 2**20:.0f}"
+        rows.append((row.title, figure, behind, seconds, memory, _remark(result, row)))
+    header = ("Model", "Test", "Paired difference to the best", "s a run", "MB", "")
+    notes = (
+        "Differences are over the same splits, with a 95 % interval; MB is the most memory "
+        "above an idle process.",
+    )
+    return Table(header, tuple(rows), notes)
+
+
+def _remark(result: Comparison, row: Row) -> str:
+    if row.cannot is not None:
+        return row.cannot
+    if not row.errors:
+        return ""
+    split, what = next(iter(row.errors.items()))
+    return f"failed on {len(row.errors)} of {len(result.splits)} splits; {split}: {what}"
+
+
+def _record(result: Comparison) -> dict[str, Any]:
+    from difformer.experiments.machine import describe_machine
+
+    words = ["difformer", *sys.argv[1:]]
+    return {
+        **result.to_json(),
+        "command": shlex.join(words),
+        "machine": describe_machine(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+    }

@@ -1,0 +1,122 @@
+"""difformer tune: search for a system's settings, by validation only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from difformer.baselines.registry import get_system
+from difformer.commands.options import parse_set
+from difformer.commands.output import DataDir, Json, Quiet, print_json, print_table, say
+from difformer.experiments.experiment import AUTO_SPLIT, Experiment
+from difformer.experiments.tables import Table
+from difformer.experiments.tune import SEARCHES, Trial, TuneResult, grid_size, tune
+from difformer.experiments.values import options_of
+
+SHOWN = 10  # trials in the table
+
+
+def command(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="See `difformer datasets`.")],
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME", help="The system to tune.")
+    ] = "difformer-s",
+    trials: Annotated[int, typer.Option("--trials", metavar="N", help="Settings to try.")] = 30,
+    search: Annotated[
+        str,
+        typer.Option(
+            "--search",
+            metavar="|".join(SEARCHES),
+            help="grid: the paper's grid, in random order; search: beyond it, by what was found.",
+        ),
+    ] = "search",
+    split: Annotated[
+        str, typer.Option("--split", metavar="SPLIT", help="Its test rows are never looked at.")
+    ] = AUTO_SPLIT,
+    epochs: Annotated[int, typer.Option("--epochs", metavar="N", help="The most epochs.")] = 300,
+    patience: Annotated[
+        int, typer.Option("--patience", metavar="N", help="Stop without progress after.")
+    ] = 100,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Fix an option of the system."),
+    ] = None,
+    storage: Annotated[
+        Path | None,
+        typer.Option("--storage", metavar="FILE", help="An SQLite file: the search goes on there."),
+    ] = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search for a system's settings by validation only; the first trial is its defaults.
+
+    Example: difformer tune cora --model gcn --trials 50 --storage runs/tune.sqlite
+    """
+    given = parse_set(set_, options_of(get_system(model).config))
+    experiment = Experiment.make(
+        dataset,
+        system=model,
+        split=split,
+        model=given,
+        train={"epochs": epochs, "patience": min(patience, epochs)},
+    )
+    if search == "grid":
+        say(f"the grid has {grid_size(model)} settings", quiet=quiet or json)
+
+    def look(trial: Trial, wanted: int) -> None:
+        value = trial.error if trial.value is None else f"{trial.value:.4f}"
+        say(f"trial {trial.number + 1} of {wanted}: {value}", quiet=quiet or json)
+
+    result = tune(
+        experiment,
+        trials=trials,
+        search=search,
+        data_dir=data_dir,
+        storage=storage,
+        look=look,
+    )
+    if json:
+        return print_json(_record(result))
+    print_table(_table(result), f"{model} on {dataset}: validation {result.metric}")
+    best = result.tuned()
+    settings = {**result.best.model, **result.best.train}
+    words = " ".join(
+        f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in settings.items()
+    )
+    print(f"best: {words or 'the defaults'}; lr={best.train.lr:.4g}")
+
+
+def _table(result: TuneResult) -> Table:
+    sign = -1 if result.direction == "max" else 1
+    done = sorted(
+        (t for t in result.trials if t.value is not None), key=lambda t: sign * (t.value or 0.0)
+    )
+    rows = [
+        (
+            str(trial.number),
+            f"{trial.value:.4f}",
+            f"{trial.seconds:.1f}",
+            ", ".join(
+                f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}"
+                for k, v in {**trial.train, **trial.model}.items()
+            )
+            or "the defaults",
+        )
+        for trial in done[:SHOWN]
+    ]
+    failed = [t for t in result.trials if t.value is None]
+    notes = (f"{len(failed)} trials failed, the first: {failed[0].error}",) if failed else ()
+    return Table(("Trial", f"val {result.metric}", "s", "settings"), tuple(rows), notes)
+
+
+def _record(result: TuneResult) -> dict[str, object]:
+    return {
+        "metric": result.metric,
+        "best": vars(result.best),
+        "experiment": result.tuned().config(),
+        "train": {"lr": result.tuned().train.lr, "weight_decay": result.tuned().train.weight_decay},
+        "trials": [vars(t) for t in result.trials],
+    }

@@ -1,0 +1,372 @@
+"""Compare systems on the same splits with the same tuning budget, and say which is enough.
+
+Each system runs in a process of its own, so that its memory is its own and one that crashes takes
+nothing with it. A folder keeps a JSON file for each system and split: the same call goes on.
+
+FOLDER/config.toml           what was asked for; another call there must ask for the same
+FOLDER/SYSTEM/SPLIT.json     one run: validation, test, seconds, the settings used
+FOLDER/SYSTEM/system.json    peak memory, or why the system cannot run
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from difformer.baselines.registry import SYSTEMS, get_system
+from difformer.experiments.statistics import Difference, paired_difference, spread
+
+if TYPE_CHECKING:
+    from difformer.data.dataset import Dataset
+    from difformer.data.split import Split
+
+__all__ = ["DEFAULT_MODELS", "Comparison", "Row", "compare", "splits_of"]
+
+DEFAULT_MODELS = (
+    "mlp",
+    "lp",
+    "sgc",
+    "gcn",
+    "gat",
+    "gcn-knn",
+    "sgformer",
+    "difformer-g",
+    "difformer-s",
+    "difformer-a",
+)
+DEFAULT_TRAIN = {"epochs": 300, "patience": 100}
+
+Look = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system: a record for each split that was run, and what it took."""
+
+    system: str
+    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    memory: int | None = None  # bytes above an idle process
+    cannot: str | None = None  # why it cannot run here
+    errors: Mapping[str, str] = field(default_factory=dict[str, str])  # split -> what happened
+
+    @property
+    def title(self) -> str:
+        return get_system(self.system).title
+
+    def values(self, part: str) -> dict[str, float]:
+        """The metric of one part, by split."""
+        return {name: run[part] for name, run in self.runs.items() if run.get(part) is not None}
+
+    @property
+    def seconds(self) -> float | None:
+        """Mean training time of a run."""
+        times = [run["seconds"] for run in self.runs.values()]
+        return sum(times) / len(times) if times else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The rows of all systems, on the same splits, and what they say."""
+
+    dataset: str
+    metric: str
+    direction: str
+    splits: tuple[str, ...]
+    trials: int
+    rows: tuple[Row, ...]
+    has_graph: bool
+
+    def ranked(self) -> list[Row]:
+        """The systems that ran on every split, best mean test first."""
+        sign = -1 if self.direction == "max" else 1
+        whole = [row for row in self.rows if set(row.values("test")) >= set(self.splits)]
+        return sorted(whole, key=lambda row: sign * spread(list(row.values("test").values()))[0])
+
+    def difference(self, ours: Row, theirs: Row) -> Difference:
+        """How much better ours is, over the splits both have; positive is better."""
+        a, b = ours.values("test"), theirs.values("test")
+        both = [s for s in self.splits if s in a and s in b]
+        sign = 1.0 if self.direction == "max" else -1.0
+        return paired_difference([sign * a[s] for s in both], [sign * b[s] for s in both])
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that was measured, and the verdict."""
+        from difformer.experiments.verdict import verdict
+
+        ranked = self.ranked()
+        rows: list[dict[str, Any]] = []
+        for row in self.rows:
+            test = list(row.values("test").values())
+            record: dict[str, Any] = {**asdict(row), "title": row.title, "seconds": row.seconds}
+            record["mean"], record["std"] = spread(test) if test else (None, None)
+            if ranked and test:
+                record["behind_best"] = asdict(self.difference(row, ranked[0]))
+            rows.append(record)
+        return {
+            "dataset": self.dataset,
+            "metric": self.metric,
+            "splits": list(self.splits),
+            "trials": self.trials,
+            "rows": rows,
+            "verdict": verdict(self),
+        }
+
+
+def splits_of(data: Dataset, number: int, kind: str = "auto") -> list[Split]:
+    """The splits to compare on: those that come with the data if enough, else random ones."""
+    if number < 1:
+        raise ValueError(f"splits must be at least 1, got {number}")
+    own = list(data.splits.values())
+    if kind == "auto" and len(own) >= number:
+        return own[:number]
+    if kind not in ("auto", "random", "ratio"):
+        raise ValueError(f"kind must be auto, random or ratio, got {kind!r}")
+    if kind != "ratio" and data.task == "multiclass":
+        try:
+            return [data.split(f"random:{seed}") for seed in range(number)]
+        except ValueError:
+            if kind == "random":
+                raise
+    return [data.split(f"ratio:0.5/0.25/0.25:{seed}") for seed in range(number)]
+
+
+def compare(
+    dataset: str | Dataset,
+    *,
+    models: Sequence[str] = DEFAULT_MODELS,
+    splits: int | Sequence[Split] = 10,
+    trials: int = 0,
+    train: Mapping[str, Any] | None = None,
+    data_dir: Path | str | None = None,
+    folder: Path | str | None = None,
+    workers: int | None = None,
+    look: Look | None = None,
+) -> Comparison:
+    """Run every system on every split; one that cannot run or crashes has a row that says so.
+
+    Args:
+        dataset: a name, or the data itself.
+        models: names in `SYSTEMS`.
+        splits: how many, or which.
+        trials: settings tried on each split by its validation rows, the same number for every
+            system; 0 takes the registry's settings.
+        train: options of the loop, the same for every system.
+        folder: where results are kept and found again; None for nowhere.
+        workers: processes side by side, one thread each; None for one a core, 0 to run in this
+            process (memory is then not measured).
+        look: called with a line when something has finished.
+    """
+    from difformer.data.registry import load_dataset
+    from difformer.train.objective import objective_for
+
+    for name in models:
+        get_system(name)
+    if len(set(models)) != len(models) or not models:
+        raise ValueError(f"models must be one or more different names, got {', '.join(models)}")
+    if trials < 0:
+        raise ValueError(f"trials must be 0 or more, got {trials}")
+    data = load_dataset(dataset, data_dir) if isinstance(dataset, str) else dataset
+    chosen = splits_of(data, splits) if isinstance(splits, int) else list(splits)
+    options = {**DEFAULT_TRAIN, **(train or {})}
+    monitor = objective_for(data.task).monitor
+    with TemporaryDirectory() as temporary:
+        root = Path(temporary) if folder is None else Path(folder)
+        _agree(root, data, trials, options)
+        tasks = [
+            Task(name, data, tuple(chosen), trials, options, root / name, monitor.name)
+            for name in models
+        ]
+        _run_all(tasks, workers, look or (lambda line: None))
+        rows = tuple(read_row(task.folder, task.system, chosen) for task in tasks)
+    return Comparison(
+        dataset=data.name,
+        metric=monitor.name,
+        direction=monitor.direction,
+        splits=tuple(split.name for split in chosen),
+        trials=trials,
+        rows=rows,
+        has_graph=data.edge_index is not None,
+    )
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one process does: a system on all splits."""
+
+    system: str
+    data: Dataset
+    splits: tuple[Split, ...]
+    trials: int
+    train: Mapping[str, Any]
+    folder: Path
+    metric: str
+    threads: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The read-only mapping of a dataset's splits does not travel to another process.
+        parts = {f.name: getattr(self.data, f.name) for f in fields(self.data)}
+        return {**vars(self), "data": {**parts, "splits": dict(self.data.splits)}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from difformer.data.dataset import Dataset
+
+        vars(self).update({**state, "data": Dataset(**state["data"])})
+
+
+def run_task(task: Task) -> None:
+    """Run a system on the splits that have no file yet; an error on one of them is written down."""
+    import torch
+
+    from difformer.experiments.run import CannotRunError
+
+    if task.threads is not None:
+        torch.set_num_threads(task.threads)
+    task.folder.mkdir(parents=True, exist_ok=True)
+    idle = _peak_memory()
+    for split in task.splits:
+        path = task.folder / f"{file_name(split)}.json"
+        if path.exists() and "error" not in json.loads(path.read_text(encoding="utf-8")):
+            continue
+        try:
+            record = _run_split(task, split)
+        except CannotRunError as error:
+            _write(task.folder / "system.json", {"cannot": str(error)})
+            return
+        except KeyboardInterrupt:
+            raise
+        except Exception as error:
+            record = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
+        _write(path, {"split": split.name, **record})
+    if task.threads is not None:  # a process of its own: its peak is the system's
+        _write(task.folder / "system.json", {"memory": max(0, _peak_memory() - idle)})
+
+
+def _run_split(task: Task, split: Split) -> dict[str, Any]:
+    from difformer.experiments.experiment import Experiment, recipe_for
+    from difformer.experiments.run import run_experiment
+    from difformer.experiments.tune import tune
+
+    graph = task.data.edge_index is not None
+    experiment = Experiment.make(
+        task.data.name,
+        system=task.system,
+        recipe=recipe_for(task.system, None, graph=graph),
+        split=split.name,
+        train=task.train,
+    )
+    started, tried = time.monotonic(), 0
+    if task.trials:
+        storage = task.folder / "trials.sqlite"
+        found = tune(
+            experiment, trials=task.trials, dataset=task.data, split=split, storage=storage
+        )
+        experiment, tried = found.tuned(), len(found.trials)
+    tuning = time.monotonic() - started
+    result = run_experiment(experiment, dataset=task.data, split=split)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    fit = next(iter(result.results.values()))
+    return {
+        "val": fit.metrics.get("val", {}).get(task.metric),
+        "test": fit.metrics["test"][task.metric],
+        "seconds": round(fit.seconds, 2),
+        "tuning_seconds": round(tuning, 2),
+        "trials": tried,
+        "epochs": fit.epochs,
+        "model": dict(experiment.model),
+        "train": {"lr": experiment.train.lr, "weight_decay": experiment.train.weight_decay},
+    }
+
+
+def read_row(folder: Path, system: str, splits: Sequence[Split]) -> Row:
+    """A system's row from its folder; a split without a file is an error of its process."""
+    about = folder / "system.json"
+    found: dict[str, Any] = json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
+    runs: dict[str, Mapping[str, Any]] = {}
+    errors: dict[str, str] = {}
+    for split in splits:
+        path = folder / f"{file_name(split)}.json"
+        record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if record is not None and "error" not in record:
+            runs[split.name] = record
+        elif found.get("cannot") is None:
+            errors[split.name] = record["error"] if record else found.get("died", "not run")
+    return Row(system, runs, found.get("memory"), found.get("cannot"), errors)
+
+
+def _run_all(tasks: Sequence[Task], workers: int | None, look: Look) -> None:
+    waiting = [task for task in tasks if not _complete(task)]
+    if workers == 0:
+        for task in waiting:
+            run_task(task)
+            look(f"{task.system}: done")
+        return
+    import multiprocessing
+    from dataclasses import replace
+
+    context = multiprocessing.get_context("spawn")
+    limit = workers or min(os.cpu_count() or 1, len(waiting) or 1)
+    running: list[tuple[Task, Any]] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < limit:
+                task = replace(waiting.pop(0), threads=1)
+                process = context.Process(target=run_task, args=(task,), name=task.system)
+                process.start()
+                running.append((task, process))
+            time.sleep(0.05)
+            for task, process in [pair for pair in running if not pair[1].is_alive()]:
+                running.remove((task, process))
+                process.join()
+                if process.exitcode:
+                    # Killed from outside, most often by a lack of memory: no file tells of it.
+                    why = f"its process ended with code {process.exitcode}"
+                    _write(task.folder / "system.json", {"died": why})
+                look(f"{task.system}: {'done' if not process.exitcode else 'crashed'}")
+    finally:
+        for _, process in running:
+            process.terminate()
+            process.join()
+
+
+def _complete(task: Task) -> bool:
+    row = read_row(task.folder, task.system, task.splits)
+    return row.cannot is not None or set(row.runs) == {split.name for split in task.splits}
+
+
+def _agree(root: Path, data: Dataset, trials: int, train: Mapping[str, Any]) -> None:
+    from difformer.train.run import agree_config
+
+    agree_config(
+        root, {"dataset": data.name, "rows": data.num_rows, "trials": trials, "train": train}
+    )
+
+
+def file_name(split: Split) -> str:
+    """A split's name as a file's."""
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in split.name)
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    from difformer.train.files import write_atomic
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def _peak_memory() -> int:
+    """The most memory this process has held, in bytes."""
+    import resource
+    import sys
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+assert all(name in SYSTEMS for name in DEFAULT_MODELS)

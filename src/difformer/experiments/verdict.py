@@ -1,0 +1,119 @@
+"""What a comparison says in plain words, DIFFormer's losses included. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from difformer.baselines.registry import get_system
+from difformer.experiments.statistics import Difference, spread
+
+if TYPE_CHECKING:
+    from difformer.experiments.compare import Comparison, Row
+
+__all__ = ["verdict"]
+
+
+def verdict(comparison: Comparison) -> list[str]:
+    """Four plain lines: who is best, all pairs or not, the graph or not, is a GCN enough.
+
+    Where a question is about a group of systems, validation chooses the one that speaks for it,
+    so that no line is picked by its test figures. "Beyond chance" is a 95 % interval of the paired
+    differences that leaves zero out.
+    """
+    rows = comparison.ranked()
+    if len(rows) < 2:
+        return ["Nothing to say: fewer than two systems ran on every split."]
+    return [
+        _best(comparison, rows),
+        _all_pairs(comparison, rows),
+        _graph(comparison, rows),
+        _gcn(comparison, rows),
+    ]
+
+
+def _best(comparison: Comparison, rows: Sequence[Row]) -> str:
+    ours = _speaker(comparison, [r for r in rows if _is_ours(r)])
+    theirs = _speaker(comparison, [r for r in rows if not r.system.startswith("difformer")])
+    if ours is None or theirs is None:
+        return f"Best: {rows[0].title}."
+    gap = comparison.difference(ours, theirs)
+    told = _told(comparison, gap)
+    if not gap.certain:
+        return f"DIFFormer is level: {ours.title} against {theirs.title} {told}."
+    if gap.mean > 0:
+        return f"DIFFormer wins: {ours.title} is better than {theirs.title}, {told}."
+    return f"DIFFormer loses: {theirs.title} is better than {ours.title}, {told}."
+
+
+def _all_pairs(comparison: Comparison, rows: Sequence[Row]) -> str:
+    """The same model with and without its all-pair term; else against the best without one."""
+    question = "Does all-pair diffusion help on this data?"
+    ours = _speaker(comparison, [r for r in rows if _is_ours(r)])
+    if ours is None:
+        return f"{question} Not asked: no DIFFormer ran."
+    alone = next((r for r in rows if r.system == "difformer-g"), None)
+    other = alone or _speaker(comparison, [r for r in rows if not get_system(r.system).all_pairs])
+    if other is None:
+        return f"{question} Not asked: every system has all pairs."
+    gap = comparison.difference(ours, other)
+    told = _told(comparison, gap)
+    if alone is None:  # another model altogether: it may be better for other reasons
+        answer = _answer(gap) if gap.mean > 0 or not gap.certain else "Not enough:"
+        return f"{question} {answer} {ours.title} against {other.title}, which has none, {told}."
+    return f"{question} {_answer(gap)} {ours.title} against the same model without it {told}."
+
+
+def _graph(comparison: Comparison, rows: Sequence[Row]) -> str:
+    question = "Does the graph help?"
+    if not comparison.has_graph:
+        return f"{question} The data has none."
+    with_graph = _speaker(comparison, [r for r in rows if get_system(r.system).graph == "given"])
+    without = _speaker(comparison, [r for r in rows if get_system(r.system).graph != "given"])
+    if with_graph is None or without is None:
+        return f"{question} Not asked: it needs a system with the graph and one without."
+    gap = comparison.difference(with_graph, without)
+    told = _told(comparison, gap)
+    return f"{question} {_answer(gap)} {with_graph.title} against {without.title} {told}."
+
+
+def _gcn(comparison: Comparison, rows: Sequence[Row]) -> str:
+    question = "Is a GCN enough?"
+    names = ("gcn", "gcn-tuned") if comparison.has_graph else ("gcn-knn",)
+    gcn = _speaker(comparison, [r for r in rows if r.system in names])
+    if gcn is None:
+        return f"{question} Not asked: no GCN ran."
+    best = _speaker(comparison, [r for r in rows if r.system not in names])
+    if best is None:
+        return f"{question} Not asked: nothing else ran."
+    gap = comparison.difference(best, gcn)
+    told = _told(comparison, gap)
+    if gap.certain and gap.mean > 0:
+        return f"{question} No: {best.title} is better than {gcn.title}, {told}."
+    return f"{question} Yes: {best.title}, the best other by validation, is not, {told}."
+
+
+def _is_ours(row: Row) -> bool:
+    return row.system in ("difformer-s", "difformer-a")
+
+
+def _speaker(comparison: Comparison, rows: Sequence[Row]) -> Row | None:
+    """The system of a group with the best mean validation."""
+    sign = 1 if comparison.direction == "max" else -1
+    judged = [r for r in rows if r.values("val")]
+    if not judged:
+        return None
+    return max(judged, key=lambda r: sign * spread(list(r.values("val").values()))[0])
+
+
+def _answer(gap: Difference) -> str:
+    if not gap.certain:
+        return "Not beyond chance:"
+    return "Yes:" if gap.mean > 0 else "No, it hurts:"
+
+
+def _told(comparison: Comparison, gap: Difference) -> str:
+    percent = comparison.metric in ("accuracy", "roc_auc", "macro_f1")
+    shown = gap.shown(100.0, 1) if percent else gap.shown(1.0, 4)
+    unit = " points" if percent else ""
+    return f"{shown}{unit} of {comparison.metric} over {gap.pairs} splits"

@@ -1,0 +1,221 @@
+"""Comparing systems: same splits, paired differences, failures kept apart, plain verdicts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from difformer.baselines.registry import SYSTEMS
+from difformer.data import Dataset, Split
+from difformer.errors import RunError
+from difformer.experiments import compare as module
+from difformer.experiments.compare import Comparison, Row, compare, splits_of
+from difformer.experiments.statistics import paired_difference, spread
+from difformer.experiments.verdict import verdict
+
+TRAIN = {"epochs": 8, "patience": None, "lr": 0.05}
+
+
+def make_dataset(n: int = 60, *, graph: bool = True) -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    y = (torch.arange(n) % 3).long()
+    x = torch.randn(n, 6, generator=generator) + 2.0 * torch.nn.functional.one_hot(y, 6)
+    source = torch.arange(n - 3)
+    edges = torch.stack([source, source + 3])  # along each class
+    return Dataset("toy", x, y, edge_index=edges if graph else None, class_names=("a", "b", "c"))
+
+
+def toy_splits(data: Dataset, number: int) -> list[Split]:
+    return [data.split(f"ratio:0.4/0.3/0.3:{seed}") for seed in range(number)]
+
+
+def run(data: Dataset, models: list[str], number: int = 2, **options: Any) -> Comparison:
+    options = {"workers": 0, "train": TRAIN, **options}
+    return compare(data, models=models, splits=toy_splits(data, number), **options)
+
+
+def test_every_system_sees_the_same_splits() -> None:
+    result = run(make_dataset(), ["mlp", "gcn"], 3)
+    assert [set(row.runs) for row in result.rows] == [set(result.splits)] * 2
+    assert len(result.ranked()) == 2
+
+
+def test_a_system_that_cannot_run_says_so_and_the_others_go_on() -> None:
+    result = run(make_dataset(graph=False), ["gcn", "mlp"])
+    gcn, mlp = result.rows
+    assert "needs a graph" in str(gcn.cannot)
+    assert len(mlp.runs) == 2
+
+
+def test_a_system_too_large_for_memory_names_what_it_would_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    huge = replace(SYSTEMS["gcn"], memory=lambda n, e, p, c, config: 5e15)
+    monkeypatch.setitem(SYSTEMS, "gcn", huge)
+    result = run(make_dataset(), ["gcn", "mlp"])
+    assert "GB of memory" in str(result.rows[0].cannot)
+    assert len(result.rows[1].runs) == 2
+
+
+def test_an_error_on_one_split_loses_nothing_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = module._run_split
+
+    def fails(task: Any, split: Split) -> dict[str, Any]:
+        if task.system == "gcn" and split.name.endswith(":1"):
+            raise RuntimeError("a fault\nin two lines")
+        return real(task, split)
+
+    monkeypatch.setattr(module, "_run_split", fails)
+    result = run(make_dataset(), ["gcn", "mlp"], 3)
+    gcn, mlp = result.rows
+    assert len(gcn.runs) == 2
+    assert list(gcn.errors.values()) == ["RuntimeError: a fault in two lines"]
+    assert len(mlp.runs) == 3
+    assert [row.system for row in result.ranked()] == ["mlp"]
+
+
+def test_a_second_call_runs_only_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make_dataset()
+    first = run(data, ["mlp"], 2, folder=tmp_path)
+    asked: list[str] = []
+    real = module._run_split
+
+    def counted(task: Any, split: Split) -> dict[str, Any]:
+        asked.append(f"{task.system} {split.name}")
+        return real(task, split)
+
+    monkeypatch.setattr(module, "_run_split", counted)
+    second = run(data, ["mlp", "gcn"], 3, folder=tmp_path)
+    assert len(asked) == 4  # the third split of one, three of the other
+    assert dict(second.rows[0].runs).items() >= dict(first.rows[0].runs).items()
+    with pytest.raises(RunError, match="another configuration"):
+        run(data, ["mlp"], folder=tmp_path, trials=2)
+
+
+def test_the_same_tuning_budget_is_spent_on_every_split(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    result = run(make_dataset(), ["mlp", "gcn"], 2, trials=2, folder=tmp_path)
+    for row in result.rows:
+        assert [run["trials"] for run in row.runs.values()] == [2, 2]
+        assert (tmp_path / row.system / "trials.sqlite").exists()
+
+
+def test_processes_measure_memory_and_take_sparse_features(tmp_path: Path) -> None:
+    data = make_dataset()
+    data = replace(data, x=data.x.to_sparse_csr())
+    result = run(data, ["mlp", "gcn"], 1, workers=2, folder=tmp_path)
+    assert all(row.memory is not None and len(row.runs) == 1 for row in result.rows)
+
+
+def test_a_process_that_dies_without_a_word_takes_nothing_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make_dataset()
+    run(data, ["mlp"], 1, folder=tmp_path)
+    monkeypatch.setattr(module, "run_task", os._exit)  # ends at once, and with a code
+    result = run(data, ["gcn", "mlp"], 1, workers=1, folder=tmp_path)
+    gcn, mlp = result.rows
+    assert list(gcn.errors.values()) == ["its process ended with code 1"]
+    assert len(mlp.runs) == 1
+
+
+def test_bad_names_and_numbers_are_refused() -> None:
+    data = make_dataset()
+    with pytest.raises(ValueError, match="model must be one of"):
+        run(data, ["gnc"])
+    with pytest.raises(ValueError, match="models must be one or more different"):
+        run(data, ["mlp", "mlp"])
+    with pytest.raises(ValueError, match="trials must be 0 or more"):
+        run(data, ["mlp"], trials=-1)
+    with pytest.raises(ValueError, match="splits must be at least 1"):
+        splits_of(data, 0)
+
+
+def test_splits_are_the_datas_own_where_there_are_enough() -> None:
+    data = make_dataset()
+    own = {f"own-{i}": replace(s, name=f"own-{i}") for i, s in enumerate(toy_splits(data, 3))}
+    data = replace(data, splits=own)
+    assert [s.name for s in splits_of(data, 2)] == ["own-0", "own-1"]
+    assert splits_of(data, 4)[0].name == "ratio:0.5/0.25/0.25:0"
+
+
+def test_paired_difference_is_students_interval() -> None:
+    from scipy.stats import ttest_rel
+
+    a, b = [0.81, 0.84, 0.79, 0.83], [0.80, 0.80, 0.78, 0.83]
+    gap = paired_difference(a, b)
+    low, high = ttest_rel(a, b).confidence_interval(0.95)
+    assert (gap.low, gap.high) == (pytest.approx(low), pytest.approx(high))
+    assert not gap.certain
+    assert paired_difference([1.0], [0.5]).low is None
+    with pytest.raises(ValueError, match="same splits"):
+        paired_difference([1.0], [])
+    assert spread([1.0]) == (1.0, None)
+
+
+def made(values: dict[str, list[float]], *, direction: str = "max", graph: bool = True) -> Any:
+    """A comparison with these test figures; validation is the same."""
+    number = len(next(iter(values.values())))
+    names = tuple(f"s{i}" for i in range(number))
+    rows = tuple(
+        Row(
+            system,
+            {n: {"val": v, "test": v, "seconds": 1.0} for n, v in zip(names, figures, strict=True)},
+        )
+        for system, figures in values.items()
+    )
+    return Comparison("toy", "accuracy", direction, names, 0, rows, graph)
+
+
+def test_the_verdict_says_when_difformer_loses() -> None:
+    lines = verdict(
+        made(
+            {
+                "difformer-s": [0.70, 0.71, 0.70],
+                "difformer-g": [0.74, 0.75, 0.745],
+                "gcn": [0.80, 0.81, 0.80],
+                "mlp": [0.5, 0.52, 0.51],
+            }
+        )
+    )
+    assert lines[0].startswith("DIFFormer loses: GCN is better than DIFFormer-s, -10.0")
+    assert "all-pair diffusion help on this data? No, it hurts" in lines[1]
+    assert "the graph help? Yes: GCN against MLP" in lines[2]
+    assert "GCN enough? Yes" in lines[3]
+
+
+def test_the_verdict_says_when_difformer_wins_and_a_gcn_is_not_enough() -> None:
+    lines = verdict(
+        made(
+            {
+                "difformer-s": [0.85, 0.86, 0.85],
+                "difformer-g": [0.82, 0.83, 0.825],
+                "gcn": [0.80, 0.81, 0.80],
+            }
+        )
+    )
+    assert lines[0].startswith("DIFFormer wins")
+    assert "data? Yes: DIFFormer-s against the same model without it" in lines[1]
+    assert "Not asked" in lines[2]
+    assert "GCN enough? No: DIFFormer-s is better" in lines[3]
+
+
+def test_the_verdict_claims_nothing_from_noise_or_from_one_system() -> None:
+    noise = {"difformer-s": [0.8, 0.7, 0.9], "gcn": [0.7, 0.9, 0.78], "mlp": [0.9, 0.7, 0.75]}
+    lines = verdict(made(noise))
+    assert lines[0].startswith("DIFFormer is level")
+    assert "Not beyond chance" in lines[2]
+    assert verdict(made({"gcn": [0.8]}))[0].startswith("Nothing to say")
+
+
+def test_lower_is_better_where_the_metric_says_so() -> None:
+    result = made({"difformer-s": [1.0, 1.1, 1.0], "gcn": [2.0, 2.1, 2.0]}, direction="min")
+    assert result.ranked()[0].system == "difformer-s"
+    assert verdict(result)[0].startswith("DIFFormer wins")

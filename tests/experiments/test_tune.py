@@ -1,0 +1,133 @@
+"""Tuning: validation only, resumable, and a setting that fails is not the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from difformer.data import Dataset, Split
+from difformer.errors import DifformerError
+from difformer.experiments import tune as module
+from difformer.experiments.experiment import Experiment
+from difformer.experiments.tune import grid_for, grid_size, tune
+
+pytest.importorskip("optuna")
+
+
+@pytest.fixture
+def data() -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    y = (torch.arange(60) % 3).long()
+    x = torch.randn(60, 6, generator=generator) + 2.0 * torch.nn.functional.one_hot(y, 6)
+    return Dataset("digits", x, y, class_names=("a", "b", "c"))
+
+
+@pytest.fixture
+def split() -> Split:
+    rows = torch.arange(60)
+    return Split("toy", rows[:20], rows[20:40], rows[40:])
+
+
+def experiment(**train: Any) -> Experiment:
+    settings = {"epochs": 4, "patience": None, **train}
+    return Experiment.make("digits", system="mlp", split="toy", train=settings)
+
+
+def test_the_first_trial_is_the_experiment_itself_and_the_best_is_at_least_as_good(
+    data: Dataset, split: Split
+) -> None:
+    result = tune(experiment(), trials=4, dataset=data, split=split)
+    assert len(result.trials) == 4
+    assert result.trials[0].model == {}
+    assert result.best.value is not None
+    assert result.best.value >= (result.trials[0].value or 0)
+    tuned = result.tuned()
+    assert tuned.train.lr == result.best.train.get("lr", tuned.train.lr)
+
+
+def test_test_rows_are_taken_away_before_training(
+    data: Dataset, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def look(experiment: Any, data: Dataset, split: Split, metric: str) -> float:
+        seen.append(split.test.numel())
+        return 0.5
+
+    monkeypatch.setattr(module, "_validate", look)
+    tune(experiment(), trials=2, dataset=data, split=split)
+    assert seen == [0, 0]
+
+
+def test_a_stored_search_goes_on_where_it_was(data: Dataset, split: Split, tmp_path: Path) -> None:
+    storage = tmp_path / "tune.sqlite"
+    first = tune(experiment(), trials=2, dataset=data, split=split, storage=storage)
+    made: list[int] = []
+    second = tune(
+        experiment(),
+        trials=3,
+        dataset=data,
+        split=split,
+        storage=storage,
+        look=lambda trial, wanted: made.append(trial.number),
+    )
+    assert made == [2]
+    assert second.trials[:2] == first.trials
+    with pytest.raises(DifformerError, match="other settings"):
+        tune(experiment(epochs=5), trials=3, dataset=data, split=split, storage=storage)
+
+
+def test_a_setting_that_fails_is_a_failed_trial(
+    data: Dataset, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def second_fails(*args: Any) -> float:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("no")
+        return 0.1 * len(calls)
+
+    monkeypatch.setattr(module, "_validate", second_fails)
+    result = tune(experiment(), trials=3, dataset=data, split=split)
+    assert [t.error for t in result.trials] == [None, "RuntimeError: no", None]
+    assert result.best.number == 2
+
+
+def test_where_nothing_runs_the_reasons_are_told(
+    data: Dataset, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any) -> float:
+        raise ValueError("bad luck")
+
+    monkeypatch.setattr(module, "_validate", fails)
+    result = tune(experiment(), trials=2, dataset=data, split=split)
+    with pytest.raises(
+        DifformerError, match="no setting of mlp could be run: ValueError: bad luck"
+    ):
+        _ = result.best
+
+
+def test_the_grid_is_the_papers(data: Dataset, split: Split) -> None:
+    grid = grid_for("gcn")
+    assert grid["train.lr"] == (0.0001, 0.001, 0.01, 0.1)
+    assert grid["model.num_layers"] == (2, 4, 8, 16)
+    assert grid_size("gcn") == 4 * 6 * 3 * 3 * 4
+    assert "model.k" in grid_for("gcn-knn")
+    result = tune(experiment(), trials=3, search="grid", dataset=data, split=split)
+    for trial in result.trials[1:]:
+        assert trial.train["lr"] in grid["train.lr"]
+        assert trial.model["hidden_channels"] in grid["model.hidden_channels"]
+
+
+def test_bad_options_are_named(data: Dataset, split: Split) -> None:
+    with pytest.raises(ValueError, match="trials must be at least 1, got 0"):
+        tune(experiment(), trials=0, dataset=data, split=split)
+    with pytest.raises(ValueError, match="search must be one of search, grid, got 'random'"):
+        tune(experiment(), trials=1, search="random", dataset=data, split=split)
+    with pytest.raises(ValueError, match="must have validation rows"):
+        tune(experiment(), trials=1, dataset=data, split=replace(split, val=split.val[:0]))
