@@ -2,78 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from difformer.baselines import configs
+from difformer.baselines import configs, memory
 from difformer.baselines.system import ALL_TASKS, System
 
 __all__ = ["FORECASTS", "SYSTEMS", "get_system"]
 
-FLOAT = 4  # bytes
 CLASSES = ("multiclass",)
 LABELS = ("multiclass", "multilabel")
 _KIPF = {"lr": 0.01, "weight_decay": 5e-4}
-
-
-def _width(config: Any) -> int:
-    return int(getattr(config, "hidden_channels", 16)) * int(getattr(config, "num_heads", 1))
-
-
-def _linear(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """States kept for the backward pass, a sparse adjacency, first weights with Adam's moments."""
-    d, layers = _width(config), int(getattr(config, "num_layers", 2))
-    return FLOAT * (4 * n * d * layers + 5 * e + 4 * p * d)
-
-
-def _tiled(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """The sigmoid diffusivity is computed in tiles: no n × n matrix is kept."""
-    return _linear(n, e, p, c, config) + FLOAT * 256 * n * 4
-
-
-def _by_edge(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """A message of full width an edge and layer, forward and backward."""
-    layers = int(getattr(config, "num_layers", 2))
-    return _linear(n, e, p, c, config) + FLOAT * 2 * e * (_width(config) + c) * max(1, layers / 2)
-
-
-def _edge_weights(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """A learned weight an edge, and the gap of two projected rows."""
-    return _linear(n, e, p, c, config) + FLOAT * 4 * e * config.graph_channels
-
-
-def _features(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """Dense features before and after propagation, and a message an edge."""
-    return FLOAT * (3 * n * p + e * p)
-
-
-def _labels(n: int, e: int, p: int, c: int, config: Any) -> float:
-    return FLOAT * (3 * n * c + e * c)
-
-
-def _dense_square(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """The exact diffusion matrix, its inverse and the solver's work space."""
-    return FLOAT * 4 * n * n + _linear(n, n * config.top_k, p, c, config)
-
-
-def _bilevel(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """Each unrolled step keeps its sampled and normalised graph and their gradients."""
-    return FLOAT * (8 + 6 * (config.unroll + 1)) * n * n + _features(n, 0, p, c, config)
-
-
-def _solver(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """Every evaluation of the field keeps its state, and its attention if it has its own."""
-    evaluations = config.time / config.step * {"rk4": 4, "midpoint": 2}.get(config.method, 1)
-    attention = config.num_heads * (2 * config.attention_channels + 3) if config.nonlinear else 1
-    keep = n * config.hidden_channels * 3 + e * attention
-    return _linear(n, e, p, c, config) + FLOAT * evaluations * keep
-
-
-def _gumbel(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """Keys with every Gumbel sample and random feature, and two features an edge."""
-    each = config.num_heads * config.features
-    samples = n * each * max(1, config.gumbels) * 2 + 3 * e * each
-    samples += n * config.num_heads * max(1, config.gumbels) * config.hidden_channels * 2
-    return _linear(n, e, p, c, config) + FLOAT * config.num_layers * samples
 
 
 _ALL = (
@@ -84,7 +20,7 @@ _ALL = (
         config=configs.DIFFormerOptions,
         graph="given",
         all_pairs=True,
-        memory=_linear,
+        memory=memory.linear,
         train={"lr": 0.01, "weight_decay": 5e-4},
         space={"num_layers": (2, 4, 8), "graph_weight": (0.5, 0.9), "dropout": (0.2, 0.5)},
     ),
@@ -95,7 +31,7 @@ _ALL = (
         config=configs.DIFFormerOptions,
         graph="given",
         all_pairs=True,
-        memory=_tiled,
+        memory=memory.tiled,
         defaults={"kernel": "sigmoid"},
         train={"lr": 0.01, "weight_decay": 5e-4},
         space={"num_layers": (2, 4, 8), "graph_weight": (0.5, 0.9), "dropout": (0.2, 0.5)},
@@ -106,7 +42,7 @@ _ALL = (
         module="difformer",
         config=configs.DIFFormerOptions,
         graph="given",
-        memory=_linear,
+        memory=memory.linear,
         needs_graph=True,
         defaults={"kernel": "identity"},
         train={"lr": 0.01, "weight_decay": 5e-4},
@@ -118,7 +54,7 @@ _ALL = (
         module="mlp",
         config=configs.MLPConfig,
         graph="none",
-        memory=_linear,
+        memory=memory.linear,
         train={"lr": 0.01, "weight_decay": 5e-3},
         space={"hidden_channels": (16, 64, 256), "dropout": (0.2, 0.5)},
     ),
@@ -128,7 +64,7 @@ _ALL = (
         module="lp",
         config=configs.LPConfig,
         graph="given",
-        memory=_labels,
+        memory=memory.labels,
         needs_graph=True,
         tasks=LABELS,
         space={"alpha": (0.5, 0.9, 0.99)},
@@ -139,7 +75,7 @@ _ALL = (
         module="manireg",
         config=configs.ManiRegConfig,
         graph="given",
-        memory=_linear,
+        memory=memory.linear,
         needs_graph=True,
         train={"lr": 0.01, "weight_decay": 5e-3},
         space={"penalty": (0.1, 1.0, 10.0), "hidden_channels": (16, 64, 256)},
@@ -150,7 +86,7 @@ _ALL = (
         module="gcn",
         config=configs.GCNConfig,
         graph="given",
-        memory=_linear,
+        memory=memory.linear,
         needs_graph=True,
         train=_KIPF,
         space={"hidden_channels": (16, 64, 256), "num_layers": (2, 3), "dropout": (0.2, 0.5)},
@@ -161,7 +97,7 @@ _ALL = (
         module="gat",
         config=configs.GATConfig,
         graph="given",
-        memory=_by_edge,
+        memory=memory.by_edge,
         needs_graph=True,
         train={"lr": 0.005, "weight_decay": 5e-4},
         space={"hidden_channels": (8, 16), "out_heads": (1, 8), "dropout": (0.4, 0.6)},
@@ -172,7 +108,7 @@ _ALL = (
         module="sgc",
         config=configs.SGCConfig,
         graph="given",
-        memory=_features,
+        memory=memory.features,
         needs_graph=True,
         train={"lr": 0.2, "weight_decay": 5e-6},
         space={"steps": (2, 4, 8)},
@@ -183,7 +119,7 @@ _ALL = (
         module="gcn",
         config=configs.GCNKNNConfig,
         graph="knn",
-        memory=_linear,
+        memory=memory.linear,
         train=_KIPF,
         space={"k": (5, 10, 20, 40), "hidden_channels": (16, 64, 256)},
     ),
@@ -193,7 +129,7 @@ _ALL = (
         module="gat",
         config=configs.GATKNNConfig,
         graph="knn",
-        memory=_by_edge,
+        memory=memory.by_edge,
         train={"lr": 0.005, "weight_decay": 5e-4},
         space={"k": (5, 10, 20, 40), "hidden_channels": (8, 16)},
     ),
@@ -204,7 +140,7 @@ _ALL = (
         config=configs.GATConfig,
         graph="dense",
         all_pairs=True,
-        memory=_by_edge,
+        memory=memory.by_edge,
         defaults={
             "hidden_channels": 16,
             "num_heads": 1,
@@ -222,7 +158,7 @@ _ALL = (
         module="lp",
         config=configs.LPKNNConfig,
         graph="knn",
-        memory=_labels,
+        memory=memory.labels,
         tasks=LABELS,
         space={"k": (5, 10, 20, 40), "alpha": (0.5, 0.9, 0.99)},
     ),
@@ -232,7 +168,7 @@ _ALL = (
         module="manireg",
         config=configs.ManiRegKNNConfig,
         graph="knn",
-        memory=_linear,
+        memory=memory.linear,
         train={"lr": 0.01, "weight_decay": 5e-3},
         space={"k": (5, 10, 20, 40), "penalty": (0.1, 1.0, 10.0)},
     ),
@@ -242,7 +178,7 @@ _ALL = (
         module="lds",
         config=configs.LDSConfig,
         graph="given",
-        memory=_bilevel,
+        memory=memory.bilevel,
         needs_graph=True,
         tasks=CLASSES,
         train={"lr": 0.01, "weight_decay": 5e-4, "epochs": 100},
@@ -254,7 +190,7 @@ _ALL = (
         module="glcn",
         config=configs.GLCNConfig,
         graph="given",
-        memory=_edge_weights,
+        memory=memory.edge_weights,
         needs_graph=True,
         train={"lr": 0.005, "weight_decay": 5e-4},
         space={"penalty": (0.001, 0.01, 0.1), "hidden_channels": (30, 70)},
@@ -265,7 +201,7 @@ _ALL = (
         module="glcn",
         config=configs.GLCNKNNConfig,
         graph="knn",
-        memory=_edge_weights,
+        memory=memory.edge_weights,
         train={"lr": 0.005, "weight_decay": 5e-4},
         space={"k": (5, 10, 20, 40), "penalty": (0.001, 0.01, 0.1)},
     ),
@@ -275,7 +211,7 @@ _ALL = (
         module="grand",
         config=configs.GRANDConfig,
         graph="given",
-        memory=_solver,
+        memory=memory.solver,
         needs_graph=True,
         package="torchdiffeq",
         train={"lr": 0.02, "weight_decay": 5e-4},
@@ -287,7 +223,7 @@ _ALL = (
         module="grand",
         config=configs.GRANDConfig,
         graph="given",
-        memory=_solver,
+        memory=memory.solver,
         needs_graph=True,
         package="torchdiffeq",
         defaults={"nonlinear": True, "method": "euler"},
@@ -300,7 +236,7 @@ _ALL = (
         module="grand",
         config=configs.GRANDConfig,
         graph="given",
-        memory=_solver,
+        memory=memory.solver,
         needs_graph=True,
         package="torchdiffeq",
         defaults={"source": True, "method": "euler"},
@@ -313,7 +249,7 @@ _ALL = (
         module="gdc",
         config=configs.GDCConfig,
         graph="given",
-        memory=_dense_square,
+        memory=memory.dense_square,
         needs_graph=True,
         train=_KIPF,
         space={"alpha": (0.05, 0.1), "top_k": (64, 128), "hidden_channels": (16, 64)},
@@ -324,7 +260,7 @@ _ALL = (
         module="heat",
         config=configs.HeatConfig,
         graph="given",
-        memory=_linear,
+        memory=memory.linear,
         needs_graph=True,
         train=_KIPF,
         space={"scale": (1.0, 3.5, 5.0), "hidden_channels": (16, 64)},
@@ -335,7 +271,7 @@ _ALL = (
         module="dgc",
         config=configs.DGCConfig,
         graph="given",
-        memory=_features,
+        memory=memory.features,
         needs_graph=True,
         train={"lr": 0.2, "weight_decay": 1e-5},
         space={"time": (3.8, 5.3, 6.0)},
@@ -347,7 +283,7 @@ _ALL = (
         config=configs.NodeFormerConfig,
         graph="given",
         all_pairs=True,
-        memory=_gumbel,
+        memory=memory.gumbel,
         train={"lr": 0.001, "weight_decay": 5e-3},
         space={"hidden_channels": (32, 64), "bias_order": (1, 2), "penalty": (0.1, 1.0)},
     ),
@@ -357,7 +293,7 @@ _ALL = (
         module="gcn",
         config=configs.GCNConfig,
         graph="given",
-        memory=_linear,
+        memory=memory.linear,
         needs_graph=True,
         defaults={
             "hidden_channels": 512,
@@ -381,7 +317,7 @@ _ALL = (
         module="gat",
         config=configs.GATConfig,
         graph="given",
-        memory=_by_edge,
+        memory=memory.by_edge,
         needs_graph=True,
         defaults={
             "hidden_channels": 512,
@@ -409,7 +345,7 @@ _ALL = (
         config=configs.SGFormerConfig,
         graph="given",
         all_pairs=True,
-        memory=_linear,
+        memory=memory.linear,
         needs_graph=True,
         tasks=CLASSES,
         train={"lr": 0.01, "weight_decay": 5e-4},
@@ -429,7 +365,7 @@ FORECASTS: dict[str, System] = {
         module="naive",
         config=configs.NaiveConfig,
         graph="none",
-        memory=_features,
+        memory=memory.features,
         tasks=("regression",),
         defaults={"rule": rule},
         space={"ridge": (0.0, 1.0, 10.0, 100.0)} if rule in ("node", "pooled") else {},

@@ -1,0 +1,77 @@
+"""difformer compare and difformer tune, as a person calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from difformer.cli import main
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+def test_compare_prints_a_table_and_a_verdict_and_keeps_both(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["compare", "digits", "--models", "mlp,gcn,lp-knn,difformer-s", "--splits", "2"]
+    words += ["--epochs", "3", "--workers", "0", "--out", str(tmp_path / "kept")]
+    code, out, _ = call(capsys, *words)
+    assert code == 0
+    assert "GCN" in out
+    assert "needs a graph, the data has none" in out
+    assert "Does all-pair diffusion help on this data?" in out
+    kept = json.loads((tmp_path / "kept" / "comparison.json").read_text())
+    assert kept["command"].startswith("difformer")
+    assert {row["system"]: len(row["runs"]) for row in kept["rows"]} == {
+        "mlp": 2,
+        "gcn": 0,
+        "lp-knn": 2,
+        "difformer-s": 2,
+    }
+    code, out, _ = call(capsys, *words, "--json")  # reads what is there
+    again = json.loads(out)
+    assert (code, again["rows"]) == (0, kept["rows"])
+
+
+def test_tune_names_the_best_setting_by_validation(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna")
+    words = ["tune", "digits", "--model", "mlp", "--trials", "2", "--epochs", "3"]
+    words += ["--storage", str(tmp_path / "t.sqlite")]
+    code, out, err = call(capsys, *words)
+    assert code == 0
+    assert "best:" in out
+    assert "trial 2 of 2" in err
+    code, out, _ = call(capsys, *words, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert len(found["trials"]) == 2
+    assert "test" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare", "digits", "--models", "gnc"], "model must be one of"),
+        (["compare", "digits", "--splits", "0"], "splits must be at least 1"),
+        (["compare", "cats"], "dataset must be one of"),
+        (["tune", "digits", "--trials", "0"], "trials must be at least 1"),
+        (["tune", "digits", "--search", "luck"], "search must be one of search, grid"),
+        (["tune", "digits", "--model", "mlp", "--set", "width=3"], "width"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    code, out, err = call(capsys, *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
