@@ -18,7 +18,7 @@ COMMANDS: dict[str, str] = {
     "compare": "Compare systems on the same splits, and say which is enough.",
     "tune": "Search for settings, by validation only.",
     "predict": "Predict new rows with a trained model.",
-    "reproduce": "Measure a published table again, beside its published figures.",
+    "reproduce": "Measure a published table or figure again, beside what was published.",
     "report": "Write the page of a run.",
     "energy": "Check the energy's descent on a trained model's own states.",
     "features": "Turn images or text into features.",

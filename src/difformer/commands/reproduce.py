@@ -1,4 +1,4 @@
-"""difformer reproduce: measure a published table again, and write the pages that show it."""
+"""difformer reproduce: measure a published table or figure again, and write what shows it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from difformer.commands.output import (
     print_table,
     say,
 )
+from difformer.errors import RunError
 from difformer.experiments.reproduce import CellResult, measure_cell, read_cell
 from difformer.experiments.specs import Cell, Spec, list_specs, load_spec
 from difformer.experiments.tables import figures_table, fill_page
+from difformer.report.figures import FIGURES, make_figure
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -39,7 +41,9 @@ def command(
     table: Annotated[
         str | None,
         typer.Argument(
-            metavar="TABLE", help=f"One of {', '.join(list_specs())}.", show_default=False
+            metavar="TABLE",
+            help=f"One of {', '.join([*list_specs(), *FIGURES])}.",
+            show_default=False,
         ),
     ] = None,
     models: Annotated[str | None, _list("--models", "Only these rows. [all]")] = None,
@@ -75,7 +79,7 @@ def command(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure a published table again, beside its published figures.
+    """Measure a published table or figure again, beside what was published.
 
     Example: difformer reproduce table2 --models difformer-s,difformer-a --datasets cora
 
@@ -86,7 +90,10 @@ def command(
         written = write_pages(Path(), out)
         return print_json({"written": written}) if json else print("\n".join(written))
     if table is None:
-        raise ValueError(f"TABLE must be given: one of {', '.join(list_specs())}")
+        known = ", ".join([*list_specs(), *FIGURES])
+        raise ValueError(f"TABLE must be given: one of {known}")
+    if table in FIGURES:
+        return _figure(table, out, data_dir, show=show, json=json, quiet=quiet or json)
     spec = load_spec(table)
     cells = spec.cells(
         systems=parse_names(models),
@@ -115,6 +122,25 @@ def command(
         print_table(shown, spec.title)
     if stopped:
         raise interrupted("what is measured is kept; the same command goes on with the rest")
+
+
+def _figure(
+    name: str, out: Path, data_dir: str | None, *, show: bool, json: bool, quiet: bool
+) -> None:
+    """Measure and draw a figure; its own README.md says what it shows."""
+    if show and not (out / name).is_dir():
+        raise RunError(f"{out / name} is not there: leave --show out to measure {name}")
+    files = make_figure(
+        name,
+        out,
+        data_dir=data_dir,
+        draw_only=show,
+        say=lambda message: say(message, quiet=quiet),
+    )
+    if json:
+        print_json({"figure": name, "files": [str(path) for path in files]})
+    else:
+        print("\n".join(str(path) for path in files))
 
 
 def _measure(

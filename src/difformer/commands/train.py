@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,6 +148,10 @@ def train(
     tensorboard: Annotated[
         bool, _option("--tensorboard", help="Also log to FOLDER/tensorboard.")
     ] = False,
+    monitor: Annotated[
+        str | None,
+        _option("--monitor", metavar="energy", help="Also log each layer's energy to metrics.csv."),
+    ] = None,
     report: Annotated[
         bool, _option("--report/--no-report", help="Write FOLDER/report.html.", default="report")
     ] = True,
@@ -173,12 +178,15 @@ def train(
         return
     if edges is not None:
         raise ValueError("--edges must come with --series: it names the nodes of a series")
+    if monitor not in (None, "energy"):
+        raise ValueError(f"--monitor must be energy, got {monitor!r}")
     choices = (name, model, recipe, split, seeds, set, config, neighbours, given)
     experiment = _experiment(*choices)  # every word is checked before any data is read
     folder = _folder(experiment, out, resume)
     data = _load(experiment, data_dir)
     experiment = _experiment(*choices, graph=data.edge_index is not None)
-    result = _run(experiment, folder, data, tensorboard=tensorboard, quiet=quiet or json)
+    logs = Logs(tensorboard=tensorboard, energy=monitor == "energy", quiet=quiet or json)
+    result = _run(experiment, folder, data, logs)
     page = write_page(folder, data) if report and not result.interrupted else None
     if json:
         print_json({**_record(experiment, result), "folder": str(folder)})
@@ -192,6 +200,15 @@ def train(
 
 
 command = with_options(train)
+
+
+@dataclass(frozen=True)
+class Logs:
+    """What looks on while a model trains."""
+
+    tensorboard: bool
+    energy: bool
+    quiet: bool
 
 
 def _experiment(
@@ -258,18 +275,18 @@ def _load(experiment: Experiment, data_dir: str | None) -> Dataset:
     return load_data(experiment, data_dir)
 
 
-def _run(
-    experiment: Experiment, folder: Path, data: Dataset, *, tensorboard: bool, quiet: bool
-) -> SeedsResult:
+def _run(experiment: Experiment, folder: Path, data: Dataset, logs: Logs) -> SeedsResult:
     from difformer.experiments.run import run_experiment
-    from difformer.train.callbacks import Callback, Progress, TensorBoard
+    from difformer.train.callbacks import Callback, Energies, Progress, TensorBoard
 
     def look(seed: int) -> list[Callback]:
         several = len(experiment.seeds) > 1
         title = f"{experiment.title}, seed {seed}" if several else experiment.title
         place = folder / "tensorboard" / (f"seed-{seed}" if several else "")
-        logs: list[Callback] = [TensorBoard(place)] if tensorboard else []
-        return [Progress(title, quiet=quiet), *logs]
+        # TensorBoard comes last: it writes the columns that others add.
+        asked: list[Callback] = [Energies()] if logs.energy else []
+        asked += [TensorBoard(place)] if logs.tensorboard else []
+        return [Progress(title, quiet=logs.quiet), *asked]
 
     return run_experiment(experiment, dataset=data, folder=folder, callbacks=look)
 

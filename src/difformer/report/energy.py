@@ -42,7 +42,7 @@ class LayerEnergy:
     start: float  # E(Z⁽ᵏ⁻¹⁾, k − 1): the state that enters, before any step
     bare: float  # after the theorem's step
     scaled: float  # … with its rows scaled back to unit length, as all below
-    attention: float  # with learned queries and keys
+    attention: float  # with the layer's queries, keys and graph weights
     values: float  # with the layer-wise transformation too
     end: float  # after the layer itself
     tau: float
@@ -55,7 +55,7 @@ class LayerEnergy:
         """How much each departure from the bare process adds to the energy."""
         return {
             "scaling of rows to unit length": self.scaled - self.bare,
-            "learned queries and keys": self.attention - self.scaled,
+            "queries, keys and graph weights of its own": self.attention - self.scaled,
             "layer-wise transformation": self.values - self.attention,
             "centring, norm and activation": self.end - self.values,
         }
