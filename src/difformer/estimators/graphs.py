@@ -83,16 +83,16 @@ def _from_networkx(graph: Any, num_rows: int, index: Any) -> Edges:
 
 
 def _from_list(graph: Any) -> Edges:
-    if isinstance(graph, Tensor):
-        table: NDArray[Any] = graph.detach().cpu().numpy()
-        frame = False
-    else:
-        frame = hasattr(graph, "columns")
-        table = np.asarray(graph)
     weight = None
-    if frame and table.ndim == 2 and table.shape[1] == 3:
-        weight = torch.from_numpy(np.asarray(table[:, 2], np.float32))
-        table = np.asarray(table[:, :2].tolist())
+    table: NDArray[Any]
+    frame = hasattr(graph, "columns")
+    if isinstance(graph, Tensor):
+        table = graph.detach().cpu().numpy()
+    elif frame and len(graph.columns) == 3:
+        source, target, last = (np.asarray(graph[name]) for name in graph.columns)
+        table, weight = np.stack([source, target], axis=1), torch.from_numpy(last.astype("f4"))
+    else:
+        table = np.asarray(graph)
     if table.size == 0:
         return torch.zeros(2, 0, dtype=torch.int64), None
     if table.ndim != 2 or 2 not in table.shape:

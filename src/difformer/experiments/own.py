@@ -178,7 +178,7 @@ def _write(
             for start in range(0, len(empty), CHUNK):
                 part = empty[start : start + CHUNK]
                 names = [own.ids[row] for row in part]
-                writer.writerows(run.answer(own.features[part], names))
+                writer.writerows(run.lines(own.features[part], names))
     write_atomic(folder / "result.json", (json.dumps(result, indent=2) + "\n").encode())
 
 
@@ -220,29 +220,42 @@ class OwnRun:
         known = ["influential"] if self.influential else []
         return ["id", label, *(["probability"] if self.is_classifier else []), *known]
 
-    def answer(self, features: Any, names: Sequence[str], graph: Any = None) -> list[list[Any]]:
-        """A line of the file for each row of features."""
+    def answer(self, features: Any, graph: Any = None) -> list[dict[str, Any]]:
+        """For each row its label, probability and [{"id", "weight"}] of the influential rows."""
         if isinstance(self.estimator, DIFFormerClassifier):
             chances = self.estimator.predict_proba(features, graph)
-            best = chances.argmax(1)
-            labels = self.estimator.classes_[best]
-            columns = [labels.tolist(), [f"{p:.6f}" for p in chances.max(1)]]
+            labels = self.estimator.classes_[chances.argmax(1)].tolist()
+            columns = [labels, chances.max(1).tolist()]
         else:
-            columns = [[f"{v:.9g}" for v in self.estimator.predict(features, graph)]]
+            columns = [self.estimator.predict(features, graph).tolist()]
         if self.influential:
             columns.append(self.influence(features, graph))
-        return [list(line) for line in zip(names, *columns, strict=True)]
+        return [dict(zip(self.header[1:], row, strict=True)) for row in zip(*columns, strict=True)]
 
-    def influence(self, features: Any, graph: Any = None) -> list[str]:
-        """The known rows that weigh most in each row's last step: "id (weight); ..."."""
-        found: list[str] = []
+    def lines(self, features: Any, names: Sequence[str], graph: Any = None) -> list[list[Any]]:
+        """The same as lines of a CSV file, with six digits."""
+        lines: list[list[Any]] = []
+        for name, answer in zip(names, self.answer(features, graph), strict=True):
+            line: list[Any] = [name]
+            for value in answer.values():
+                if isinstance(value, float):
+                    value = f"{value:.6g}"
+                elif isinstance(value, list):
+                    value = "; ".join(f"{known['id']} ({known['weight']:.4f})" for known in value)
+                line.append(value)
+            lines.append(line)
+        return lines
+
+    def influence(self, features: Any, graph: Any = None) -> list[list[dict[str, Any]]]:
+        """The known rows that weigh most in each row's last step, heaviest first."""
+        found: list[list[dict[str, Any]]] = []
         for start in range(0, features.shape[0], 512):  # rows × known rows of weights at a time
             part = features[start : start + 512]
             mine = None if graph is None else graph[start : start + 512]
             weights, rows = self.estimator.influence(part, mine, top_k=self.influential)
-            for w, r in zip(weights, rows, strict=True):
-                named = (f"{self.ids[j]} ({v:.4f})" for v, j in zip(w, r, strict=True) if v > 0)
-                found.append("; ".join(named))
+            for w, r in zip(weights.tolist(), rows.tolist(), strict=True):
+                pairs = zip(w, r, strict=True)
+                found.append([{"id": self.ids[j], "weight": v} for v, j in pairs if v > 0])
         return found
 
 
@@ -281,7 +294,7 @@ def _lines(run: OwnRun, source: Source, edges: Source | None) -> Iterator[list[l
         features = run.encoder.encode_chunk(chunk, start + 1, source)
         stop = start + features.shape[0]
         mine = None if graph is None else graph[start:stop]
-        yield run.answer(features, names[start:stop], mine)
+        yield run.lines(features, names[start:stop], mine)
         start = stop
 
 

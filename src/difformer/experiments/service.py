@@ -91,7 +91,7 @@ def make_app(run: OwnRun | str | Path, limits: Limits | None = None) -> Any:
         chunk, count = _chunk(run, body, limits)
         begin = time.perf_counter()
         async with turns:
-            predictions = await to_thread.run_sync(_predict, run, chunk, count)
+            predictions = await to_thread.run_sync(_predict, run, chunk)
         counters.predicted(count, time.perf_counter() - begin)
         return {"predictions": predictions}
 
@@ -210,7 +210,7 @@ def _chunk(run: OwnRun, body: bytes, limits: Limits) -> tuple[dict[str, list[Any
     return {name: [row[name] for row in rows] for name in _columns(run)}, len(rows)
 
 
-def _predict(run: OwnRun, chunk: dict[str, list[Any]], count: int) -> list[dict[str, Any]]:
+def _predict(run: OwnRun, chunk: dict[str, list[Any]]) -> list[dict[str, Any]]:
     import torch
 
     try:
@@ -218,9 +218,7 @@ def _predict(run: OwnRun, chunk: dict[str, list[Any]], count: int) -> list[dict[
     except DataError as error:
         raise Refusal(422, str(error)) from error
     with torch.inference_mode():
-        lines = run.answer(features, [str(i) for i in range(1, count + 1)])
-    names = run.header[1:]
-    return [dict(zip(names, line[1:], strict=True)) for line in lines]
+        return run.answer(features)
 
 
 def _columns(run: OwnRun) -> list[str]:

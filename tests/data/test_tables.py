@@ -1,0 +1,252 @@
+"""Own files: every format, typed columns, chunks, and what is wrong named by row and column."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import StandardScaler
+
+from difformer.data.rawtable import read_chunks
+from difformer.data.tables import TableEncoder, from_pyg, read_edges, read_table
+from difformer.errors import DataError
+
+WORDS = ("a dry red wine", "a sweet white wine", "sparkling wine for the evening")
+
+
+def records(n: int = 40) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": f"w{i}",
+            "price": None if i == 3 else 5.0 + i * 1.5,
+            "region": ("north", "south", "west")[i % 3],
+            "bottled": f"20{10 + i % 10}-01-{1 + i % 28:02d}",
+            "note": f"{WORDS[i % 3]} of {i // 2} hills",
+            "shelf": "A",
+            "code": f"x{i:04d}",
+            "grape": ("A", "B")[i % 2] if i < 30 else None,
+        }
+        for i in range(n)
+    ]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """The rows in the format of the file's ending."""
+    if path.suffix == ".jsonl":
+        path.write_text("\n".join(json.dumps(row) for row in rows))
+    elif path.suffix == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+        import pyarrow.parquet as parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_every_format_gives_the_same_dataset(tmp_path: Path, ending: str) -> None:
+    own = read_table(write(tmp_path / f"t.{ending}", records()), "grape", id="name")
+    same = read_table(write(tmp_path / "u.csv", records()), "grape", id="name")
+    assert torch.equal(own.dataset.x.to_dense(), same.dataset.x.to_dense())
+    assert own.dataset.y.tolist() == same.dataset.y.tolist()
+    assert own.ids == same.ids == tuple(f"w{i}" for i in range(40))
+    assert own.dataset.class_names == ("A", "B")
+    assert own.dataset.y[30:].tolist() == [-1] * 10
+
+
+def test_columns_are_typed_and_their_treatment_stated(tmp_path: Path) -> None:
+    own = read_table(write(tmp_path / "t.csv", records()), "grape", id="name")
+    assert {name: kind for name, kind, _ in own.encoder.describe()} == {
+        "grape": "label",
+        "name": "id",
+        "price": "number",
+        "region": "category",
+        "bottled": "date",
+        "note": "text",
+        "shelf": "left out",
+        "code": "left out",
+    }
+    said = {name: treatment for name, _, treatment in own.encoder.describe()}
+    assert "1 empty: the mean, and a flag" in said["price"]
+    assert said["shelf"] == "left out: the same in every row"
+    assert "days since 1970" in said["bottled"]
+
+
+def test_the_encoding_is_scikit_learns(tmp_path: Path) -> None:
+    rows = [{**row, "price": row["price"] or 1.0} for row in records()]
+    own = read_table(write(tmp_path / "t.csv", rows), "grape", id="name")
+    x = own.dataset.x.to_dense().numpy()
+    scaled = StandardScaler().fit_transform([[row["price"]] for row in rows])
+    np.testing.assert_allclose(x[:, :1], scaled, atol=1e-5)
+    text = TfidfVectorizer(min_df=2).fit_transform([row["note"] for row in rows]).toarray()
+    np.testing.assert_allclose(x[:, -text.shape[1] :], text, atol=1e-6)
+
+
+def test_chunks_of_any_size_give_the_same_features(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", records())
+    whole = read_table(path, "grape", id="name").features
+    for size in (1, 7, 39):
+        part = read_table(path, "grape", id="name", size=size).features
+        np.testing.assert_allclose(part.toarray(), whole.toarray(), atol=1e-6)
+    assert max(len(c["name"]) for c in read_chunks(path, 7)) == 7
+
+
+def test_an_encoder_comes_back_from_json_with_the_same_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", records())
+    own = read_table(path, "grape", id="name")
+    again = TableEncoder.from_json(own.encoder.to_json())
+    assert (again.encode(path) != own.features).nnz == 0
+    assert again.to_json() == own.encoder.to_json()
+    for text in ("", "{}", "[]", own.encoder.to_json().replace('"version": 1', '"version": 9')):
+        with pytest.raises(DataError, match="not a table's description"):
+            TableEncoder.from_json(text)
+
+
+def test_labels_never_reach_the_features(tmp_path: Path) -> None:
+    own = read_table(write(tmp_path / "t.csv", records()), "grape", id="name")
+    flipped = [{**r, "grape": {"A": "B", "B": "A", None: None}[r["grape"]]} for r in records()]
+    other = read_table(write(tmp_path / "u.csv", flipped), "grape", id="name")
+    assert (own.features != other.features).nnz == 0
+
+
+def test_a_kind_may_be_given(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", records())
+    own = read_table(path, "grape", id="name", kinds={"code": "category", "note": "left out"})
+    assert not sparse.issparse(own.features)
+    with pytest.raises(DataError, match="no column 'cod' to give a kind"):
+        read_table(path, "grape", kinds={"cod": "text"})
+    with pytest.raises(DataError, match="row 1, column 'region': 'north' is not a number"):
+        read_table(path, "grape", kinds={"region": "number"})
+
+
+@pytest.mark.parametrize(
+    ("labels", "task"),
+    [([0, 1] * 10, "multiclass"), ([0.5, 1.25] * 10, "regression"), (range(20), "regression")],
+)
+def test_the_task_follows_from_the_labels(labels: Any, task: str) -> None:
+    table = {"a": [float(i % 7) for i in range(20)], "y": list(labels)}
+    assert read_table(table, "y").dataset.task == task
+
+
+def test_npz_and_pyg_data_are_read(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    np.savez(tmp_path / "t.npz", x=x, y=y)
+    own = read_table(tmp_path / "t.npz", "y")
+    assert own.dataset.num_features == 3
+    from torch_geometric.data import Data
+
+    edges = torch.tensor([[0, 1], [1, 0]])
+    mask = torch.arange(20) < 5
+    data = Data(x=torch.from_numpy(x), y=torch.from_numpy(y), edge_index=edges, train_mask=mask)
+    data.val_mask, data.test_mask = torch.arange(20) == 5, torch.arange(20) > 5
+    found = from_pyg(data)
+    assert found.task == "multiclass"
+    assert found.split("given").train.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_edges_go_by_id(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("from,to,weight\na,b,2\nb,c,0.5\n")
+    edges, weight = read_edges(tmp_path / "e.csv", {"a": 0, "b": 1, "c": 2})
+    assert edges.tolist() == [[0, 1], [1, 2]]
+    assert weight is not None
+    assert weight.tolist() == [2.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("from,to\na,z\n", "row 1, column 'to': 'z' is no known id"),
+        ("from,to,weight\na,b,-1\n", "row 1, column 'weight': '-1' must be a weight"),
+        ("from\na\n", "must have source, target"),
+    ],
+)
+def test_bad_edges_are_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "e.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_edges(tmp_path / "e.csv", {"a": 0, "b": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,a,y\n1,2,A\n1,3,B\n", "row 2, column 'id': the id '1' is also that of row 1"),
+        ("id,a,y\n1,2,A\n,3,B\n", "row 2, column 'id': the id is empty"),
+        ("id,a,y\n1,2,\n2,3,\n", "label column 'y' is empty in every row"),
+        ("id,a,y\n1,2,A\n2,3,A\n", "has one class only: 'A'"),
+        ("id,a,z\n1,2,A\n", "has no label column 'y'; it has id, a, z"),
+        ("id,a,y\n1,2,A\n2,inf,B\n", "row 2, column 'a': 'inf' is not finite"),
+        ("id,a,y\n1,2\n", "row 1 .line 2. has 2 cells, the header 3"),
+        ("id,a,a,y\n1,2,3,A\n", "two columns named 'a'"),
+        ("", "is empty"),
+        ("id,a,y\n", "label column 'y' is empty|has no rows"),
+        ("id,a,y\n1,5,A\n2,5,B\n", "no column can be used"),
+    ],
+)
+def test_bad_tables_are_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_table(path, "y", id="id")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r.pop("price"), "column 'price' of training is missing"),
+        (lambda r: r.update(extra=1), "column 'extra' was not there in training"),
+        (lambda r: r.update(price="cheap"), "row 1, column 'price': 'cheap' is not a finite number"),
+        (lambda r: r.update(bottled="soon"), "row 1, column 'bottled': 'soon' is not a date"),
+    ],
+)
+def test_new_tables_must_be_like_the_one_trained_on(
+    tmp_path: Path, change: Any, message: str
+) -> None:
+    own = read_table(write(tmp_path / "t.csv", records()), "grape", id="name")
+    rows = records(2)
+    for row in rows:
+        change(row)
+    with pytest.raises(DataError, match=message):
+        own.encoder.encode(write(tmp_path / "new.csv", rows))
+
+
+def test_an_unknown_category_is_none_of_the_known_ones(tmp_path: Path) -> None:
+    own = read_table(write(tmp_path / "t.csv", records()), "grape", id="name")
+    rows = [{**row, "region": "east"} for row in records(2)]
+    encoded = own.encoder.encode(write(tmp_path / "new.csv", rows)).toarray()
+    assert encoded[:, 2:5].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.xls", b"", "must end in .csv"),
+        ("t.npz", b"PK\x03\x04", "not an npz file"),
+        ("t.jsonl", b"{", "line 1 is not JSON"),
+        ("t.jsonl", b"[1]", "line 1 must be an object"),
+        ("t.jsonl", b'{"a": [1]}', "row 1, column 'a' must be one value"),
+        ("t.csv", b"a,y\n\xff\xfe,1\n", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_table_is_named(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        list(read_chunks(tmp_path / name))
+
+
+def test_pickled_arrays_are_not_unpickled(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", x=np.array([{}], dtype=object))
+    with pytest.raises(DataError, match="plain arrays"):
+        list(read_chunks(tmp_path / "t.npz"))

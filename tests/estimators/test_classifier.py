@@ -1,0 +1,320 @@
+"""The classifier: labels of any kind, graphs of any form, new rows, files."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import networkx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from difformer import DIFFormerClassifier, DIFFormerRegressor
+from difformer.errors import ModelFileError
+
+pandas = pytest.importorskip("pandas", reason="data frames need pandas")
+
+Array = NDArray[Any]
+QUICK: dict[str, Any] = {"epochs": 30, "hidden_channels": 16, "lr": 0.05, "random_state": 0}
+Iris = tuple[Array, Array]
+
+
+@pytest.mark.parametrize("which", ["alone", "joined"])
+def test_few_labels_are_enough_for_the_other_rows(
+    which: str, iris: Iris, few: Array, request: pytest.FixtureRequest
+) -> None:
+    model: DIFFormerClassifier = request.getfixturevalue(which)
+    hidden = few < 0
+    assert (model.transduction_[hidden] == iris[1][hidden]).mean() > 0.85
+    assert model.label_distributions_.shape == (150, 3)
+    np.testing.assert_allclose(model.label_distributions_.sum(1), 1)
+
+
+@pytest.mark.parametrize("which", ["alone", "joined"])
+def test_a_row_has_the_same_bits_alone_in_any_batch_and_in_any_order(
+    which: str, iris: Iris, request: pytest.FixtureRequest
+) -> None:
+    model: DIFFormerClassifier = request.getfixturevalue(which)
+    new = iris[0][:70] + 0.013
+    together = model.predict_proba(new)
+    apart = np.concatenate([model.predict_proba(new[i : i + 1]) for i in range(70)])
+    order = np.random.default_rng(0).permutation(70)
+    assert together.dtype == np.float64
+    assert np.array_equal(together, apart)
+    assert np.array_equal(together[order], model.predict_proba(new[order]))
+
+
+def test_rows_seen_in_fit_answer_as_in_fit(
+    alone: DIFFormerClassifier, joined: DIFFormerClassifier, iris: Iris
+) -> None:
+    assert np.array_equal(joined.predict(iris[0]), joined.transduction_)
+    # iris has two equal rows: with a graph they differ, and go the way of new rows.
+    different = np.abs(joined.predict_proba(iris[0]) - joined.label_distributions_).max(1) > 1e-12
+    assert different.sum() <= 4
+    np.testing.assert_allclose(alone.predict_proba(iris[0]), alone.label_distributions_, atol=1e-9)
+
+
+def test_equal_seeds_give_equal_bits(iris: Iris, few: Array, joined: DIFFormerClassifier) -> None:
+    again = DIFFormerClassifier(graph="knn", **QUICK).fit(iris[0], few)
+    assert np.array_equal(again.label_distributions_, joined.label_distributions_)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["setosa", "versicolor", "virginica"], object),
+        np.array([2.0, 3.0, 7.0]),
+        np.array([10, 20, 30]),
+    ],
+    ids=["text", "float", "int"],
+)
+def test_labels_of_any_kind_come_back_as_they_were(iris: Iris, labels: Array) -> None:
+    X, y = iris
+    given = labels[y].astype(object)
+    given[30:] = None
+    model = DIFFormerClassifier(**QUICK).fit(X, given)
+    assert set(model.transduction_.tolist()) <= set(labels.tolist())
+    assert (model.transduction_ == labels[y]).mean() > 0.85
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, "NA"])
+def test_none_nan_and_na_are_unlabelled(iris: Iris, missing: Any) -> None:
+    X, y = iris
+    given = pandas.Series(np.array(["a", "b", "c"], object)[y])
+    given[30:] = pandas.NA if missing == "NA" else missing
+    model = DIFFormerClassifier(**QUICK).fit(X, given)
+    assert sorted(set(model.transduction_)) == ["a", "b", "c"]
+
+
+def graph_forms(n: int) -> dict[str, Any]:
+    ring = np.stack([np.arange(n), (np.arange(n) + 1) % n])
+    values = np.ones(n)
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from(ring.T.tolist())
+    return {
+        "array (2, e)": ring,
+        "array (e, 2)": ring.T,
+        "pairs": ring.T.tolist(),
+        "scipy": sparse.coo_array((values, (ring[0], ring[1])), shape=(n, n)),
+        "networkx": graph,
+        "frame": pandas.DataFrame({"source": ring[0], "target": ring[1], "weight": values}),
+    }
+
+
+def test_a_graph_is_the_same_in_every_form(iris: Iris, few: Array) -> None:
+    found = {
+        name: DIFFormerClassifier(**{**QUICK, "epochs": 3}).fit(iris[0], few, graph)
+        for name, graph in graph_forms(150).items()
+    }
+    first = found.pop("array (2, e)").label_distributions_
+    for name, model in found.items():
+        np.testing.assert_allclose(model.label_distributions_, first, atol=1e-6, err_msg=name)
+
+
+def test_a_networkx_graph_may_name_a_frame_s_rows(iris: Iris, few: Array) -> None:
+    names = [f"flower {i}" for i in range(150)]
+    frame = pandas.DataFrame(iris[0], index=names, columns=list("abcd"))
+    graph = networkx.relabel_nodes(graph_forms(150)["networkx"], dict(enumerate(names)))
+    quick = {**QUICK, "epochs": 3}
+    by_name = DIFFormerClassifier(**quick).fit(frame, few, graph)
+    by_number = DIFFormerClassifier(**quick).fit(iris[0], few, graph_forms(150)["pairs"])
+    np.testing.assert_allclose(by_name.embedding_, by_number.embedding_, atol=1e-6)
+    graph.add_node("weed")
+    with pytest.raises(ValueError, match="got node 'weed'"):
+        DIFFormerClassifier(**quick).fit(frame, few, graph)
+
+
+def test_new_rows_may_bring_edges_from_known_ones(iris: Iris, few: Array) -> None:
+    X, y = iris
+    same = np.array([(i, j) for i in range(150) for j in range(i) if y[i] == y[j]])
+    model = DIFFormerClassifier(**QUICK).fit(X, few, same)
+    unclear = np.repeat(X.mean(0, keepdims=True), 3, 0)
+    edges = np.array([(j, label) for label in range(3) for j in np.flatnonzero(y == label)[:20]])
+    assert model.predict(unclear, edges).tolist() == [0, 1, 2]
+    matrix = sparse.coo_array((np.ones(60), (edges[:, 1], edges[:, 0])), shape=(3, 150))
+    assert np.array_equal(model.predict_proba(unclear, matrix), model.predict_proba(unclear, edges))
+    with pytest.raises(ValueError, match="new rows 0 to 2, got 3"):
+        model.predict(unclear, [[0, 3]])
+
+
+def test_influence_names_the_rows_that_weigh_most(
+    joined: DIFFormerClassifier, iris: Iris, few: Array
+) -> None:
+    weights, rows = joined.influence(iris[0][:20] + 0.01, top_k=4)
+    assert weights.shape == rows.shape == (20, 4)
+    assert (np.diff(weights, axis=1) <= 0).all()
+    assert (iris[1][rows] == iris[1][:20, None]).mean() > 0.85
+    whole, _ = joined.influence(iris[0][:5] + 0.01, top_k=150)
+    assert (whole.sum(1) <= 1 + 1e-9).all()
+
+
+def test_many_labels_and_many_outputs(iris: Iris) -> None:
+    X, y = iris
+    both = np.stack([y == 0, y == 2], axis=1).astype(int)
+    model = DIFFormerClassifier(**QUICK).fit(X, np.where(np.arange(150)[:, None] < 60, both, -1))
+    assert model.predict(X).shape == (150, 2)
+    assert model.predict_proba(X).shape == (150, 2)
+    assert (model.transduction_ == both).mean() > 0.85
+    names = np.stack(
+        [np.array(["a", "b", "c"], object)[y], np.array(["x", "y", "y"], object)[y]], 1
+    )
+    names[60:] = None
+    outputs = DIFFormerClassifier(**QUICK).fit(X, names)
+    chances = outputs.predict_proba(X)
+    assert [c.shape for c in chances] == [(150, 3), (150, 2)]
+    assert (outputs.transduction_[:, 1] == second[y]).mean() > 0.85
+
+
+def test_class_and_sample_weights_move_the_answer(iris: Iris, few: Array) -> None:
+    X, _ = iris
+    plain = DIFFormerClassifier(**QUICK).fit(X, few)
+    heavy = DIFFormerClassifier(class_weight={0: 1, 1: 50, 2: 1}, **QUICK).fit(X, few)
+    rows = DIFFormerClassifier(**QUICK).fit(X, few, sample_weight=np.where(few == 1, 50.0, 1.0))
+    assert (heavy.transduction_ == 1).sum() > (plain.transduction_ == 1).sum()
+    assert np.array_equal(heavy.transduction_, rows.transduction_)
+    DIFFormerClassifier(class_weight="balanced", **QUICK).fit(X, few)
+
+
+def test_validation_rows_pick_the_epoch_and_do_not_train(iris: Iris, few: Array) -> None:
+    X, _ = iris
+    model = DIFFormerClassifier(early_stopping=True, patience=5, **QUICK).fit(X, few)
+    assert {"accuracy", "loss"} <= set(model.validation_)
+    assert model.split_.val.numel() == 6
+    given = DIFFormerClassifier(**QUICK).fit(X, few, validation=[0, 1, 2])
+    assert given.split_.val.tolist() == [0, 1, 2]
+    assert not set(given.split_.train.tolist()) & {0, 1, 2}
+    with pytest.raises(ValueError, match="row 99 has no label"):
+        DIFFormerClassifier(**QUICK).fit(X, few, validation=[99])
+
+
+def test_auto_takes_the_kernel_that_validates_better(iris: Iris, few: Array) -> None:
+    model = DIFFormerClassifier(kernel="auto", **QUICK).fit(iris[0], few)
+    assert set(model.candidates_) == {"simple", "sigmoid"}
+    assert model.candidates_[model.kernel_] == max(model.candidates_.values())
+
+
+def test_auto_takes_simple_where_sigmoid_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from difformer.estimators import choice
+
+    assert choice.pick_kernels("auto", 5000, 64, 2) == ["simple"]
+    monkeypatch.setattr(choice, "free_memory", lambda: 1e3)
+    assert choice.pick_kernels("auto", 100, 64, 2) == ["simple"]
+
+
+def test_it_works_with_the_tools_of_scikit_learn(iris: Iris) -> None:
+    X, y = iris
+    model = DIFFormerClassifier(**{**QUICK, "epochs": 15})
+    line = make_pipeline(StandardScaler(), clone(model)).set_output(transform="pandas")
+    assert line.fit(X, y).score(X, y) > 0.8
+    assert next(iter(line.transform(X).columns)) == "difformerclassifier0"
+    assert cross_val_score(model, X, y, cv=2).mean() > 0.8
+    search = GridSearchCV(model, {"hidden_channels": [8, 16]}, cv=2).fit(X, y)
+    assert search.best_params_["hidden_channels"] in (8, 16)
+
+
+def test_sparse_rows_give_what_dense_ones_give(iris: Iris, few: Array) -> None:
+    quick = {**QUICK, "scale": False, "options": {"input_dropout": 0.0}}
+    dense = DIFFormerClassifier(**quick).fit(iris[0], few)
+    compressed = DIFFormerClassifier(**quick).fit(sparse.csr_matrix(iris[0]), few)
+    np.testing.assert_allclose(compressed.embedding_, dense.embedding_, atol=1e-3)
+
+
+@pytest.mark.parametrize("which", ["alone", "joined"])
+def test_a_saved_or_pickled_model_gives_the_same_bits(
+    which: str, iris: Iris, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    model: DIFFormerClassifier = request.getfixturevalue(which)
+    model.save(tmp_path / "m.safetensors")
+    new = iris[0] + 0.1
+    for other in (
+        DIFFormerClassifier.load(tmp_path / "m.safetensors"),
+        pickle.loads(pickle.dumps(model)),  # noqa: S301
+    ):
+        assert np.array_equal(other.predict_proba(new), model.predict_proba(new))
+        assert np.array_equal(other.transduction_, model.transduction_)
+        assert other.get_params() == model.get_params()
+
+
+def test_a_file_from_elsewhere_or_tampered_with_is_refused(
+    alone: DIFFormerClassifier, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.safetensors"
+    alone.save(path)
+    with pytest.raises(ModelFileError, match="holds a DIFFormerClassifier"):
+        DIFFormerRegressor.load(path)
+    content = path.read_bytes()
+    for damage in (content[:-10], content[: len(content) // 2], b"x" * 100, b"\x80\x04]."):
+        path.write_bytes(damage)
+        with pytest.raises(ModelFileError, match=str(path)):
+            DIFFormerClassifier.load(path)
+    nan = np.array([np.nan]).tobytes()
+    path.write_bytes(content[:-8] + nan)
+    with pytest.raises(ModelFileError, match="NaN or infinity"):
+        DIFFormerClassifier.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X, y: (np.where(X[3, 1] == X, np.nan, X), y), "contains NaN: .* row .*, column"),
+        (lambda X, y: (np.where(X[3, 1] == X, np.inf, X), y), "contains infinity"),
+        (lambda X, y: (X, np.full(150, -1)), "all are unlabelled"),
+        (lambda X, y: (X, np.zeros(150, int)), "got one class: 0"),
+        (lambda X, y: (X, y[:-1]), "each of the 150 rows"),
+        (lambda X, y: (X, np.where(y < 0, None, "a") + (y > 5).astype(object)), ""),
+    ],
+    ids=["nan", "inf", "unlabelled", "one class", "short", "mixed"],
+)
+def test_bad_input_is_named(iris: Iris, few: Array, change: Any, message: str) -> None:
+    if message == "":
+        mixed = np.array(["a", 1, *([None] * 148)], object)
+        with pytest.raises(ValueError, match="labels of one kind, got int and str"):
+            DIFFormerClassifier(**QUICK).fit(iris[0], mixed)
+        return
+    X, y = change(iris[0], few)
+    with pytest.raises(ValueError, match=message):
+        DIFFormerClassifier(**QUICK).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"graph": "nn"}, 'graph must be None, "knn" or edges'),
+        ({"recipe": "cake"}, "recipe must be one of auto, stable"),
+        ({"options": {"tua": 1}}, "options must name model options"),
+        ({"n_neighbors": 0, "graph": "knn"}, "n_neighbors must be"),
+        ({"validation_fraction": 2, "early_stopping": True}, "validation_fraction must lie"),
+        ({"kernel": "simpel"}, "kernel must be one of"),
+    ],
+)
+def test_a_wrong_option_is_named(
+    iris: Iris, few: Array, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        DIFFormerClassifier(**{**QUICK, **options}).fit(iris[0], few)
+
+
+def test_text_in_a_frame_is_named_by_row_and_column(iris: Iris, few: Array) -> None:
+    frame = pandas.DataFrame(iris[0], columns=list("abcd")).astype({"c": object})
+    frame.loc[7, "c"] = "long"
+    with pytest.raises(ValueError, match="got 'long' in row 7, column 'c'"):
+        DIFFormerClassifier(**QUICK).fit(frame, few)
+
+
+def test_the_frozen_context_does_not_grow_with_the_rows() -> None:
+    sizes = []
+    for n in (100, 400):
+        X = np.random.default_rng(0).normal(size=(n, 8))
+        y = (X[:, 0] > 0).astype(int)
+        model = DIFFormerClassifier(epochs=2, recipe="stable", random_state=0).fit(X, y)
+        sizes.append(model.frozen_.numel)
+    assert sizes[0] == sizes[1] <= 8 * (64 * 64 + 2 * 64 + 1)
+    assert 4 * sizes[0] < 200_000

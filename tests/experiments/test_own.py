@@ -1,0 +1,249 @@
+"""From a person's table to predictions for new rows, by files and over HTTP."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from difformer.data.tables import read_table
+from difformer.errors import DataError, DifformerError, RunError
+from difformer.experiments.own import OwnRun, OwnSettings, predict_own, train_own
+from difformer.experiments.service import Limits, make_app
+
+HEADER = ("name", "size", "colour", "note", "kind")
+
+
+def make_rows(n: int, start: int = 0) -> list[tuple[str, ...]]:
+    draw = random.Random(start)
+    rows: list[tuple[str, ...]] = []
+    for i in range(start, start + n):
+        kind = i % 2
+        size = f"{draw.gauss(3 * kind, 1):.3f}"
+        colour = ("red", "blue")[kind] if draw.random() < 0.8 else "green"
+        note = ("likes to swim in the sea", "likes to climb in the trees")[kind]
+        rows.append((f"r{i}", size, colour, note, ("fish", "ape")[kind] if i % 3 == 0 else ""))
+    return rows
+
+
+def write(path: Path, rows: list[tuple[str, ...]], header: tuple[str, ...] = HEADER) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    own = read_table(write(folder / "t.csv", make_rows(90)), "kind", id="name")
+    train_own(own, folder / "run", OwnSettings(epochs=25, hidden=16))
+    return folder / "run"
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_holds_its_files_and_fills_the_empty_labels(run: Path) -> None:
+    names = {path.name for path in run.iterdir()}
+    assert names == {
+        "config.toml",
+        "table.json",
+        "metrics.csv",
+        "split.json",
+        "estimator.safetensors",
+        "predictions.csv",
+        "result.json",
+    }
+    result = json.loads((run / "result.json").read_text())
+    assert set(result["tried"]) == {"none", "knn"}
+    filled = lines(run / "predictions.csv")
+    assert len(filled) == 60
+    right = [row["kind"] == ("fish", "ape")[int(row["id"][1:]) % 2] for row in filled]
+    assert sum(right) > 50
+
+
+def test_new_rows_get_label_probability_and_influential_rows(run: Path, tmp_path: Path) -> None:
+    new = write(tmp_path / "new.csv", make_rows(20, start=200))
+    assert predict_own(run, new, tmp_path / "out.csv") == 20
+    found = lines(tmp_path / "out.csv")
+    assert list(found[0]) == ["id", "kind", "probability", "influential"]
+    assert sum(r["kind"] == ("fish", "ape")[int(r["id"][1:]) % 2] for r in found) > 16
+    assert all(0.5 <= float(row["probability"]) <= 1 for row in found)
+    assert all(row["influential"].startswith("r") for row in found)
+
+
+def test_the_label_column_may_be_left_out_of_new_rows(run: Path, tmp_path: Path) -> None:
+    with_label = write(tmp_path / "a.csv", make_rows(5, start=300))
+    without = write(tmp_path / "b.csv", [r[:-1] for r in make_rows(5, start=300)], HEADER[:-1])
+    predict_own(run, with_label, tmp_path / "a.out.csv")
+    predict_own(run, without, tmp_path / "b.out.csv")
+    assert (tmp_path / "a.out.csv").read_bytes() == (tmp_path / "b.out.csv").read_bytes()
+
+
+def test_edges_join_new_rows_to_known_ones(tmp_path: Path) -> None:
+    rows = make_rows(40)
+    write(tmp_path / "e.csv", [(f"r{i}", f"r{i + 2}") for i in range(38)], ("from", "to"))
+    own = read_table(
+        write(tmp_path / "t.csv", rows), "kind", id="name", edges=tmp_path / "e.csv"
+    )
+    train_own(own, tmp_path / "run", OwnSettings(epochs=20, hidden=16))
+    unclear = ("new", "1.5", "green", "likes nothing", "")
+    write(tmp_path / "new.csv", [unclear])
+    for kind, known in (("fish", range(0, 20, 2)), ("ape", range(1, 20, 2))):
+        edges = write(tmp_path / "n.csv", [(f"r{i}", "new") for i in known], ("from", "to"))
+        predict_own(tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv", edges=edges)
+        assert lines(tmp_path / "out.csv")[0]["kind"] == kind
+    bad = write(tmp_path / "n.csv", [("r1", "stranger")], ("from", "to"))
+    with pytest.raises(DataError, match="row 1, column 'to': 'stranger' is no known id"):
+        predict_own(tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv", edges=bad)
+
+
+def test_regression_predicts_numbers(tmp_path: Path) -> None:
+    table = {"a": [i / 10 for i in range(60)], "y": [i / 5 if i % 2 else None for i in range(60)]}
+    own = read_table(table, "y")
+    train_own(own, tmp_path / "run", OwnSettings(epochs=40, hidden=16, graph="knn"))
+    predict_own(tmp_path / "run", {"a": [1.23, 4.56]}, tmp_path / "out.csv")
+    found = lines(tmp_path / "out.csv")
+    assert list(found[0]) == ["id", "y", "influential"]
+    assert float(found[0]["y"]) < float(found[1]["y"])
+
+
+def test_what_is_not_a_run_is_named(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a finished run"):
+        OwnRun.load(tmp_path)
+    own = read_table(write(tmp_path / "t.csv", make_rows(30)), "kind", id="name")
+    with pytest.raises(RunError, match="holds a finished run"):
+        train_own(own, run)
+    for name in ("table.json", "estimator.safetensors", "result.json"):
+        copy = tmp_path / name.replace(".", "-")
+        copy.mkdir()
+        for file in run.iterdir():
+            (copy / file.name).write_bytes(file.read_bytes())
+        (copy / name).write_bytes(b'{"task": "multiclass"')
+        with pytest.raises(DifformerError, match=name.split(".")[0] + "|not a finished run"):
+            OwnRun.load(copy)
+
+
+def test_new_ids_must_be_different(run: Path, tmp_path: Path) -> None:
+    new = write(tmp_path / "new.csv", make_rows(2, start=5) + make_rows(1, start=5))
+    with pytest.raises(DataError, match="row 3, column 'name': the id 'r5' is there twice"):
+        predict_own(run, new, tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.fixture(scope="module")
+def client(run: Path) -> Any:
+    pytest.importorskip("fastapi", reason="the service needs the extra serve")
+    from starlette.testclient import TestClient
+
+    with TestClient(make_app(run, Limits(bytes=20_000, rows=10))) as client:
+        yield client
+
+
+ROW = {"size": 2.9, "colour": "blue", "note": "likes to climb in the trees"}
+
+
+def test_the_service_answers_as_the_run_does(client: Any, run: Path) -> None:
+    answer = client.post("/predict", json={"rows": [ROW, {**ROW, "size": None}]})
+    assert answer.status_code == 200
+    first = answer.json()["predictions"][0]
+    assert first["kind"] == "ape"
+    assert 0.5 < first["probability"] <= 1
+    assert len(first["influential"]) == 3
+    alone = client.post("/predict", json={"rows": [ROW]}).json()["predictions"][0]
+    assert alone == first
+
+
+def test_the_service_tells_about_itself(client: Any) -> None:
+    health = client.get("/health").json()
+    assert health["status"] == "ok"
+    assert health["columns"] == ["size", "colour", "note"]
+    assert 'difformer_requests_total{status="200"}' in client.get("/metrics").text
+    body = client.get("/openapi.json").json()["paths"]["/predict"]["post"]["requestBody"]
+    rows = body["content"]["application/json"]["schema"]["properties"]["rows"]
+    assert rows["items"]["required"] == ["size", "colour", "note"]
+    assert client.get("/docs").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{", 400, "must be JSON"),
+        (b"\xff\xfe\x00", 400, "must be JSON"),
+        (b'{"rows": ' + b"[" * 9000, 400, "must be JSON"),
+        (b'{"rows": [{"size": NaN}]}', 400, "NaN is not JSON"),
+        (b'{"rows": [' + b"9" * 5000 + b"]}", 400, "must be JSON"),
+        (b"[]", 400, "must be"),
+        (b'{"rows": []}', 400, "at least one"),
+        (b'{"rows": {}, "extra": 1}', 400, "must be"),
+        (b'{"rows": [1]}', 422, "row 1 must be an object"),
+        (b'{"rows": [{"size": 1}]}', 422, "row 1: column 'colour' is missing"),
+        (b"x" * 30_000, 413, "at most 20000 bytes"),
+    ],
+)
+def test_a_malformed_request_gets_a_4xx(
+    client: Any, body: bytes, status: int, message: str
+) -> None:
+    answer = client.post("/predict", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == status
+    assert message in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size": "big"}, "row 1, column 'size': 'big' is not a finite number"),
+        ({"size": [1]}, "row 1, column 'size' must be one value"),
+        ({"size": 10**301}, "too large"),
+        ({"size": "1e999"}, "not a finite number"),
+        ({"weight": 1}, "column 'weight' was not there"),
+        ({"note": "x " * 8000}, None),
+    ],
+)
+def test_a_wrong_value_is_named(client: Any, change: dict[str, Any], message: str | None) -> None:
+    answer = client.post("/predict", json={"rows": [{**ROW, **change}]})
+    if message is None:
+        assert answer.status_code == 200
+    else:
+        assert answer.status_code == 422
+        assert message in answer.json()["detail"]
+
+
+def test_other_requests_are_refused(client: Any) -> None:
+    assert client.post("/predict", json={"rows": [ROW] * 11}).status_code == 413
+    assert client.post("/predict", content=b"{}").status_code == 415
+    assert client.get("/predict").status_code == 405
+    assert client.get("/../../etc/passwd").status_code == 404
+    chunked = client.post(
+        "/predict",
+        content=iter([b"x" * 1000] * 50),
+        headers={"content-type": "application/json"},
+    )
+    assert chunked.status_code == 413
+
+
+VALUES = st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["size", "colour", "note", "kind", "name", "\ud800", "x"]),
+            VALUES | st.lists(VALUES, max_size=2),
+        ),
+        max_size=12,
+    )
+)
+def test_no_request_makes_it_fail(client: Any, rows: list[Any]) -> None:
+    body = json.dumps({"rows": rows}).encode()
+    answer = client.post("/predict", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in (200, 400, 413, 422)
