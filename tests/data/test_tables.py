@@ -205,7 +205,10 @@ def test_bad_tables_are_named(tmp_path: Path, text: str, message: str) -> None:
     [
         (lambda r: r.pop("price"), "column 'price' of training is missing"),
         (lambda r: r.update(extra=1), "column 'extra' was not there in training"),
-        (lambda r: r.update(price="cheap"), "row 1, column 'price': 'cheap' is not a finite number"),
+        (
+            lambda r: r.update(price="cheap"),
+            "row 1, column 'price': 'cheap' is not a finite number",
+        ),
         (lambda r: r.update(bottled="soon"), "row 1, column 'bottled': 'soon' is not a date"),
     ],
 )

@@ -163,9 +163,8 @@ def test_many_labels_and_many_outputs(iris: Iris) -> None:
     assert model.predict(X).shape == (150, 2)
     assert model.predict_proba(X).shape == (150, 2)
     assert (model.transduction_ == both).mean() > 0.85
-    names = np.stack(
-        [np.array(["a", "b", "c"], object)[y], np.array(["x", "y", "y"], object)[y]], 1
-    )
+    first, second = np.array(["a", "b", "c"], object), np.array(["x", "y", "y"], object)
+    names = np.stack([first[y], second[y]], 1)
     names[60:] = None
     outputs = DIFFormerClassifier(**QUICK).fit(X, names)
     chances = outputs.predict_proba(X)

@@ -91,9 +91,7 @@ def test_the_label_column_may_be_left_out_of_new_rows(run: Path, tmp_path: Path)
 def test_edges_join_new_rows_to_known_ones(tmp_path: Path) -> None:
     rows = make_rows(40)
     write(tmp_path / "e.csv", [(f"r{i}", f"r{i + 2}") for i in range(38)], ("from", "to"))
-    own = read_table(
-        write(tmp_path / "t.csv", rows), "kind", id="name", edges=tmp_path / "e.csv"
-    )
+    own = read_table(write(tmp_path / "t.csv", rows), "kind", id="name", edges=tmp_path / "e.csv")
     train_own(own, tmp_path / "run", OwnSettings(epochs=20, hidden=16))
     unclear = ("new", "1.5", "green", "likes nothing", "")
     write(tmp_path / "new.csv", [unclear])

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -147,7 +148,7 @@ def _texts(cells: list[Any]) -> list[Any]:
 def _npz(path: Path, size: int) -> Iterator[Chunk]:
     columns: dict[str, list[Any]] = {}
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             for name in arrays.files:
                 array = arrays[name]
                 if array.ndim == 1:
@@ -156,7 +157,7 @@ def _npz(path: Path, size: int) -> Iterator[Chunk]:
                     columns |= {f"{name}[{j}]": array[:, j].tolist() for j in range(array.shape[1])}
                 else:
                     raise DataError(f"{path}: {name} must have one or two dimensions")
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
         raise DataError(f"{path}: not an npz file of plain arrays ({error})") from error
     lengths = {len(cells) for cells in columns.values()}
     if len(lengths) != 1:

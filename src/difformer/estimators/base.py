@@ -295,6 +295,16 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         target = torch.arange(rows.shape[0]).repeat_interleave(count)
         return torch.stack([torch.from_numpy(found).flatten(), target]), None
 
+    @property
+    def scaling_(self) -> tuple[Array, Array]:
+        """What the model is given is (X − mean) / scale; zeros and ones where nothing is scaled."""
+        check_is_fitted(self, "frozen_")
+        width = self.frozen_.model.in_channels
+        mean, scale = self._scaler.mean, self._scaler.scale
+        return (np.zeros(width) if mean is None else mean), (
+            np.ones(width) if scale is None else scale
+        )
+
     def transform(self, X: Any, graph: Any = None) -> Array:
         """Embeddings (m, hidden_channels): the last states of rows, through the frozen context."""
         check_is_fitted(self, "frozen_")

@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from difformer.errors import DataError, DifformerError
 from difformer.experiments.own import OwnRun
@@ -60,7 +60,7 @@ class Counters:
         return "\n".join(lines) + "\n"
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """A request that is answered with a 4xx and one line."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -100,7 +100,7 @@ def make_app(run: OwnRun | str | Path, limits: Limits | None = None) -> Any:
     async def predict(request: Any) -> Any:
         try:
             return JSONResponse(await answer(request))
-        except Refusal as refusal:
+        except RefusedError as refusal:
             return JSONResponse({"detail": refusal.reason}, refusal.status)
 
     predict.__annotations__ = {"request": Request, "return": Any}
@@ -159,22 +159,22 @@ async def _body(request: Any, limits: Limits) -> bytes:
 
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
-        raise Refusal(415, "content-type must be application/json")
+        raise RefusedError(415, "content-type must be application/json")
     length = request.headers.get("content-length", "0")
     if not length.isdigit():
-        raise Refusal(400, "content-length must be a number")
+        raise RefusedError(400, "content-length must be a number")
     if int(length) > limits.bytes:
-        raise Refusal(413, f"the body must have at most {limits.bytes} bytes")
+        raise RefusedError(413, f"the body must have at most {limits.bytes} bytes")
     parts: list[bytes] = []
     size = 0
     with anyio.move_on_after(limits.seconds) as scope:
         async for part in request.stream():
             size += len(part)
             if size > limits.bytes:
-                raise Refusal(413, f"the body must have at most {limits.bytes} bytes")
+                raise RefusedError(413, f"the body must have at most {limits.bytes} bytes")
             parts.append(part)
     if scope.cancelled_caught:
-        raise Refusal(408, f"the body must arrive within {limits.seconds:g} seconds")
+        raise RefusedError(408, f"the body must arrive within {limits.seconds:g} seconds")
     return b"".join(parts)
 
 
@@ -183,31 +183,35 @@ def _chunk(run: OwnRun, body: bytes, limits: Limits) -> tuple[dict[str, list[Any
     try:
         content = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the body must be JSON ({str(error)[:100]})") from error
+        raise RefusedError(400, f"the body must be JSON ({str(error)[:100]})") from error
     if not isinstance(content, dict) or set(content) != {"rows"}:
-        raise Refusal(400, 'the body must be {"rows": [{column: value, ...}, ...]}')
+        raise RefusedError(400, 'the body must be {"rows": [{column: value, ...}, ...]}')
     rows = content["rows"]
     if not isinstance(rows, list) or not rows:
-        raise Refusal(400, "rows must be a list of at least one object")
+        raise RefusedError(400, "rows must be a list of at least one object")
     if len(rows) > limits.rows:
-        raise Refusal(413, f"rows must be at most {limits.rows}, got {len(rows)}")
+        raise RefusedError(413, f"rows must be at most {limits.rows}, got {len(rows)}")
     allowed = {*_columns(run), run.encoder.label, run.encoder.id}
     for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise Refusal(422, f"row {number} must be an object of column: value")
-        for name, value in row.items():
-            if name not in allowed:
-                raise Refusal(422, f"row {number}: column {name[:50]!r} was not there in training")
-            if isinstance(value, dict | list):
-                raise Refusal(422, f"row {number}, column {name!r} must be one value")
-            if isinstance(value, str) and len(value) > limits.cell:
-                raise Refusal(422, f"row {number}, column {name!r} is longer than {limits.cell}")
-            if isinstance(value, int) and abs(value) > 10**300:
-                raise Refusal(422, f"row {number}, column {name!r} is too large a number")
-        for name in _columns(run):
-            if name not in row:
-                raise Refusal(422, f"row {number}: column {name!r} is missing (null is a value)")
+        _check_row(run, row, f"row {number}", allowed, limits)
     return {name: [row[name] for row in rows] for name in _columns(run)}, len(rows)
+
+
+def _check_row(run: OwnRun, row: Any, where: str, allowed: set[Any], limits: Limits) -> None:
+    if not isinstance(row, dict):
+        raise RefusedError(422, f"{where} must be an object of column: value")
+    for name, value in cast("dict[str, Any]", row).items():
+        if name not in allowed:
+            raise RefusedError(422, f"{where}: column {name[:50]!r} was not there in training")
+        if isinstance(value, dict | list):
+            raise RefusedError(422, f"{where}, column {name!r} must be one value")
+        if isinstance(value, str) and len(value) > limits.cell:
+            raise RefusedError(422, f"{where}, column {name!r} is longer than {limits.cell}")
+        if isinstance(value, int) and abs(value) > 10**300:
+            raise RefusedError(422, f"{where}, column {name!r} is too large a number")
+    for name in _columns(run):
+        if name not in row:
+            raise RefusedError(422, f"{where}: column {name!r} is missing (null is a value)")
 
 
 def _predict(run: OwnRun, chunk: dict[str, list[Any]]) -> list[dict[str, Any]]:
@@ -216,7 +220,7 @@ def _predict(run: OwnRun, chunk: dict[str, list[Any]]) -> list[dict[str, Any]]:
     try:
         features = run.encoder.encode_chunk(chunk, 1, "the request")
     except DataError as error:
-        raise Refusal(422, str(error)) from error
+        raise RefusedError(422, str(error)) from error
     with torch.inference_mode():
         return run.answer(features)
 

@@ -195,6 +195,24 @@ class FrozenDIFFormer(nn.Module):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ModelFileError(f"{path}: what is frozen in it is not whole ({error})") from error
 
+    def _apply(self, fn: Any, recurse: bool = True) -> FrozenDIFFormer:
+        """Moves and casts reach what is frozen too, not the weights alone."""
+        super()._apply(fn, recurse)
+
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else fn(tensor)
+
+        self._frozen = [
+            FrozenLayer(
+                None if layer.context is None else layer.context.map(fn),
+                moved(layer.center),
+                moved(layer.value),
+            )
+            for layer in self._frozen
+        ]
+        self._degree = moved(self._degree)
+        return self
+
     def _by_blocks(
         self,
         x: Tensor,
