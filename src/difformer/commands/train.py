@@ -22,6 +22,15 @@ from difformer.commands.output import (
     print_table,
     write_page,
 )
+from difformer.commands.own import (
+    EdgesFile,
+    Id,
+    Label,
+    Nodes,
+    OwnTable,
+    check_own,
+    train_table,
+)
 from difformer.errors import RunError
 from difformer.experiments.experiment import (
     ALONE_RECIPE,
@@ -120,14 +129,10 @@ def train(
             help="In place of NAME: your own series, a column of times and one a node.",
         ),
     ] = None,
-    edges: Annotated[
-        Path | None,
-        _option(
-            "--edges",
-            metavar="FILE.csv",
-            help="With --series: columns source, target and maybe weight, time.",
-        ),
-    ] = None,
+    nodes: Nodes = None,
+    label: Label = None,
+    id: Id = None,
+    edges: EdgesFile = None,
     data_dir: DataDir = None,
     out: Annotated[
         Path | None,
@@ -164,6 +169,9 @@ def train(
 
     Example: difformer train cora --model difformer-s --split random:0 --seeds 5
 
+    Your own table: difformer train --nodes table.csv --label COLUMN [--id COLUMN --edges edges.csv]
+    types its columns, shows them, trains on the rows with a label and predicts the others.
+
     The folder holds config.toml, split.json, metrics.csv, model.safetensors, result.json and
     report.html. Ctrl-C keeps the best epoch so far; --resume goes on from there. Validation picks
     the epoch; the test rows are read once, at the end.
@@ -176,8 +184,13 @@ def train(
         others |= {"--seeds": seeds, "--config": config, "--neighbours": neighbours}
         forecast(series, edges, out, set or [], others, as_json=json)
         return
-    if edges is not None:
-        raise ValueError("--edges must come with --series: it names the nodes of a series")
+    if nodes is not None:
+        refused = {"NAME": name, "--split": split, "--seeds": seeds, "--set": set}
+        refused |= {"--config": config, "--resume": resume or None}
+        table = OwnTable(nodes, label, id, edges, {k: v for k, v in refused.items() if v})
+        train_table(table, model, recipe, neighbours, given, out, json=json, quiet=quiet)
+        return
+    check_own(label=label, id=id, edges=edges)
     if monitor not in (None, "energy"):
         raise ValueError(f"--monitor must be energy, got {monitor!r}")
     choices = (name, model, recipe, split, seeds, set, config, neighbours, given)

@@ -52,7 +52,13 @@ class OwnSettings:
 
     graph: str = _option("auto", "without edges: knn, none, or auto: the one that validates better")
     kernel: str = _option("simple", "diffusivity: simple, sigmoid, or auto by validation")
+    recipe: str = _option("auto", "form of the model, see nn.recipes; auto: by the graph")
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the model
+    neighbours: int = _option(7, "of the knn graph")
     hidden: int = _option(64, "width of the states")
+    lr: float = _option(0.01, "learning rate")
+    weight_decay: float = _option(5e-4, "L2 weight decay")
+    consistency: float = _option(0.0, "weight of the agreement of two dropout passes")
     epochs: int = _option(300, "the most epochs to train for")
     patience: int = _option(50, "stop after this many epochs without a better validation")
     validation: float = _option(0.2, "share of the labelled rows that picks the epoch")
@@ -108,6 +114,12 @@ def _fit(own: OwnData, y: Any, graph: str, settings: OwnSettings) -> Estimator:
         graph="knn" if graph == "knn" else None,
         hidden_channels=settings.hidden,
         kernel=settings.kernel,
+        recipe=settings.recipe,
+        options=dict(settings.options) or None,
+        n_neighbors=settings.neighbours,
+        lr=settings.lr,
+        weight_decay=settings.weight_decay,
+        consistency=settings.consistency,
         epochs=settings.epochs,
         early_stopping=True,
         patience=settings.patience,

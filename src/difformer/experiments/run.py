@@ -41,6 +41,8 @@ __all__ = [
     "with_neighbours",
 ]
 
+TABLE_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")
+
 Callbacks = Callable[[int], Sequence[Callback]]
 
 
@@ -112,11 +114,17 @@ def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dat
     """The dataset an experiment names, with the options in ``experiment.data``.
 
     ``neighbours = k`` joins each row to its k nearest by features (``metric``: "cosine" or
-    "euclidean") where the data has no graph; the others are `load_dataset`'s.
+    "euclidean") where the data has no graph; the others are `load_dataset`'s. A file of one's own
+    takes the place of a name: its options are `read_table`'s (``label``, ``id``, ``edges``).
     """
     options = dict(experiment.data)
     k, metric = options.pop("neighbours", None), options.pop("metric", "cosine")
-    data = load_dataset(experiment.dataset, data_dir, **options)
+    if Path(experiment.dataset).suffix.lower() in TABLE_ENDINGS:
+        from difformer.data.tables import read_table
+
+        data = read_table(experiment.dataset, **options).dataset
+    else:
+        data = load_dataset(experiment.dataset, data_dir, **options)
     return data if k is None else with_neighbours(data, k, metric)
 
 

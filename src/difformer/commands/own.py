@@ -1,0 +1,130 @@
+"""Own tables on the command line: the options of `train --nodes`, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from difformer.commands.options import Given
+from difformer.commands.output import print_json, print_table, say
+from difformer.experiments.tables import Table
+
+__all__ = ["EdgesFile", "Id", "Label", "Nodes", "OwnTable", "check_own", "train_table"]
+
+
+def _option(flag: str, metavar: str, help: str) -> Any:
+    return typer.Option(
+        flag, metavar=metavar, help=help, show_default=False, rich_help_panel="Your own table"
+    )
+
+
+Nodes = Annotated[
+    Path | None,
+    _option("--nodes", "FILE", "A table: .csv, .tsv, .jsonl, .parquet or .npz, a row each."),
+]
+Label = Annotated[
+    str | None, _option("--label", "COLUMN", "What to predict; empty cells are predicted.")
+]
+Id = Annotated[str | None, _option("--id", "COLUMN", "The name of each row, for --edges.")]
+EdgesFile = Annotated[
+    Path | None,
+    _option(
+        "--edges",
+        "FILE",
+        "With --nodes or --series: source, target, maybe weight.",
+    ),
+]
+
+SYSTEMS = {"difformer-s": "simple", "difformer-a": "sigmoid"}
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """The files as given, and the options given beside them that are not for own tables."""
+
+    nodes: Path
+    label: str | None
+    id: str | None
+    edges: Path | None
+    refused: Mapping[str, Any]
+
+
+def check_own(**given: Any) -> None:
+    """An option of own tables without a table is an error."""
+    for name, value in given.items():
+        if value is not None:
+            if name == "edges":
+                raise ValueError("--edges must come with --series or --nodes: it names their rows")
+            raise ValueError(f"--{name} needs --nodes FILE: the table it is of")
+
+
+def train_table(
+    table: OwnTable,
+    model: str | None,
+    recipe: str | None,
+    neighbours: int | None,
+    given: Given,
+    out: Path | None,
+    *,
+    json: bool,
+    quiet: bool,
+) -> None:
+    """Read the table, show its columns, train, and say where the run is."""
+    for name in table.refused:
+        raise ValueError(f"{name} must be left out with --nodes")
+    if table.label is None:
+        raise ValueError("--label COLUMN must be given with --nodes: what to predict")
+    if model is not None and model not in SYSTEMS:
+        raise ValueError(f"--model must be one of {', '.join(SYSTEMS)} with --nodes, got {model}")
+    settings = own_settings(given, model, recipe, neighbours)
+    from difformer.data.tables import read_table
+    from difformer.experiments.own import train_own
+
+    own = read_table(table.nodes, table.label, id=table.id, edges=table.edges)
+    if not json:
+        columns = Table(("column", "is", "becomes"), tuple(own.encoder.describe()))
+        print_table(columns, own.dataset.describe())
+    folder = out or _folder(table.nodes)
+    result = train_own(own, folder, settings)
+    if json:
+        print_json({**result, "folder": str(folder)})
+        return
+    figures = "  ".join(f"{k} {v:.4f}" for k, v in result["validation"].items())
+    say(f"graph: {result['graph']}; validation: {figures}", quiet=quiet)
+    empty = result["rows"] - result["labelled"]
+    print(f"kept in {folder}" + (f"; {empty} predictions in predictions.csv" if empty else ""))
+    print(f"new rows: difformer predict {folder} NEW.csv -o OUT.csv")
+
+
+def own_settings(
+    given: Given, model: str | None, recipe: str | None, neighbours: int | None
+) -> Any:
+    """The options of the model and of the loop that the estimators take."""
+    from difformer.experiments.own import OwnSettings
+
+    loop = dict(given.train)
+    chosen = dict(given.model)
+    found: dict[str, Any] = {"kernel": SYSTEMS[model]} if model else {}
+    found |= {"recipe": recipe} if recipe else {}
+    found |= {"neighbours": neighbours, "graph": "knn"} if neighbours is not None else {}
+    names = {f.name for f in fields(OwnSettings)}
+    for name in list(loop):
+        if name not in names:
+            raise ValueError(f"--{name.replace('_', '-')} must be left out with --nodes")
+        found[name] = loop.pop(name)
+    if "hidden_channels" in chosen:
+        found["hidden"] = chosen.pop("hidden_channels")
+    if "kernel" in chosen:
+        found["kernel"] = chosen.pop("kernel")
+    return OwnSettings(**found, options=chosen)
+
+
+def _folder(nodes: Path) -> Path:
+    number = 1
+    while (Path("runs") / f"{nodes.stem}-{number}").exists():
+        number += 1
+    return Path("runs") / f"{nodes.stem}-{number}"

@@ -1,0 +1,79 @@
+"""difformer train --nodes, predict and serve, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from difformer import cli
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"n{i},{i % 2 * 3 + i / 40},{'ab'[i % 2] if i < 30 else ''}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("name,size,kind\n" + "\n".join(rows) + "\n")
+    (tmp_path / "new.csv").write_text("name,size\nx,3.1\ny,0.2\n")
+    return tmp_path / "t.csv"
+
+
+def test_a_table_is_shown_trained_on_and_predicted_with(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--label", "kind", "--id", "name", "--epochs", "15", "--hidden-channels", "16"]
+    assert run("train", "--nodes", "t.csv", *words) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"size\s+number\s+scaled", shown)
+    assert "10 predictions in predictions.csv" in shown
+    assert run("predict", "runs/t-1", "new.csv", "-o", "out.csv") == 0
+    lines = Path("out.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in lines] == [["id", "kind"], ["x", "b"], ["y", "a"]]
+    assert run("train", "--nodes", "t.csv", *words, "--model", "difformer-a", "--json") == 0
+    found = json.loads(capsys.readouterr().out.split("out.csv\n")[-1])
+    assert found["kernel"] == "sigmoid"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--nodes", "t.csv"], "--label COLUMN must be given"),
+        (["train", "--label", "kind"], "--label needs --nodes"),
+        (["train", "--nodes", "t.csv", "--label", "kid"], "has no label column 'kid'"),
+        (["train", "cora", "--nodes", "t.csv", "--label", "kind"], "NAME must be left out"),
+        (["train", "--nodes", "t.csv", "--label", "kind", "--model", "mlp"], "--model must be"),
+        (["predict", "nowhere", "t.csv", "-o", "o.csv"], "is not a finished run"),
+        (["serve", "nowhere"], "is not a finished run"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_exit_code_2(
+    table: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert run(*words) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert len(errors) == 1
+    assert message in errors[0]
+
+
+def test_a_file_takes_the_place_of_a_dataset_s_name(table: Path) -> None:
+    from difformer.experiments.experiment import Experiment
+    from difformer.experiments.run import load_data
+
+    experiment = Experiment.make(str(table), data={"label": "kind", "id": "name"})
+    assert load_data(experiment).num_features == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="paths are compared as text")
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train", "predict", "serve"):
+        assert run(name, "--help") == 0
+        assert f"Example: difformer {name}" in capsys.readouterr().out
