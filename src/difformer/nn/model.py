@@ -224,7 +224,7 @@ class DIFFormer(nn.Module):
             if isinstance(module, DiffusionLayer) and module.logit_tau is not None:
                 nn.init.constant_(module.logit_tau, module.initial_logit)
 
-    def input_weights(self) -> list[Tensor]:
+    def input_weights(self) -> list[nn.Parameter]:
         """The weights that meet the features: what a decay of the input layer acts on."""
         return [self.input.weight]
 
