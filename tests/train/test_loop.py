@@ -292,18 +292,3 @@ def test_threads_are_set_for_the_run_only(problem):
     problem.with_settings(threads=before + 1).fit(callbacks=[watch])
     assert set(watch.seen) == {before + 1}
     assert torch.get_num_threads() == before
-
-
-def test_the_input_layer_can_have_a_weight_decay_of_its_own():
-    from difformer import DIFFormer
-    from difformer.train.loop import make_optimizer
-
-    model = DIFFormer(3, 4, 2)
-    settings = TrainSettings(weight_decay=0.1, input_decay=2.0)
-    optimizer = make_optimizer(model, settings)
-    decay = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
-    assert decay.pop(id(model.input.weight)) == 2.0
-    assert set(decay.values()) == {0.1}
-    assert len(decay) == len(list(model.parameters())) - 1
-    plain = make_optimizer(model, TrainSettings(weight_decay=0.1))
-    assert [g["weight_decay"] for g in plain.param_groups] == [0.1]

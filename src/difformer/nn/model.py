@@ -68,7 +68,6 @@ class DIFFormer(nn.Module):
         center: bool = DEFAULTS.center,
         learn_qk: bool = DEFAULTS.learn_qk,
         norm: str = DEFAULTS.norm,
-        norm_eps: float = DEFAULTS.norm_eps,
         dropout_at: str = DEFAULTS.dropout_at,
     ) -> None:
         super().__init__()
@@ -79,7 +78,7 @@ class DIFFormer(nn.Module):
         self.out_channels = check_count("out_channels", out_channels)
         self.config = config = _checked(DIFFormerConfig(**options))
         self.input = nn.Linear(in_channels, hidden_channels)
-        self.input_norm = nn.LayerNorm(hidden_channels, eps=norm_eps) if norm != "none" else None
+        self.input_norm = nn.LayerNorm(hidden_channels) if norm != "none" else None
         self.layers = nn.ModuleList(
             DiffusionLayer(hidden_channels, config) for _ in range(config.num_layers)
         )
@@ -224,10 +223,6 @@ class DIFFormer(nn.Module):
             if isinstance(module, DiffusionLayer) and module.logit_tau is not None:
                 nn.init.constant_(module.logit_tau, module.initial_logit)
 
-    def input_weights(self) -> list[nn.Parameter]:
-        """The weights that meet the features: what a decay of the input layer acts on."""
-        return [self.input.weight]
-
     def embed(self, x: Tensor | SparseMatrix) -> Tensor:
         """Z⁽⁰⁾ (n, hidden_channels) from features; a sparse matrix costs O(nonzeros)."""
         rate = self.config.input_dropout if self.training else 0.0
@@ -333,8 +328,6 @@ def _checked(config: DIFFormerConfig) -> DIFFormerConfig:
     check_unit_interval("dropout", config.dropout, zero=True, one=False)
     check_unit_interval("input_dropout", config.input_dropout, zero=True, one=False)
     check_unit_interval("source", config.source, zero=True, one=False)
-    if not config.norm_eps > 0:
-        raise ValueError(f"norm_eps must be positive, got {config.norm_eps!r}")
     if config.graph_weight is not None:
         check_unit_interval("graph_weight", config.graph_weight, zero=True, one=True)
     for name, allowed in (("norm", ("all", "input", "none")), ("dropout_at", ("layers", "ends"))):

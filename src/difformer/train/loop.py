@@ -6,7 +6,6 @@ It never asks which method or which dataset it is running. A model is an ``nn.Mo
     observe(batch)             once, before training: all rows, the training labels only
     training_step(batch, objective, optimizer) -> float    in place of the loop's own step
     parameter_groups() -> [{"params": ..., "lr": ...}]      options of their own for some weights
-    input_weights() -> [...]   the first layer's weights, for a weight decay of their own
     save(path)                 in place of writing the state as it is
 """
 
@@ -321,13 +320,6 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer | Non
     """Adam over the parameters that train, or None where there are none."""
     own = getattr(model, "parameter_groups", None)
     groups: list[dict[str, Any]] = own() if own else [{"params": list(model.parameters())}]
-    first = getattr(model, "input_weights", None)
-    if settings.input_decay is not None and first is not None:
-        chosen = first()
-        mine = {id(p) for p in chosen}
-        for group in groups:
-            group["params"] = [p for p in group["params"] if id(p) not in mine]
-        groups = [{"params": chosen, "weight_decay": settings.input_decay}, *groups]
     for group in groups:
         group["params"] = [p for p in group["params"] if p.requires_grad]
     if not any(group["params"] for group in groups):

@@ -21,9 +21,6 @@ class TrainSettings:
     weight_decay: float = _option(
         0.0, "L2 weight decay, added to the gradient (adam) or decoupled from it (adamw)"
     )
-    input_decay: float | None = _option(
-        None, "weight decay of the model's first layer; none: weight_decay as everywhere"
-    )
     optimizer: str = _option("adam", "adam or adamw")
     warmup: int = _option(0, "epochs over which the learning rate rises linearly to its value")
     grad_clip: float | None = _option(None, "largest norm of the gradient; none: not clipped")
@@ -54,8 +51,6 @@ class TrainSettings:
             _integer("threads", self.threads, 1)
         _number("lr", self.lr, above=True)
         _number("weight_decay", self.weight_decay)
-        if self.input_decay is not None:
-            _number("input_decay", self.input_decay)
         _number("consistency", self.consistency)
         _number("consistency_temperature", self.consistency_temperature, above=True)
         _integer("consistency_ramp", self.consistency_ramp, 0)
