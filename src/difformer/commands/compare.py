@@ -77,6 +77,9 @@ def command(
         from difformer.train.files import write_atomic
 
         write_atomic(out / "comparison.json", (dumps(record, indent=1) + "\n").encode())
+        from difformer.report import write_comparison
+
+        say(f"look at {write_comparison(out)}", quiet=quiet or json)
     if json:
         return print_json(record)
     print_table(table_of(result), f"{result.dataset}: {result.metric}, {len(result.splits)} splits")

@@ -17,12 +17,14 @@ _PUBLIC = {
     "class_flow": "difformer.report.diffusivity",
     "concentration": "difformer.report.diffusivity",
     "top_pairs": "difformer.report.diffusivity",
+    "write_comparison": "difformer.report.compare_page",
     "write_page": "difformer.report.page",
     "write_report": "difformer.report.run_page",
 }
 
 if TYPE_CHECKING:
     from difformer.report.blocks import Note, Plot, Section, Table
+    from difformer.report.compare_page import write_comparison
     from difformer.report.diffusivity import class_flow, concentration, top_pairs
     from difformer.report.energy import check_energy
     from difformer.report.page import write_page
@@ -37,6 +39,7 @@ __all__ = [
     "class_flow",
     "concentration",
     "top_pairs",
+    "write_comparison",
     "write_page",
     "write_report",
 ]

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, mean_std, number, plain
+from difformer.report.compare_page import FILE as COMPARISON
+from difformer.report.compare_page import write_comparison
 from difformer.report.page import write_page
 from difformer.report.runs import Run, SeedRun, read_run
 
@@ -30,12 +32,16 @@ def write_report(
 ) -> Path:
     """Write report.html into a run folder, from what is there; what is missing is said in it.
 
+    A folder that `difformer compare` left has the page of its comparison.
+
     Args:
         dataset: the data where it is at hand already; else it is loaded by name.
         projection: "pca", "tsne", or "auto": t-SNE where there are few rows.
         max_points: rows drawn; more are sampled, and the page says so.
         out: another place for the page.
     """
+    if (Path(run_folder) / COMPARISON).is_file():
+        return write_comparison(run_folder, out)
     run = read_run(run_folder)
     path = Path(out) if out is not None else run.folder / "report.html"
     sections = run_sections(

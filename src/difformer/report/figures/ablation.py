@@ -51,8 +51,8 @@ def make(work: Work) -> Drawn:
     says = [_says(name, [r for r in found if r["dataset"] == name]) for name in shown]
     notes = (
         f"Two layers of width 64, τ = 0.5, learned queries and keys, 20 labels a class, "
-        f"{len(SEEDS)} seeds; at most {MOST_ROWS:,} rows, drawn at random. {' '.join(missing)}".strip()
-    )
+        f"{len(SEEDS)} seeds; at most {MOST_ROWS:,} rows, drawn at random. {' '.join(missing)}"
+    ).strip()
     return Drawn(figure, [*says, ""] if says else [], {"runs": rows, "summary": found}, [notes])
 
 
