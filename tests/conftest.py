@@ -3,13 +3,48 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+from difformer.cli import main
+
 # Tests run side by side: two processes of two threads each would wait for each other.
 torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+class Cli:
+    """Calls `difformer` and gives back its exit code and what it printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *words: str) -> Outcome:
+        self.capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            main(words)
+        out, err = self.capsys.readouterr()
+        code = exit.value.code
+        return Outcome(code if isinstance(code, int) else 1, out, err)
+
+    def refused(self, *words: str) -> str:
+        """The one line on stderr of a call that is refused; nothing else is printed."""
+        done = self(*words)
+        assert done.code == 2, done
+        assert done.out == ""
+        assert done.err.startswith("error: ")
+        assert done.err.count("\n") == 1
+        return done.err.strip()
+
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -21,10 +56,13 @@ def find_data_root() -> Path | None:
     return root if root.is_dir() else None
 
 
+DATA_ROOT = find_data_root()  # before a test changes the environment
+
+
 @pytest.fixture
 def data_root() -> Path:
     """The folder of real datasets; the test skips where there is none."""
-    root = find_data_root()
+    root = DATA_ROOT
     if root is None:
         pytest.skip("no real data: set DIFFORMER_DATA, or put ../shared/data beside the clone")
     return root
@@ -37,3 +75,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("network"):
                 item.add_marker(skip)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line, in an empty folder with an empty home."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("DIFFORMER_DATA", raising=False)
+    return Cli(capsys)

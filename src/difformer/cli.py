@@ -69,14 +69,23 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def difformer_command(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-) -> None:
-    """Transformers derived from energy-constrained diffusion, for data with or without a graph."""
-    if version:
+def print_version(wanted: bool) -> None:
+    """What --version does, before a command is missed."""
+    if wanted:
         typer.echo(difformer.__version__)
         raise typer.Exit
+
+
+@app.callback()
+def difformer_command(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Transformers derived from energy-constrained diffusion, for data with or without a graph."""
 
 
 def load_command(name: str) -> Any:

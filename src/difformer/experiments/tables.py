@@ -174,8 +174,9 @@ def _measured(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
     if result.missing:
         text += f" ({len(result.runs)} of {len(result.wanted)} runs)"
     if result.note:
-        if result.note not in notes:
-            notes.append(result.note)
+        note = f"\\* {result.note}"
+        if note not in notes:
+            notes.append(note)
         text += "*"
     return text
 

@@ -1,0 +1,230 @@
+"""Cells are measured once, kept run by run, and shown beside what was published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from difformer.data.registry import load_dataset
+from difformer.errors import RunError
+from difformer.experiments import run as run_module
+from difformer.experiments.experiment import Experiment
+from difformer.experiments.reproduce import CellResult, measure_cell, read_results, result_path
+from difformer.experiments.specs import Cell, Spec, parse_spec
+from difformer.experiments.tables import details_table, figures_table, fill_page, markdown
+from difformer.train.run import FitResult
+from difformer.train.seeds import SeedsResult
+
+TOY = """
+title = "Toy"
+metric = "accuracy"
+percent = true
+systems = ["mlp", "gcn"]
+[columns.digits]
+title = "Digits"
+[protocols.random]
+title = "random splits"
+splits = ["random:0", "random:1"]
+seeds = [0, 1]
+[variants.default]
+title = "own"
+train = { epochs = 1 }
+[published]
+mlp = { digits = [90.5, 1.5] }
+"""
+
+
+@pytest.fixture
+def spec() -> Spec:
+    return parse_spec("toy", TOY)
+
+
+@pytest.fixture
+def cell(spec: Spec) -> Cell:
+    return spec.cells(systems=["mlp"])[0]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The runs that were made; each takes no time and is right in (80 + seed) per cent."""
+    made: list[tuple[str, int]] = []
+
+    def run(experiment: Experiment, **options: Any) -> SeedsResult:
+        (seed,) = experiment.seeds
+        made.append((experiment.split, seed))
+        metrics = {"test": {"accuracy": 0.8 + seed / 100}, "val": {"accuracy": 0.5}}
+        fit = FitResult(metrics, 3, 5, "epochs", [], 1.25)
+        return SeedsResult({seed: fit})
+
+    monkeypatch.setattr(run_module, "run_experiment", run)
+    return made
+
+
+def measure(spec: Spec, cell: Cell, out: Path, **options: Any) -> CellResult:
+    data = load_dataset("digits")
+    result, interrupted = measure_cell(
+        spec, cell, out, command="difformer x", dataset=lambda e: data, **options
+    )
+    assert not interrupted
+    return result
+
+
+def test_every_split_is_run_with_every_seed_and_kept(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    result = measure(spec, cell, tmp_path)
+    assert runs == [("random:0", 0), ("random:0", 1), ("random:1", 0), ("random:1", 1)]
+    assert result.mean("accuracy") == pytest.approx(0.805)
+    assert result.std("accuracy") == pytest.approx(0.00577, abs=1e-5)
+    assert read_results(tmp_path, "toy") == [result]
+
+
+def test_a_result_says_how_it_was_made_and_nothing_of_whose_machine(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    measure(spec, cell, tmp_path)
+    written = json.loads(result_path(tmp_path, spec, cell).read_text(encoding="utf-8"))
+    assert written["command"] == "difformer x"
+    assert written["settings"]["train"]["epochs"] == 1
+    assert set(written["machine"]) == {"cores", "memory_gb", "system", "python", "torch"}
+    assert "published" not in written
+    assert str(tmp_path) not in json.dumps(written)
+
+
+def test_what_is_there_is_not_run_again(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    first = measure(spec, cell, tmp_path)
+    file = result_path(tmp_path, spec, cell)
+    before = file.read_bytes()
+    assert measure(spec, cell, tmp_path) == first
+    assert len(runs) == 4
+    assert file.read_bytes() == before
+
+
+def test_a_cell_that_was_cut_off_goes_on_with_the_run_that_was_not_made(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    whole = measure(spec, cell, tmp_path)
+    file = result_path(tmp_path, spec, cell)
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["runs"] = content["runs"][:3]
+    file.write_text(json.dumps(content), encoding="utf-8")
+    runs.clear()
+    assert measure(spec, cell, tmp_path).runs == whole.runs
+    assert runs == [("random:1", 1)]
+
+
+def test_a_call_for_fewer_runs_takes_nothing_away(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    narrow = replace(cell, protocol=replace(cell.protocol, seeds=(0,)))
+    assert len(measure(spec, narrow, tmp_path).runs) == 2
+    assert len(measure(spec, cell, tmp_path).runs) == 4
+    assert len(measure(spec, narrow, tmp_path).runs) == 4
+    assert len(runs) == 4
+
+
+def test_other_settings_are_an_error_that_says_which_unless_fresh(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    measure(spec, cell, tmp_path)
+    other = parse_spec("toy", TOY.replace("epochs = 1", "epochs = 2"))
+    changed = other.cells(systems=["mlp"])[0]
+    with pytest.raises(RunError, match=r"train.epochs: 1 there, 2 now.*--fresh"):
+        measure(other, changed, tmp_path)
+    assert measure(other, changed, tmp_path, fresh=True).settings["train"]["epochs"] == 2
+
+
+def test_a_system_that_cannot_run_has_its_reason_in_the_table(spec: Spec, tmp_path: Path) -> None:
+    result = measure(spec, spec.cells(systems=["gcn"])[0], tmp_path)
+    assert result.cannot is not None
+    assert not result.missing
+    table = figures_table(spec, read_results(tmp_path, "toy"))
+    assert "needs a graph" in table.rows[-1][-1]
+
+
+def test_a_damaged_result_file_is_named(spec: Spec, cell: Cell, tmp_path: Path) -> None:
+    file = result_path(tmp_path, spec, cell)
+    file.parent.mkdir()
+    file.write_text("{", encoding="utf-8")
+    with pytest.raises(RunError, match=f"cannot read the result .*{file.name}"):
+        measure(spec, cell, tmp_path)
+
+
+def test_a_full_disk_keeps_the_runs_made_before(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+    import os
+
+    calls = 0
+    sync = os.fsync
+
+    def full(handle: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 2:  # a file and its folder: one run
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match="No space left on device.*make room"):
+        measure(spec, cell, tmp_path)
+    (kept,) = read_results(tmp_path, "toy")
+    assert len(kept.runs) == 1
+
+
+def test_measured_figures_stand_beside_the_published_ones(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    measure(spec, cell, tmp_path)
+    table = figures_table(spec, read_results(tmp_path, "toy"))
+    assert table.header == ("Model", "Settings", "Runs", "Digits")
+    assert table.rows == (
+        ("MLP", "published", "", "90.5 ± 1.5"),
+        ("MLP", "own", "random splits", "80.5 ± 0.6"),
+    )
+    details = details_table(spec, read_results(tmp_path, "toy"))
+    assert details.rows[0][1:6] == ("80.5 ± 0.6", "80.0", "81.0", "random:0, random:1 × 0, 1", "1")
+    assert details.notes == ("`difformer x`",)
+
+
+def test_an_unfinished_cell_says_how_many_runs_it_has(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    result = measure(spec, cell, tmp_path)
+    from dataclasses import replace
+
+    part = replace(result, runs=result.runs[:1], note="slow")
+    table = figures_table(spec, [part])
+    assert table.rows[1][-1] == "80.0 (1 of 4 runs)*"
+    assert table.notes == ("\\* slow",)
+
+
+def test_a_page_is_filled_between_its_markers_and_only_there(tmp_path: Path) -> None:
+    page = "before\n<!-- results: table2 systems=mlp -->\nold\n<!-- end of results -->\nafter\n"
+    filled = fill_page(page, tmp_path)
+    assert "old" not in filled
+    assert "| MLP | published |  | 56.1 ± 1.6 |" in filled
+    assert filled.startswith("before\n<!-- results: table2 systems=mlp -->\n| Model |")
+    assert filled.endswith("\n<!-- end of results -->\nafter\n")
+    assert fill_page(filled, tmp_path) == filled
+
+
+def test_a_page_with_a_wrong_marker_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="without '<!-- end of results -->'"):
+        fill_page("<!-- results: table2 -->\n", tmp_path)
+    with pytest.raises(ValueError, match="'rows=mlp' must be systems="):
+        fill_page("<!-- results: table2 rows=mlp -->\n<!-- end of results -->", tmp_path)
+
+
+def test_a_bar_in_a_cell_does_not_end_it() -> None:
+    from difformer.experiments.tables import Table
+
+    assert markdown(Table(("a",), (("x|y",),))).endswith("| x\\|y |")

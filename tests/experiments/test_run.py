@@ -1,0 +1,119 @@
+"""From an experiment to a result, and from a run folder back to its model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from difformer.baselines.registry import SYSTEMS
+from difformer.data.batch import Batch
+from difformer.data.dataset import Dataset
+from difformer.data.registry import load_dataset
+from difformer.errors import RunError
+from difformer.experiments import CannotRunError, Experiment, load_run, run_experiment
+from difformer.experiments import run as run_module
+from difformer.experiments.run import choose_split, load_data, with_neighbours
+from difformer.train.batches import predict
+
+QUICK = {"epochs": 2, "lr": 0.01}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load_dataset("digits")
+
+
+def make(**options: object) -> Experiment:
+    given = {"model": {"num_layers": 2, "hidden_channels": 8}, "train": QUICK, "split": "random:0"}
+    return Experiment.make("digits", **{**given, **options})  # type: ignore[arg-type]
+
+
+def test_one_seed_is_a_folder_and_several_are_one_each(digits: Dataset, tmp_path: Path) -> None:
+    run_experiment(make(), dataset=digits, folder=tmp_path / "one")
+    run_experiment(make(seeds=[0, 1]), dataset=digits, folder=tmp_path / "two")
+    names = {"config.toml", "split.json", "metrics.csv", "model.safetensors", "result.json"}
+    assert {p.name for p in (tmp_path / "one").iterdir()} == names
+    assert {p.name for p in (tmp_path / "two" / "seed-1").iterdir()} == names
+    assert (tmp_path / "two" / "result.json").exists()
+
+
+def test_a_seed_has_the_same_bits_alone_and_among_others(digits: Dataset, tmp_path: Path) -> None:
+    run_experiment(make(seeds=[1]), dataset=digits, folder=tmp_path / "one")
+    run_experiment(make(seeds=[0, 1]), dataset=digits, folder=tmp_path / "two")
+    alone, among = tmp_path / "one", tmp_path / "two" / "seed-1"
+    for name in ("metrics.csv", "model.safetensors"):
+        assert (alone / name).read_bytes() == (among / name).read_bytes()
+
+
+@pytest.mark.parametrize("system", ["difformer-s", "mlp", "lp-knn"])
+def test_a_run_folder_gives_the_model_back(system: str, digits: Dataset, tmp_path: Path) -> None:
+    model = {} if system == "lp-knn" else {"hidden_channels": 8}
+    result = run_experiment(make(system=system, model=model), dataset=digits, folder=tmp_path)
+    loaded = load_run(tmp_path, dataset=digits)
+    assert loaded.experiment == make(system=system, model=model)
+    with torch.no_grad():
+        rows = torch.arange(digits.num_rows)
+        output = predict(loaded.model, Batch(digits.x, digits.y, loaded.graph, rows)).output
+    test = loaded.split.test
+    accuracy = float((output.argmax(1)[test] == digits.y[test]).double().mean())
+    assert accuracy == result.results[0].metrics["test"]["accuracy"]
+
+
+def test_the_run_of_a_seed_can_be_named(digits: Dataset, tmp_path: Path) -> None:
+    run_experiment(make(seeds=[2, 5]), dataset=digits, folder=tmp_path)
+    assert load_run(tmp_path, dataset=digits).folder.name == "seed-2"
+    assert load_run(tmp_path, dataset=digits, seed=5).experiment.train.seed == 5
+    with pytest.raises(RunError, match="has no seed-7"):
+        load_run(tmp_path, dataset=digits, seed=7)
+
+
+def test_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a run folder"):
+        load_run(tmp_path)
+    with pytest.raises(RunError, match="does not exist"):
+        load_run(tmp_path / "nowhere")
+
+
+def test_a_run_of_another_configuration_is_not_gone_on_with(
+    digits: Dataset, tmp_path: Path
+) -> None:
+    run_experiment(make(), dataset=digits, folder=tmp_path)
+    changed = make(model={"num_layers": 2, "hidden_channels": 8, "tau": 0.2})
+    with pytest.raises(RunError, match=r"model.tau: .* there, 0.2 now"):
+        run_experiment(changed, dataset=digits, folder=tmp_path)
+
+
+def test_a_system_that_needs_a_graph_says_so(digits: Dataset) -> None:
+    needy = next(s.name for s in SYSTEMS.values() if s.needs_graph)
+    with pytest.raises(CannotRunError, match=f"{needy} cannot run on digits: it needs a graph"):
+        run_experiment(Experiment.make("digits", system=needy), dataset=digits)
+
+
+def test_a_system_that_is_too_large_says_what_it_would_take(
+    digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "available_memory", lambda: 1000)
+    with pytest.raises(CannotRunError, match=r"mlp on digits would take about \d+\.\d GB"):
+        run_experiment(Experiment.make("digits", system="mlp"), dataset=digits)
+
+
+def test_neighbours_are_a_graph_where_there_is_none(digits: Dataset, tmp_path: Path) -> None:
+    experiment = make(data={"neighbours": 3})
+    data = load_data(experiment)
+    assert data.edge_index is not None
+    assert int(torch.bincount(data.edge_index[1]).min()) >= 3
+    with pytest.raises(ValueError, match="neighbours must be left out for digits"):
+        with_neighbours(data, 3)
+    run_experiment(experiment, folder=tmp_path)
+    assert load_run(tmp_path).graph is not None
+
+
+def test_the_automatic_split_is_the_datas_own_or_a_random_one(digits: Dataset) -> None:
+    assert choose_split(digits, "auto").name == "random:0"
+    own = digits.split("random:3")
+    assert choose_split(replace(digits, splits={"mine": own}), "auto") is own
+    few = Dataset("few", digits.x[:100], digits.y[:100])
+    assert choose_split(few, "auto").name == "ratio:0.5/0.25/0.25:0"

