@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DOCS   := $(VENV)/.ready-docs
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench results docs clean
 
 demo: $(READY)
 	$(BIN)/difformer demo
@@ -20,6 +20,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/difformer bench
+
+# Writes the tables of README.md and docs/reproduce.md anew from the result files.
+results: $(READY)
+	$(BIN)/difformer reproduce --readme
 
 docs: $(DOCS)
 	$(BIN)/mkdocs build --strict

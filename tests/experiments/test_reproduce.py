@@ -141,6 +141,19 @@ def test_other_settings_are_an_error_that_says_which_unless_fresh(
     assert measure(other, changed, tmp_path, fresh=True).settings["train"]["epochs"] == 2
 
 
+def test_an_option_that_is_new_since_counts_as_its_default(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    measure(spec, cell, tmp_path)
+    file = result_path(tmp_path, spec, cell)
+    content = json.loads(file.read_text(encoding="utf-8"))
+    del content["settings"]["train"]["warmup"]
+    del content["settings"]["model"]["num_layers"]
+    file.write_text(json.dumps(content), encoding="utf-8")
+    measure(spec, cell, tmp_path)
+    assert len(runs) == 4
+
+
 def test_a_system_that_cannot_run_has_its_reason_in_the_table(spec: Spec, tmp_path: Path) -> None:
     result = measure(spec, spec.cells(systems=["gcn"])[0], tmp_path)
     assert result.cannot is not None

@@ -16,10 +16,13 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, cast
 
 import difformer
+from difformer.baselines.registry import get_system
 from difformer.errors import RunError
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.machine import describe_machine
 from difformer.experiments.specs import Cell, Spec
+from difformer.experiments.values import options_of
+from difformer.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -198,10 +201,14 @@ def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
     """The new result with the old one's runs, and its machine and date where nothing is missing."""
     from difformer.train.run import differences
 
-    differing = differences(
-        cast("dict[str, Any]", json.loads(json.dumps(old.settings))),
-        cast("dict[str, Any]", json.loads(json.dumps(new.settings))),
-    )
+    then = cast("dict[str, Any]", json.loads(json.dumps(old.settings)))
+    # An option that did not exist then had the effect of its default now.
+    kinds = {"model": get_system(new.system).config, "train": TrainSettings}
+    for section, kind in kinds.items():
+        defaults = {name: option.default for name, option in options_of(kind).items()}
+        known = {k: v for k, v in defaults.items() if k in new.settings[section]}
+        then[section] = {**known, **then[section]}
+    differing = differences(then, cast("dict[str, Any]", json.loads(json.dumps(new.settings))))
     if differing:
         raise RunError(
             f"{path} was measured with other settings ({'; '.join(differing)}): "

@@ -55,16 +55,17 @@ def figures_table(
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []
     for system in spec.systems:
-        if systems is not None and system not in systems:
+        asked = [v for v in spec.variants.values() if _asked(v.name, variants)]
+        if not _asked(system, systems) or not any(system in v.systems for v in asked):
             continue
         title = get_system(system).title
         published = spec.published.get(system, {})
         if any(name in published for name in names):
             figures = [_published(published.get(name)) for name in names]
             rows.append((title, "published", "", *figures))
-        for variant in spec.variants.values():
+        for variant in asked:
             for protocol in spec.protocols.values():
-                if not _asked(variant.name, variants) or not _asked(protocol.name, protocols):
+                if not _asked(protocol.name, protocols):
                     continue
                 keys = [f"{n}.{system}.{variant.name}.{protocol.name}" for n in names]
                 found = [by_cell.get(key) for key in keys]
