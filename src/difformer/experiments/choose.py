@@ -106,7 +106,8 @@ def _validate(
     with seeded(seed):
         model = kind.build(config, dataset.num_features, 1)
     given: dict[str, Any] = {**loop, **{k: v for k, v in point.items() if k in loop}}
-    settings = TrainSettings(**{**given, "seed": seed})
+    given["seed"] = seed
+    settings = TrainSettings(**given)
     fit(model, source, SnapshotError(num_nodes=dataset.num_nodes), split, settings)
     with torch.no_grad():
         output = source.evaluate_rows(model.eval(), split.val)
