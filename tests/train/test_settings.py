@@ -52,3 +52,14 @@ def test_settings_come_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_learning_rate_rises_stays_and_falls_as_the_schedule_says():
+    from difformer.train.optimizer import lr_factor
+
+    warm = TrainSettings(epochs=8, warmup=4)
+    assert [lr_factor(e, warm) for e in (1, 2, 4, 5, 8)] == [0.25, 0.5, 1, 1, 1]
+    cosine = TrainSettings(epochs=8, warmup=4, schedule="cosine")
+    assert [round(lr_factor(e, cosine), 4) for e in (2, 4, 5, 7, 8)] == [0.5, 1, 1, 0.5, 0.1464]
+    with pytest.raises(ValueError, match="schedule must be one of constant, cosine, got 'linear'"):
+        TrainSettings(schedule="linear")

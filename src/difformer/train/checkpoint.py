@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,6 +40,7 @@ class Checkpoint:
         optimizer: ``Optimizer.state_dict()``.
         rng: the global generators.
         seconds: time spent so far.
+        companion: the state of what is trained beside the model; empty where nothing is.
     """
 
     epoch: int
@@ -49,6 +50,7 @@ class Checkpoint:
     optimizer: dict[str, Any]
     rng: RngState
     seconds: float
+    companion: State = field(default_factory=dict[str, Tensor])
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     _pack(checkpoint.model, "model", tensors)
     best_epoch, best = checkpoint.best or (None, {})
     _pack(best, "best", tensors)
+    _pack(checkpoint.companion, "companion", tensors)
     rng = checkpoint.rng
     tensors["rng.torch"], tensors["rng.numpy"] = rng.torch_cpu, rng.numpy[0]
     tensors |= {f"rng.cuda.{i}": state for i, state in enumerate(rng.torch_cuda)}
@@ -133,6 +136,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
                 rest["python"],
             ),
             seconds=rest["seconds"],
+            companion=_part(tensors, "companion"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error!r}): delete it to start afresh") from error

@@ -7,6 +7,9 @@ It never asks which method or which dataset it is running. A model is an ``nn.Mo
     training_step(batch, objective, optimizer) -> float    in place of the loop's own step
     parameter_groups() -> [{"params": ..., "lr": ...}]      options of their own for some weights
     save(path)                 in place of writing the state as it is
+
+What the settings may put beside a model (`companion_for`) has ``training_step`` and
+``parameter_groups`` too, takes the model's steps, and is left behind when the run ends.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from difformer.data.batch import Batch
 from difformer.errors import TrainingError
@@ -44,6 +47,8 @@ from difformer.train.checkpoint import (
 )
 from difformer.train.consistency import consistency_loss
 from difformer.train.objective import CrossEntropy, Objective
+from difformer.train.optimizer import lr_factor, make_optimizer
+from difformer.train.pseudo import companion_for
 from difformer.train.run import FitResult, Metrics, RunFolder
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
@@ -123,7 +128,9 @@ class Fit:
     history: list[Row] = field(default_factory=list[Row])
 
     def __post_init__(self) -> None:
-        self.optimizer = make_optimizer(self.model, self.settings)
+        self.companion = companion_for(self.model, self.settings, self.objective)
+        beside = () if self.companion is None else (self.companion,)
+        self.optimizer = make_optimizer(self.model, *beside, settings=self.settings)
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         self._lr = [float(group["lr"]) for group in groups]
         self._stopping = Stopping(self.objective.monitor, self.settings.patience)
@@ -178,11 +185,12 @@ class Fit:
     def _train_epoch(self, optimizer: Optimizer | None, epoch: int) -> float:
         """One step for each batch; the loss is the mean over the rows the batches count."""
         assert optimizer is not None
-        warm = min(1.0, epoch / self.settings.warmup) if self.settings.warmup else 1.0
+        factor = lr_factor(epoch, self.settings)
         for group, lr in zip(optimizer.param_groups, self._lr, strict=True):
-            group["lr"] = lr * warm
-        own_step = getattr(self.model, "training_step", None)
+            group["lr"] = lr * factor
         self.model.train()
+        trained = self.model if self.companion is None else self.companion.train()
+        own_step = getattr(trained, "training_step", None)
         total, rows = 0.0, 0
         for batch in self.source.epoch(epoch):
             if own_step is not None:
@@ -298,6 +306,7 @@ class Fit:
             optimizer=self.optimizer.state_dict(),
             rng=RngState.now(),
             seconds=self._elapsed(),
+            companion={} if self.companion is None else copy_state(self.companion),
         )
         save_checkpoint(self.run.checkpoint, checkpoint)
         self._saved = time.monotonic()
@@ -305,6 +314,8 @@ class Fit:
     def _restore(self, path: Path) -> None:
         checkpoint = load_checkpoint(path)
         load_weights(self.model, checkpoint.model, path)
+        if self.companion is not None:
+            load_weights(self.companion, checkpoint.companion, path)
         if self.optimizer is not None:
             load_optimizer(self.optimizer, checkpoint.optimizer, path)
         self.epoch, self.history = checkpoint.epoch, list(checkpoint.history)
@@ -314,18 +325,6 @@ class Fit:
             if metrics:
                 self._stopping.update(int(row["epoch"]), metrics)
         checkpoint.rng.restore()
-
-
-def make_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer | None:
-    """Adam over the parameters that train, or None where there are none."""
-    own = getattr(model, "parameter_groups", None)
-    groups: list[dict[str, Any]] = own() if own else [{"params": list(model.parameters())}]
-    for group in groups:
-        group["params"] = [p for p in group["params"] if p.requires_grad]
-    if not any(group["params"] for group in groups):
-        return None
-    kind = Adam if settings.optimizer == "adam" else AdamW
-    return kind(groups, lr=settings.lr, weight_decay=settings.weight_decay)
 
 
 def pick_device(name: str) -> torch.device:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OPTIMIZERS = ("adam", "adamw")
+SCHEDULES = ("constant", "cosine")
 
 
 def _option(default: Any, text: str) -> Any:
@@ -22,6 +23,7 @@ class TrainSettings:
         0.0, "L2 weight decay, added to the gradient (adam) or decoupled from it (adamw)"
     )
     optimizer: str = _option("adam", "adam or adamw")
+    schedule: str = _option("constant", "learning rate after the warm-up: constant or cosine to 0")
     warmup: int = _option(0, "epochs over which the learning rate rises linearly to its value")
     grad_clip: float | None = _option(None, "largest norm of the gradient; none: not clipped")
     consistency: float = _option(
@@ -29,6 +31,13 @@ class TrainSettings:
     )
     consistency_temperature: float = _option(0.5, "sharpness of what the two passes agree on")
     consistency_ramp: int = _option(50, "epochs over which the weight of consistency rises")
+    pseudo_labels: float = _option(
+        0.0, "classes only: weight of a teacher's classes for the other rows (Meta Pseudo Labels)"
+    )
+    pseudo_feedback: float = _option(
+        1.0, "how much the teacher is moved by what its classes do for the student"
+    )
+    pseudo_warmup: int = _option(50, "steps on the labels alone before the teacher is listened to")
     patience: int | None = _option(
         None, "stop after this many epochs without a better validation; none: never"
     )
@@ -54,12 +63,19 @@ class TrainSettings:
         _number("consistency", self.consistency)
         _number("consistency_temperature", self.consistency_temperature, above=True)
         _integer("consistency_ramp", self.consistency_ramp, 0)
+        _number("pseudo_labels", self.pseudo_labels)
+        _number("pseudo_feedback", self.pseudo_feedback)
+        _integer("pseudo_warmup", self.pseudo_warmup, 0)
         _number("checkpoint_every", self.checkpoint_every)
         if self.grad_clip is not None:
             _number("grad_clip", self.grad_clip, above=True)
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(
                 f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}"
+            )
+        if self.schedule not in SCHEDULES:
+            raise ValueError(
+                f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}"
             )
         _device(self.device)
 

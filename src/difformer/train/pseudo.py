@@ -1,0 +1,218 @@
+"""Meta Pseudo Labels: a teacher labels the other rows and learns from how its student then does.
+
+A step with the labelled rows l, the others u, the teacher T and the student S (Pham et al., "Meta
+Pseudo Labels", CVPR 2021, algorithm 1, on all rows at once; the paper's appendix I.6):
+
+    ŷ_u = argmax T(x_u)
+    g   = ∇_θ CE(ŷ_u, S(x_u; θ))                       the student learns the labels, and from ŷ
+    θ'  = θ − Adam(∇_θ CE(y_l, S(x_l; θ)) + α g)
+    h   = cos(∇ CE(y_l, S(x_l; θ')), g)                did learning ŷ help with the labels?
+    T descends  CE(y_l, T(x_l)) + β h CE(ŷ_u, T(x_u))
+
+h is the inner product of the original divided by both lengths, so that β has one meaning whatever
+the model, its width and its learning rate. A teacher whose labels point the student away from the
+known ones is thus moved away from them, one whose labels help is made surer of them.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from difformer.data.batch import Batch, Prediction
+from difformer.train.batches import predict
+from difformer.train.consistency import consistency_loss
+from difformer.train.objective import CrossEntropy, Objective
+from difformer.train.settings import TrainSettings
+
+__all__ = ["MetaPseudoLabels", "companion_for"]
+
+Gradients = tuple[Tensor | None, ...]
+
+
+def companion_for(
+    model: nn.Module, settings: TrainSettings, objective: Objective
+) -> MetaPseudoLabels | None:
+    """What is trained beside a model and takes its steps, or None where the settings name nothing.
+
+    Weights are drawn from the global generator.
+    """
+    if not settings.pseudo_labels:
+        return None
+    if not isinstance(objective, CrossEntropy):
+        raise ValueError(
+            f"pseudo_labels must be 0 for {type(objective).__name__}: a pseudo-label is a class"
+        )
+    if hasattr(model, "training_step"):
+        raise ValueError(
+            f"pseudo_labels must be 0 for {type(model).__name__}: it has a step of its own"
+        )
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(f"pseudo_labels must be 0 for {type(model).__name__}: it does not train")
+    return MetaPseudoLabels(model, settings)
+
+
+class MetaPseudoLabels(nn.Module):
+    """The teacher of a student, and the step of both: four forward and four backward passes.
+
+    The state is the teacher's and the number of steps taken: the student is the model the loop
+    trains, and all that is left when it ends.
+    """
+
+    steps: Tensor
+
+    def __init__(self, student: nn.Module, settings: TrainSettings) -> None:
+        super().__init__()
+        self.teacher = redrawn(student)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.settings = settings
+        self.h = 0.0  # of the last step, for whoever looks on
+        self._student = (student,)  # in a tuple, so that it is not part of this module's state
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The teacher's parameters, with the options of their own that its model gives them."""
+        own = getattr(self.teacher, "parameter_groups", None)
+        return own() if own else [{"params": list(self.teacher.parameters())}]
+
+    def training_step(self, batch: Batch, objective: Objective, optimizer: Optimizer) -> float:
+        """One step of the student, then one of the teacher; the student's loss."""
+        others = torch.ones(batch.x.shape[0], dtype=torch.bool, device=batch.y.device)
+        others[batch.rows] = False
+        self.steps += 1
+        if int(self.steps) <= self.settings.pseudo_warmup or not bool(others.any()):
+            return self._labels_alone(batch, objective, optimizer)
+        guess = self._guess(batch)[others]
+        loss, gradient = self._teach(batch, objective, optimizer, others, guess)
+        if batch.rows.numel():
+            self.h = self._improvement(batch, objective, gradient)
+            self._learn(batch, objective, optimizer, others, guess)
+        return loss
+
+    def _labels_alone(self, batch: Batch, objective: Objective, optimizer: Optimizer) -> float:
+        if batch.rows.numel() == 0:
+            return 0.0
+        optimizer.zero_grad(set_to_none=True)
+        loss = _supervised(predict(self._student[0], batch), batch, objective)
+        own = self._own_loss(predict(self.teacher, batch), batch, objective)
+        (loss + own).backward()
+        self._step(optimizer)
+        return float(loss.detach())
+
+    def _guess(self, batch: Batch) -> Tensor:
+        """ŷ (n,): the teacher's classes, without dropout."""
+        self.teacher.eval()
+        with torch.no_grad():
+            guess = predict(self.teacher, batch).output.argmax(-1)
+        self.teacher.train()
+        return guess
+
+    def _teach(
+        self,
+        batch: Batch,
+        objective: Objective,
+        optimizer: Optimizer,
+        others: Tensor,
+        guess: Tensor,
+    ) -> tuple[float, Gradients]:
+        """The student's step; its loss, and the gradient of the pseudo-labels' part alone."""
+        student, weight = self._student[0], self.settings.pseudo_labels
+        parameters = _trained(student)
+        optimizer.zero_grad(set_to_none=True)
+        prediction = predict(student, batch)
+        pseudo = F.cross_entropy(prediction.output[others], guess)
+        gradient = _gradient(pseudo, parameters, keep=bool(batch.rows.numel()))
+        loss = weight * float(pseudo.detach())
+        if batch.rows.numel():
+            supervised = _supervised(prediction, batch, objective)
+            supervised.backward()
+            loss += float(supervised.detach())
+        for parameter, part in zip(parameters, gradient, strict=True):
+            if part is not None:
+                before = parameter.grad
+                parameter.grad = weight * part if before is None else before + weight * part
+        self._step(optimizer)
+        return loss, gradient
+
+    def _improvement(self, batch: Batch, objective: Objective, gradient: Gradients) -> float:
+        """h: the cosine of the labels' gradient at the new weights and the pseudo-labels' one."""
+        student = self._student[0]
+        student.eval()  # the labels' own gradient, not that of one dropout mask
+        labels = objective.loss(predict(student, batch).output, batch)
+        after = _gradient(labels, _trained(student))
+        student.train()
+        return cosine(after, gradient)
+
+    def _learn(
+        self,
+        batch: Batch,
+        objective: Objective,
+        optimizer: Optimizer,
+        others: Tensor,
+        guess: Tensor,
+    ) -> None:
+        """The teacher's step."""
+        optimizer.zero_grad(set_to_none=True)
+        prediction = predict(self.teacher, batch)
+        loss = self._own_loss(prediction, batch, objective)
+        feedback = self.settings.pseudo_feedback * self.h
+        (loss + feedback * F.cross_entropy(prediction.output[others], guess)).backward()
+        self._step(optimizer)
+
+    def _own_loss(self, prediction: Prediction, batch: Batch, objective: Objective) -> Tensor:
+        """What the teacher minimises beside the feedback, given one prediction of its own."""
+        settings = self.settings
+        if not settings.consistency:
+            return _supervised(prediction, batch, objective)
+        return consistency_loss(
+            self.teacher,
+            batch,
+            objective,
+            weight=settings.consistency,
+            temperature=settings.consistency_temperature,
+        )
+
+    def _step(self, optimizer: Optimizer) -> None:
+        # Whoever has no gradient is passed over: one optimiser takes the steps of both.
+        if self.settings.grad_clip is not None:
+            for model in (self._student[0], self.teacher):
+                nn.utils.clip_grad_norm_(model.parameters(), self.settings.grad_clip)
+        optimizer.step()
+
+
+def redrawn(model: nn.Module) -> nn.Module:
+    """A copy of a model with weights drawn anew, where its parts know how; nothing is shared."""
+    copy = deepcopy(model)
+    for part in copy.modules():
+        reset = getattr(part, "reset_parameters", None)
+        if reset is not None:
+            reset()
+    return copy
+
+
+def cosine(a: Gradients, b: Gradients) -> float:
+    """Of two gradients over the same parameters; a missing one is 0, and so is that of nothing."""
+    pairs = [(p, q) for p, q in zip(a, b, strict=True) if p is not None and q is not None]
+    product = sum(float((p * q).sum()) for p, q in pairs)
+    lengths = [
+        sum(float(p.square().sum()) for p in part if p is not None) ** 0.5 for part in (a, b)
+    ]
+    return product / (lengths[0] * lengths[1]) if all(lengths) else 0.0
+
+
+def _supervised(prediction: Prediction, batch: Batch, objective: Objective) -> Tensor:
+    loss = objective.loss(prediction.output, batch)
+    return loss if prediction.penalty is None else loss + prediction.penalty
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _gradient(loss: Tensor, parameters: list[nn.Parameter], *, keep: bool = False) -> Gradients:
+    found = torch.autograd.grad(loss, parameters, retain_graph=keep, allow_unused=True)
+    return cast("Gradients", found)
