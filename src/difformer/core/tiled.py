@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["average_by_rows", "sigmoid_average", "tiles"]
+__all__ = [
+    "average_by_rows",
+    "sigmoid_average",
+    "sigmoid_sums",
+    "sigmoid_sums_backward",
+    "tiles",
+]
 
 # A tile of scores and one of its gradient stay in a core's second-level cache (2 × 256 kB).
 ROW_TILE = 128
@@ -81,7 +87,8 @@ class _SigmoidAverage(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
         flat = [t.expand(*lead, *t.shape[-2:]).flatten(0, -3).contiguous() for t in (q, k, v)]
-        out, mass = _forward(*flat)
+        out, mass = sigmoid_sums(*flat)
+        out.div_(mass)
         ctx.save_for_backward(*flat, out, mass)
         ctx.shapes = (q.shape, k.shape, v.shape)
         return out.view(*lead, *out.shape[-2:])
@@ -96,14 +103,15 @@ class _SigmoidAverage(torch.autograd.Function):
         right = torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
         dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
         for b in range(q.shape[0]):
-            _backward(q[b], k[b], left[b], right[b], dq[b], dk[b], dv[b])
+            sigmoid_sums_backward(q[b], k[b], left[b], right[b], dq[b], dk[b], dv[b])
         lead = grads[0].shape[:-2]
         full = [t.view(*lead, *t.shape[-2:]) for t in (dq, dk, dv)]
         dq, dk, dv = (t.sum_to_size(s) for t, s in zip(full, ctx.shapes, strict=True))
         return dq, dk, dv
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def sigmoid_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_j ω_ij v_j (b, n, e) and Σ_j ω_ij (b, n, 1), in tiles; sums of sets of rows j add up."""
     (batch, n, _), m = q.shape, k.shape[1]
     out = q.new_zeros(batch, n, v.shape[-1])
     mass = q.new_zeros(batch, n, 1)
@@ -115,12 +123,16 @@ def _forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
                 omega = _omega(q_tile, k[b, columns], buffer)
                 out_tile.addmm_(omega, v[b, columns])
                 mass_tile.add_(omega.sum(-1, keepdim=True))
-    return out.div_(mass), mass
+    return out, mass
 
 
-def _backward(
+def sigmoid_sums_backward(
     q: Tensor, k: Tensor, left: Tensor, right: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
 ) -> None:
+    """Add to dq, dk, dv what these keys and values take part in.
+
+    left (n, e + 1) is [g, −c] and right (m, e + 1) is [v, 1], in the letters of `_SigmoidAverage`.
+    """
     n, m = q.shape[0], k.shape[0]
     size = min(n, ROW_TILE) * min(m, COLUMN_TILE)
     buffer, other = q.new_empty(size), q.new_empty(size)

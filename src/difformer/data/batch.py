@@ -20,6 +20,8 @@ class Batch:
         rows: indices into this batch of the rows the loss counts.
         segments: (n,) graph id of each row where the batch holds separate graphs, or None.
         weight: (n,) weight of each row in the loss, or None for one each.
+        counted: how many rows the loss counts in all processes together, where the batch is one
+            process's part of a larger one; None for the length of ``rows``.
     """
 
     x: Tensor
@@ -28,6 +30,12 @@ class Batch:
     rows: Tensor
     segments: Tensor | None = None
     weight: Tensor | None = None
+    counted: int | None = None
+
+    @property
+    def size(self) -> int:
+        """How many rows the loss is a mean over."""
+        return self.rows.numel() if self.counted is None else self.counted
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device; a tensor already there is not copied."""

@@ -6,6 +6,8 @@ It never asks which method or which dataset it is running. A model is an ``nn.Mo
     observe(batch)             once, before training: all rows, the training labels only
     training_step(batch, objective, optimizer) -> float    in place of the loop's own step
     parameter_groups() -> [{"params": ..., "lr": ...}]      options of their own for some weights
+    input_weights() -> [...]   the first layer's weights, for a weight decay of their own
+    reduce_gradients()         after each backward pass, for a model spread over processes
     save(path)                 in place of writing the state as it is
 
 What the settings may put beside a model (`companion_for`) has ``training_step`` and
@@ -68,6 +70,7 @@ def fit(
     folder: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
+    writes: bool = True,
 ) -> FitResult:
     """Train a model and leave it with the weights of its best validation epoch.
 
@@ -84,6 +87,8 @@ def fit(
         source: the batches, see `Source`; it hides the labels of validation and test rows.
         split: the rows that each metric counts.
         config: more sections for config.toml (model, data) beside the settings.
+        writes: False in all but one of the processes of a distributed run: they read the folder
+            and change nothing in it.
     """
     if settings.patience is not None and split.val.numel() == 0:
         raise ValueError("patience must be None for a split without validation rows")
@@ -94,7 +99,7 @@ def fit(
             f"consistency must be 0 for {type(objective).__name__}: it compares class probabilities"
         )
     sections = {**(config or {}), "train": asdict(settings)}
-    run = None if folder is None else RunFolder(folder, sections, split)
+    run = None if folder is None else RunFolder(folder, sections, split, writes=writes)
     device = pick_device(settings.device)
     model.to(device)
     source = source.to(device)
@@ -196,12 +201,12 @@ class Fit:
             if own_step is not None:
                 loss = float(own_step(batch, self.objective, optimizer))
                 self._check(loss, epoch)
-            elif batch.rows.numel() == 0:  # a piece of the graph without a training row
+            elif batch.size == 0:  # a piece of the graph without a training row
                 continue
             else:
                 loss = self._step(batch, optimizer, epoch)
-            total += loss * batch.rows.numel()
-            rows += batch.rows.numel()
+            total += loss * batch.size
+            rows += batch.size
         if rows == 0:
             raise ValueError(f"the source must give batches with training rows, epoch {epoch} none")
         return total / rows
@@ -212,6 +217,9 @@ class Fit:
         value = float(loss.detach())
         self._check(value, epoch)  # before the step, so that no weight becomes nan
         loss.backward()  # pyright: ignore[reportUnknownMemberType]
+        reduce_gradients = getattr(self.model, "reduce_gradients", None)
+        if reduce_gradients is not None:
+            reduce_gradients()
         if self.settings.grad_clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.grad_clip)
         optimizer.step()
@@ -297,6 +305,8 @@ class Fit:
     def _checkpoint(self, now: bool) -> None:
         due = time.monotonic() - self._saved >= self.settings.checkpoint_every
         if self.run is None or self.optimizer is None or not (now or due):
+            return
+        if not self.run.writes:
             return
         checkpoint = Checkpoint(
             epoch=self.epoch,

@@ -51,13 +51,23 @@ class CrossEntropy:
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         rows = batch.rows[batch.y[batch.rows] >= 0]
         logits, y = _logits_and_classes(output, batch.y, rows)
-        weight = None if batch.weight is None else batch.weight[rows]
-        if self.class_weight is not None:
-            own = self.class_weight.to(output)[y]
-            weight = own if weight is None else weight * own
+        weight = self._weights(batch, rows, output)
         if weight is None:
             return functional.cross_entropy(logits, y)
         return _weighted_mean(functional.cross_entropy(logits, y, reduction="none"), weight)
+
+    def mass(self, output: Tensor, batch: Batch) -> Tensor:
+        """The sum of the weights that `loss` divides by, so that losses of parts can be joined."""
+        rows = batch.rows[batch.y[batch.rows] >= 0]
+        weight = self._weights(batch, rows, output)
+        return output.new_tensor(rows.numel()) if weight is None else weight.sum().to(output)
+
+    def _weights(self, batch: Batch, rows: Tensor, like: Tensor) -> Tensor | None:
+        weight = None if batch.weight is None else batch.weight[rows]
+        if self.class_weight is None:
+            return weight
+        own = self.class_weight.to(like)[batch.y[rows]]
+        return own if weight is None else weight * own
 
     def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
         logits, y = _logits_and_classes(output.detach(), y, rows[y[rows] >= 0])
@@ -90,6 +100,10 @@ class BinaryCrossEntropy:
         )
         return _masked_mean(each, known, batch)
 
+    def mass(self, output: Tensor, batch: Batch) -> Tensor:
+        """The sum of the weights that `loss` divides by, so that losses of parts can be joined."""
+        return _mask_weights(~batch.y[batch.rows].isnan(), output, batch).sum()
+
     def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
         scores, y = _same_shape(output.detach(), y, rows)
         known = ~y.isnan()
@@ -116,6 +130,10 @@ class SquaredError:
         known = ~y.isnan()
         # A nan label is replaced before it meets the output: 0 · nan would spoil the gradient.
         return _masked_mean((output - torch.where(known, y, output.detach())) ** 2, known, batch)
+
+    def mass(self, output: Tensor, batch: Batch) -> Tensor:
+        """The sum of the weights that `loss` divides by, so that losses of parts can be joined."""
+        return _mask_weights(~batch.y[batch.rows].isnan(), output, batch).sum()
 
     def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
         output, y = _same_shape(output.detach(), y, rows)
@@ -233,11 +251,15 @@ def _same_shape(output: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor
 
 
 def _masked_mean(each: Tensor, known: Tensor, batch: Batch) -> Tensor:
-    weight = known.to(each.dtype)
-    if batch.weight is not None:
-        row = batch.weight[batch.rows].to(each.dtype)
-        weight = weight * row.reshape(-1, *[1] * (each.ndim - 1))
-    return _weighted_mean(each, weight)
+    return _weighted_mean(each, _mask_weights(known, each, batch))
+
+
+def _mask_weights(known: Tensor, like: Tensor, batch: Batch) -> Tensor:
+    weight = known.to(like.dtype)
+    if batch.weight is None:
+        return weight
+    row = batch.weight[batch.rows].to(like.dtype)
+    return weight * row.reshape(-1, *[1] * (known.ndim - 1))
 
 
 def _weighted_mean(each: Tensor, weight: Tensor) -> Tensor:

@@ -92,13 +92,16 @@ class FitResult:
 class RunFolder:
     """The files of one run; opening it writes what was asked for, or checks that it agrees."""
 
-    def __init__(self, path: Path | str, config: Mapping[str, Any], split: Split) -> None:
-        self.path = Path(path)
+    def __init__(
+        self, path: Path | str, config: Mapping[str, Any], split: Split, *, writes: bool = True
+    ) -> None:
+        self.path, self.writes = Path(path), writes
         self.checkpoint = self.path / "checkpoint.safetensors"
         self.model = self.path / "model.safetensors"
         self.metrics = self.path / "metrics.csv"
         self.result = self.path / "result.json"
-        self._agree(config, split)
+        if writes:
+            self._agree(config, split)
 
     def _agree(self, config: Mapping[str, Any], split: Split) -> None:
         started = (self.path / "config.toml").exists()
@@ -116,7 +119,8 @@ class RunFolder:
         result = read_result(self.path)
         if result is None or result.interrupted:
             return None
-        self.checkpoint.unlink(missing_ok=True)  # the run may have been killed right before this
+        if self.writes:
+            self.checkpoint.unlink(missing_ok=True)  # it may have been killed right before this
         return result
 
     def load_model(self, model: nn.Module) -> None:
@@ -125,10 +129,14 @@ class RunFolder:
 
     def start_metrics(self, history: Sequence[Row]) -> None:
         """Make metrics.csv hold exactly these rows: those after the checkpoint are run again."""
+        if not self.writes:
+            return
         write_atomic(self.metrics, csv_text(history).encode())
 
     def add_metrics(self, row: Row, *, first: bool) -> None:
         """Append one row, for people who watch; the end of the run writes the file anew."""
+        if not self.writes:
+            return
         try:
             with self.metrics.open("a", encoding="utf-8", newline="") as file:
                 file.write(csv_text([row], header=first))
@@ -137,6 +145,8 @@ class RunFolder:
 
     def finish(self, model: nn.Module, result: FitResult) -> None:
         """Write the outcome; result.json comes last, so its presence means all of it is there."""
+        if not self.writes:
+            return
         write_atomic(self.metrics, csv_text(result.history).encode())
         save_model(model, self.model)
         write_atomic(self.result, (json.dumps(result.to_json(), indent=2) + "\n").encode())

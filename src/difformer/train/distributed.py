@@ -1,0 +1,130 @@
+"""Training over processes and machines: `torchrun --nproc-per-node P -m difformer train …`.
+
+torchrun starts P copies of the command and starts them again when one dies; each finds its place
+in the environment. Rank 0 keeps the run folder, which must be on a disk that all can read; a job
+that starts again goes on from its last checkpoint and ends with the result it would have had.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+
+from difformer.core.graph import Graph
+from difformer.errors import DifformerError
+from difformer.nn.model import DIFFormer
+from difformer.train.callbacks import Callback
+from difformer.train.comm import Comm
+from difformer.train.loop import fit, pick_device
+from difformer.train.objective import objective_for
+from difformer.train.run import FitResult
+from difformer.train.settings import TrainSettings
+from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Shards, Summable
+
+if TYPE_CHECKING:
+    from difformer.data import Dataset, Split
+
+# A process that waits this long for another gives up; torchrun then stops the job, or restarts it.
+TIMEOUT = timedelta(minutes=10)
+
+
+def launched() -> bool:
+    """Whether this process was started by torchrun (or what sets the same variables)."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+@contextmanager
+def processes(*, timeout: timedelta = TIMEOUT) -> Generator[Comm, None, None]:
+    """Join the job that torchrun started, NCCL on GPUs and gloo elsewhere; alone without one.
+
+    An error in the block is said on stderr with the rank that saw it, so that the first cause
+    can be told from the others' lost connections.
+    """
+    if not launched():
+        yield Comm()
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        # Plans are made of indices in main memory, also where the rows are on GPUs.
+        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=timeout)
+    else:
+        dist.init_process_group("gloo", timeout=timeout)
+    comm = Comm()
+    try:
+        yield comm
+    except (Exception, KeyboardInterrupt) as error:
+        print(fault(error, comm), file=sys.stderr, flush=True)
+        # Not destroyed: that waits for the others, who wait for this one.
+        os._exit(2 if isinstance(error, DifformerError | ValueError) else 1)
+    else:
+        dist.destroy_process_group()
+
+
+def fault(error: BaseException, comm: Comm) -> str:
+    """One line that says which process saw what, and what happens next."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    lost = ("Connection", "closed by peer", "timed out", "Timed out", "Broken pipe", "NCCL")
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in reason:
+        reason = f"out of memory ({reason[:120]}): use more processes, a batch size, or recompute"
+    elif isinstance(error, RuntimeError) and any(word in reason for word in lost):
+        reason = f"lost the other processes ({reason[:120]}): see which rank failed first"
+    return f"difformer: {comm}: {reason}; the last checkpoint is kept"
+
+
+def fit_distributed(
+    model: DIFFormer,
+    dataset: Dataset,
+    split: Split,
+    settings: TrainSettings,
+    comm: Comm,
+    *,
+    graph: Graph | None = None,
+    batch_size: int | None = None,
+    partition: str = "range",
+    folder: Path | str | None = None,
+    config: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    objective: Summable | None = None,
+) -> FitResult:
+    """`fit` with the rows spread over the processes of `comm`; each returns the same result.
+
+    Args:
+        graph: the whole graph; each process keeps the edges that enter its rows.
+        batch_size: rows in a batch of all processes together; None for full batches.
+        partition: "range" or "metis", see `Layout`.
+        folder: as in `fit`; rank 0 writes it, the others read a checkpoint from it.
+        callbacks: used by rank 0 only; they must not call the model.
+    """
+    if settings.consistency:
+        raise ValueError("consistency must be 0 over processes: its rows' pairs are not sharded")
+    source = Shards(
+        dataset,
+        split,
+        graph,
+        comm,
+        partition=partition,
+        batch_size=batch_size,
+        seed=settings.seed,
+    )
+    whole = objective or cast("Summable", objective_for(dataset.task))
+    sharded = ShardedDIFFormer(model.to(pick_device(settings.device)), comm)
+    lead = comm.rank == 0
+    return fit(
+        sharded,
+        source,
+        ShardedObjective(whole, comm),
+        split,
+        settings,
+        folder=folder,
+        config=config,
+        callbacks=callbacks if lead else (),
+        writes=lead,
+    )

@@ -1,0 +1,274 @@
+"""Training one model on rows that many processes hold: source, model and objective.
+
+The losses and gradients are those of one process with all rows, up to the order of sums. For each
+layer and direction the all-pair term of -s costs one message of d² + 2d + 1 numbers a head,
+whatever the number of rows; the graph term sends the boundary rows; -a sends its keys and values
+round a ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from difformer.core.diffusivity import Sigmoid
+from difformer.core.graph import Graph
+from difformer.core.sparse import SparseMatrix
+from difformer.data.batch import Batch
+from difformer.nn.layer import DiffusionLayer
+from difformer.nn.model import DIFFormer
+from difformer.train.batches import hide_labels, predict
+from difformer.train.comm import Comm
+from difformer.train.objective import Monitor
+from difformer.train.partition import Epoch, bucket
+from difformer.train.ring import ring_average
+from difformer.train.sharding import Layout, LocalEdges, ShardedGraph
+
+if TYPE_CHECKING:
+    from difformer.data import Dataset, Split
+
+
+class ShardedDIFFormer(nn.Module):
+    """A DIFFormer whose rows are spread over processes; each call gives this process's rows.
+
+    It holds the model given to it, not a copy, and saves and loads as that one does. Every process
+    must make the same calls in the same order.
+    """
+
+    def __init__(self, model: DIFFormer, comm: Comm) -> None:
+        super().__init__()
+        self.model, self.comm = model, comm
+        for tensor in (*model.parameters(), *model.buffers()):
+            comm.broadcast(tensor.data)
+
+    def forward(
+        self, x: Tensor, edge_index: Any = None, edge_weight: Any = None, batch: Any = None
+    ) -> Tensor:
+        """Outputs of this process's rows; `edge_index` is a ShardedGraph or None."""
+        if batch is not None or edge_weight is not None:
+            raise ValueError("edge_weight and batch must be None: a sharded graph is one graph")
+        model = self.model
+        graph = edge_index if model.config.use_graph else None
+        features = model.check_features(x) if x.shape[0] else x
+        first = z = model.embed(features)
+        graph = None if graph is None else graph.to(z)
+        for layer in model.layers:
+            z = self._layer(cast("DiffusionLayer", layer), z, first, graph)
+        return model.decode(z)
+
+    def _layer(
+        self, layer: DiffusionLayer, z: Tensor, first: Tensor, graph: ShardedGraph | None
+    ) -> Tensor:
+        kernel = layer.diffusivity
+        q, k, v = layer.project(z)
+        if isinstance(kernel, Sigmoid) and self.comm.size > 1:
+            pairs = ring_average(q, k, v, self.comm).mean(0)
+        else:
+            pairs = layer.average(q, k, v, None if kernel.local else self.comm.merge)
+        near = None if graph is None else graph.propagate(layer.mean_value(z))
+        mixed = layer.mix(z, pairs, near, first)
+        if layer.config.center:
+            total = torch.cat([mixed.sum(0), mixed.new_tensor([mixed.shape[0]])])
+            total = self.comm.sum(total, "context")
+            mixed = mixed - total[:-1] / total[-1]
+        return layer.finish(mixed)
+
+    def reduce_gradients(self) -> None:
+        """Add up all processes' gradients, in one message."""
+        if self.comm.size == 1:
+            return
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+        packed = torch.cat([g.reshape(-1) for g in grads])
+        self.comm.sum_in_place(packed, "gradients")
+        pieces = packed.split([g.numel() for g in grads])
+        for parameter, piece in zip(trained, pieces, strict=True):
+            parameter.grad = piece.view_as(parameter).clone()
+
+    def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        return self.model.state_dict(*arguments, **options)
+
+    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
+        return self.model.load_state_dict(*arguments, **options)
+
+    def save(self, path: str | Path) -> None:
+        """As the model itself is saved."""
+        self.model.save(path)
+
+
+class Summable(Protocol):
+    """An objective whose loss is a weighted mean and that says what the weights sum to."""
+
+    @property
+    def monitor(self) -> Monitor: ...
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor: ...
+
+    def mass(self, output: Tensor, batch: Batch) -> Tensor: ...
+
+    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class ShardedObjective:
+    """The whole batch's loss as its value, this process's share of it as its gradient."""
+
+    objective: Summable
+    comm: Comm
+
+    @property
+    def monitor(self) -> Monitor:
+        return self.objective.monitor
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        mass = self.objective.mass(output, batch).detach()
+        whole = self.comm.sum_in_place(mass.clone(), "loss")
+        if float(mass) == 0:  # no labelled row here; the others' losses still reach these rows
+            mine = output.sum() * 0
+        else:
+            mine = self.objective.loss(output, batch) * (mass / whole)
+        rest = self.comm.sum_in_place(mine.detach().clone(), "loss") - mine.detach()
+        return mine + rest
+
+    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
+        return self.objective.metrics(output, y, rows)
+
+
+class Shards:
+    """The rows this process holds, whole or in the mini-batches of `Partitions`. Source of batches.
+
+    A mini-batch is the same random set of rows for any number of processes; each brings those it
+    holds. Edges are looked at once an epoch, in the background. Dropout is drawn anew for each
+    epoch and process, so that a run that starts again draws the same.
+
+    Args:
+        dataset, split, graph: the whole of it, the same on every process; only the process's own
+            rows and edges are kept. Features may be memory-mapped: only its rows are read.
+        comm: the processes.
+        partition: "range" or "metis": which rows go where.
+        batch_size: rows in a batch of all processes together; None for all rows.
+        seed: with the epoch's number it decides the batches and, with the rank, dropout.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: Split,
+        graph: Graph | None,
+        comm: Comm,
+        *,
+        partition: str = "range",
+        batch_size: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        n = dataset.num_rows
+        if batch_size is not None and not 1 <= batch_size <= n:
+            raise ValueError(
+                f"batch_size must lie in 1 to {n}, the number of rows, not {batch_size}"
+            )
+        self.comm, self._size, self._seed = comm, batch_size, seed
+        self.layout = Layout.make(graph, n, comm, partition)
+        self.y = dataset.y if dataset.task == "multiclass" else dataset.y.reshape(n, -1)
+        held = self.layout.order[self.layout.own(comm.rank)]
+        trains = torch.zeros(n, dtype=torch.bool)
+        trains[split.check(n).train] = True
+        self._trains = trains[self.layout.order]  # by new id, of all rows: how large each batch is
+        y = hide_labels(self.y, split.train)[held]
+        sparse = dataset.x.layout != torch.strided
+        self._sparse = SparseMatrix.from_csr(dataset.x).rows(held) if sparse else None
+        x = dataset.x[held] if self._sparse is None else self._sparse.csr
+        self._edges = None if graph is None else LocalEdges.of(graph, self.layout, comm.rank)
+        whole = None
+        if self._edges is not None:
+            whole = ShardedGraph.build(self._edges, list(self.layout.starts), comm)
+        rows = trains[held].nonzero().squeeze(1)
+        self._all = Batch(x, y, whole, rows, counted=int(trains.sum()))
+        self._worker: ThreadPoolExecutor | None = None
+        self._next: tuple[int, Future[Any]] | None = None
+
+    def observed(self) -> Batch:
+        return self._all
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        if self.comm.size > 1:
+            words = np.random.SeedSequence([self._seed, number, self.comm.rank]).generate_state(1)
+            torch.manual_seed(int(words[0]))  # pyright: ignore[reportUnknownMemberType]
+        if self._size is None:
+            yield self._all
+            return
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "difformer-batches")
+        pending = self._next[1] if self._next and self._next[0] == number else None
+        plan: _Plan = (pending or self._worker.submit(self._plan, number)).result()
+        self._next = number + 1, self._worker.submit(self._plan, number + 1)
+        for index in range(len(plan.members)):
+            batch = self._batch(plan, index)
+            if batch.size:
+                yield batch
+
+    def evaluate(self, model: nn.Module) -> Tensor:
+        """Outputs of all rows, on every process: O(n) numbers a process are sent."""
+        joined = self.comm.gather_rows(predict(model, self._all).output)
+        out = torch.empty_like(joined)
+        out[self.layout.order.to(joined.device)] = joined
+        return out
+
+    def to(self, device: torch.device) -> Shards:
+        if device == self._all.x.device:
+            return self
+        moved = object.__new__(Shards)
+        moved.__dict__.update(self.__dict__)
+        moved._all, moved.y = self._all.to(device), self.y.to(device)
+        moved._worker, moved._next = None, None
+        return moved
+
+    def _plan(self, number: int) -> _Plan:
+        """Everything about an epoch that needs no other process."""
+        assert self._size is not None
+        n = self.layout.order.numel()
+        part = Epoch.draw(n, self._size, [self._seed, number], None).part[self.layout.order]
+        batches = -(-n // self._size)
+        order = torch.from_numpy(np.argsort(part.numpy(), kind="stable"))
+        members = list(order.split(torch.bincount(part, minlength=batches).tolist()))
+        place = torch.empty(n, dtype=torch.int64)
+        for ids in members:
+            place[ids] = torch.arange(ids.numel())
+        edges: list[Tensor] = []
+        if self._edges is not None:
+            edges = bucket(part, self._edges.edge_index, part, batches)
+        return _Plan(members, place, edges)
+
+    def _batch(self, plan: _Plan, index: int) -> Batch:
+        members, own = plan.members[index], self.layout.own(self.comm.rank)
+        starts = torch.searchsorted(members, torch.tensor(self.layout.starts)).tolist()
+        mine = members[starts[self.comm.rank] : starts[self.comm.rank + 1]] - own.start
+        graph = None
+        if self._edges is not None:
+            chosen = plan.edges[index]
+            weight = None if self._edges.weight is None else self._edges.weight[chosen]
+            ends = plan.place[self._edges.edge_index[:, chosen]]
+            local = LocalEdges(ends, weight, self._edges.symmetric)
+            graph = ShardedGraph.build(local, starts, self.comm)
+        device = self._all.x.device
+        where = mine.to(device)
+        x = self._all.x[where] if self._sparse is None else self._sparse.rows(mine).csr
+        rows = self._trains[own][mine].nonzero().squeeze(1)
+        counted = int(self._trains[members].sum())
+        y = self._all.y[where]
+        return Batch(x.to(device), y, graph, rows.to(device), counted=counted)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """One epoch's batches: their rows by new id, each row's place in its batch, edges held here."""
+
+    members: list[Tensor]
+    place: Tensor
+    edges: list[Tensor]

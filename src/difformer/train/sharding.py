@@ -1,0 +1,173 @@
+"""Rows and edges spread over processes: who holds what, and the graph term across them.
+
+Process r holds a contiguous range of rows (of ids renumbered so that a partition's parts are
+ranges) and the edges that enter them. To carry values along the edges it needs the values of the
+*boundary*: the rows elsewhere that its edges come from, each once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from difformer.core.graph import Graph
+from difformer.core.sparse import SparseMatrix
+from difformer.errors import DifformerError
+from difformer.train.comm import Comm
+
+PARTITIONS = ("range", "metis")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which process holds which row: new ids, `order[new] = old`, and where each range starts."""
+
+    order: Tensor  # (n,)
+    starts: tuple[int, ...]  # (P + 1,)
+
+    @classmethod
+    def make(cls, graph: Graph | None, n: int, comm: Comm, partition: str = "range") -> Layout:
+        """Equal ranges of the ids as they are, or METIS's parts, which cut few edges.
+
+        METIS runs on rank 0 and its answer is sent to the others.
+        """
+        if partition not in PARTITIONS:
+            raise ValueError(f"partition must be one of {', '.join(PARTITIONS)}, got {partition!r}")
+        if comm.size > n:
+            raise ValueError(f"rows must be at least one a process, got {n} for {comm.size}")
+        if partition == "range" or graph is None or comm.size == 1:
+            starts = [n * r // comm.size for r in range(comm.size + 1)]
+            return cls(torch.arange(n), tuple(starts))
+        part = torch.empty(n, dtype=torch.int64)
+        if comm.rank == 0:
+            part.copy_(_metis(graph, comm.size))
+        comm.broadcast(part)
+        counts = torch.bincount(part, minlength=comm.size)
+        starts = [0, *counts.cumsum(0).tolist()]
+        return cls(torch.argsort(part, stable=True), tuple(starts))
+
+    def own(self, rank: int) -> slice:
+        """The new ids a process holds."""
+        return slice(self.starts[rank], self.starts[rank + 1])
+
+    def new_ids(self) -> Tensor:
+        """(n,): the new id of each old one."""
+        new = torch.empty_like(self.order)
+        new[self.order] = torch.arange(self.order.numel())
+        return new
+
+
+@dataclass(frozen=True)
+class LocalEdges:
+    """The edges that enter this process's rows, by new ids, sorted by target, then source."""
+
+    edge_index: Tensor  # (2, e_r)
+    weight: Tensor | None
+    symmetric: bool  # the whole graph is, and so is the block of each process's own rows
+
+    @classmethod
+    def of(cls, graph: Graph, layout: Layout, rank: int) -> LocalEdges:
+        """Cut one process's part out of the whole graph."""
+        new, own = layout.new_ids(), layout.own(rank)
+        target = new[graph.edge_index[1]]
+        mine = ((target >= own.start) & (target < own.stop)).nonzero().squeeze(1)
+        source, target = new[graph.edge_index[0][mine]], target[mine]
+        order = torch.argsort(target * graph.num_nodes + source)
+        weight = None if graph.edge_weight is None else graph.edge_weight[mine][order]
+        return cls(torch.stack([source[order], target[order]]), weight, graph.symmetric)
+
+
+@dataclass(frozen=True)
+class ShardedGraph:
+    """Ã over rows spread over processes: own rows from here, boundary rows by one all-to-all.
+
+    `propagate` is `Graph.propagate` for this process's rows, with its gradient.
+    """
+
+    num_nodes: int  # rows held here
+    inner: SparseMatrix  # (n_r, n_r)
+    outer: SparseMatrix  # (n_r, boundary rows)
+    boundary: Tensor  # own rows that others need, grouped by who needs them
+    send: list[int]
+    receive: list[int]
+    comm: Comm
+
+    @classmethod
+    def build(cls, edges: LocalEdges, starts: list[int], comm: Comm) -> ShardedGraph:
+        """Agree on the boundary and normalise; a few all-to-alls, once a graph.
+
+        `starts` are the ranges of ids that the edges speak of; the same on every process.
+        """
+        low, high = starts[comm.rank], starts[comm.rank + 1]
+        n = high - low
+        source, target = edges.edge_index[0], edges.edge_index[1] - low
+        near = (source >= low) & (source < high)
+        far = ~near
+        wanted, column = torch.unique(source[far], return_inverse=True)
+        bounds = torch.searchsorted(wanted, torch.tensor(starts))
+        receive = bounds.diff().tolist()
+        send = comm.swap(torch.tensor(receive), [1] * comm.size, [1] * comm.size).tolist()
+        boundary = comm.swap(wanted, receive, send) - low if comm.size > 1 else wanted
+        weight = torch.ones(source.numel()) if edges.weight is None else edges.weight
+        into = weight.new_zeros(n).index_add_(0, target, weight)
+        out_of = weight.new_zeros(n).index_add_(0, source[near] - low, weight[near])
+        if comm.size > 1:
+            # What leaves a row towards other processes is known to them: they send it home.
+            elsewhere = weight.new_zeros(wanted.numel()).index_add_(0, column, weight[far])
+            out_of.index_add_(0, boundary, comm.swap(elsewhere, receive, send))
+        left, right = _inverse_sqrt(into), _inverse_sqrt(out_of)
+        far_right = comm.swap(right[boundary], send, receive) if comm.size > 1 else right[:0]
+        value = weight.clone()
+        value[near] *= left[target[near]] * right[source[near] - low]
+        value[far] *= left[target[far]] * far_right[column]
+        inner = SparseMatrix.from_sorted(
+            target[near], source[near] - low, value[near], (n, n), symmetric=edges.symmetric
+        )
+        outer = SparseMatrix.from_sorted(target[far], column, value[far], (n, wanted.numel()))
+        return cls(n, inner, outer, boundary, send, receive, comm)
+
+    def propagate(self, value: Tensor) -> Tensor:
+        """Ã V for the rows held here: O(edges here · width) time, sends the boundary rows."""
+        if value.shape[0] != self.num_nodes:
+            raise ValueError(
+                f"value must have this process's {self.num_nodes} rows, got {value.shape[0]}"
+            )
+        here = self.inner.matmul(value)
+        if self.comm.size == 1:
+            return here
+        needed = value.index_select(0, self.boundary)
+        received = self.comm.exchange(needed, self.send, self.receive, "boundary")
+        return here + self.outer.matmul(received)
+
+    def to(self, like: Tensor) -> ShardedGraph:
+        """The graph with the dtype and device of `like`; itself when they agree."""
+        inner = self.inner.to(like)
+        if inner is self.inner:
+            return self
+        boundary = self.boundary.to(like.device)
+        return replace(self, inner=inner, outer=self.outer.to(like), boundary=boundary)
+
+
+def _inverse_sqrt(degree: Tensor) -> Tensor:
+    return torch.where(degree > 0, degree.clamp_min(torch.finfo(degree.dtype).tiny).rsqrt(), 0.0)
+
+
+def _metis(graph: Graph, parts: int) -> Tensor:
+    try:
+        import pymetis
+    except ImportError as error:
+        raise DifformerError(
+            "partition 'metis' needs pymetis: pip install 'difformer[scale]', or use 'range'"
+        ) from error
+    edges = graph.edge_index
+    if not graph.symmetric:
+        edges = Graph.from_edges(edges, graph.num_nodes, undirected=True).edge_index
+    source, target = edges[:, edges[0] != edges[1]]
+    starts: Any = np.zeros(graph.num_nodes + 1, dtype=np.int64)
+    np.cumsum(torch.bincount(target, minlength=graph.num_nodes).numpy(), out=starts[1:])
+    adjacency = pymetis.CSRAdjacency(starts, source.numpy())
+    return torch.tensor(pymetis.part_graph(parts, adjacency=adjacency)[1])

@@ -1,0 +1,237 @@
+"""Run by test_distributed.py in a process of its own, which forks the ranks of a job.
+
+shardable.py equal FOLDER WORLD...    every case of CASES on WORLD processes, for each WORLD:
+                                      losses of 20 steps and predictions to FOLDER/WORLD.json
+shardable.py bytes FOLDER             what two processes send for two numbers of rows
+shardable.py faults FOLDER            a rank that runs into an error, and its message
+shardable.py train FOLDER [DIE_AT]    one rank of a job that torchrun started; the last rank
+                                      kills itself in step DIE_AT unless it was restarted
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from difformer.core.graph import Graph
+from difformer.data import Dataset, Split
+from difformer.nn.model import DIFFormer
+from difformer.train import Callback, Fit, Partitions, TrainSettings, fit, objective_for, seeded
+from difformer.train.batches import FullBatch
+from difformer.train.comm import Comm
+from difformer.train.distributed import fit_distributed, processes
+
+N = 41
+
+CASES: dict[str, dict[str, Any]] = {
+    "s": {},
+    "s graph": {"graph": True},
+    "s directed weighted graph": {"graph": True, "directed": True},
+    "s graph metis": {"graph": True, "partition": "metis"},
+    "s graph batches": {"graph": True, "batch_size": 13},
+    "s graph metis batches": {"graph": True, "batch_size": 13, "partition": "metis"},
+    "s batches of few rows": {"graph": True, "batch_size": 4},
+    "s one labelled row": {"graph": True, "train": [3]},
+    "s heads, source, centre": {
+        "graph": True,
+        "model": {"num_heads": 2, "source": 0.2, "center": True, "learn_tau": True},
+    },
+    "s whole-tensor norm": {"graph": True, "model": {"qk_norm": "tensor"}},
+    "s sparse features": {"graph": True, "sparse": True},
+    "s sparse features batches": {"sparse": True, "batch_size": 13},
+    "s regression": {"task": "regression"},
+    "s multilabel": {"task": "multilabel", "graph": True},
+    "a": {"model": {"kernel": "sigmoid"}},
+    "a graph": {"graph": True, "model": {"kernel": "sigmoid", "num_heads": 2}, "steps": 20},
+    "a graph batches": {"graph": True, "batch_size": 13, "model": {"kernel": "sigmoid"}},
+    "a states": {"model": {"kernel": "sigmoid", "learn_qk": False, "use_weight": False}},
+    "softmax": {"model": {"kernel": "softmax"}},
+    "identity": {"graph": True, "model": {"kernel": "identity"}},
+    "constant": {"graph": True, "model": {"kernel": "constant"}},
+}
+
+
+# The cases that four processes run, where each collective takes its time on a small machine.
+FOUR = ("s", "s graph", "s graph metis batches", "s one labelled row", "a", "a graph")
+
+
+class Losses(Callback):
+    """The loss of every epoch."""
+
+    def __init__(self) -> None:
+        self.each: list[float] = []
+
+    def on_epoch(self, fit: Fit) -> None:
+        self.each.append(fit.loss)
+
+
+def problem(case: dict[str, Any], n: int = N) -> tuple[Dataset, Split, Graph | None]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 5, generator=generator, dtype=torch.float64)
+    score = x @ torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    task = case.get("task", "multiclass")
+    y = {"multiclass": score.argmax(1), "multilabel": (score > 0).double(), "regression": score}
+    edges = torch.randint(n, (2, 4 * n), generator=generator)
+    graph = None
+    if case.get("graph"):
+        directed = case.get("directed", False)
+        weight = torch.rand(4 * n, generator=generator, dtype=torch.float64) if directed else None
+        graph = Graph.from_edges(edges, n, weight, undirected=not directed, self_loops=True)
+    train = case.get("train", list(range(0, n, 3)))
+    split = Split("s", train, list(range(1, n, 3)), list(range(2, n, 3)))
+    x = x.to_sparse_csr() if case.get("sparse") else x
+    return Dataset("toy", x, y[task], task), split, graph
+
+
+def model_of(case: dict[str, Any]) -> DIFFormer:
+    with seeded(0):
+        return DIFFormer(5, 8, 3, num_layers=2, **case.get("model", {})).double()
+
+
+def run(case: dict[str, Any], comm: Comm | None) -> dict[str, Any]:
+    """Losses of 20 steps (or as many epochs of batches) and predictions after them."""
+    dataset, split, graph = problem(case)
+    model, size = model_of(case), case.get("batch_size")
+    epochs = case.get("steps", 20 if len(case) < 2 else 3)
+    settings = TrainSettings(epochs=epochs, lr=0.02, eval_every=epochs)
+    losses = Losses()
+    if comm is None:
+        source: Any = FullBatch(dataset, split, graph)
+        if size is not None:
+            source = Partitions(dataset, split, graph, batch_size=size)
+        objective = objective_for(dataset.task)
+        result = fit(model, source, objective, split, settings, callbacks=[losses])
+    else:
+        result = fit_distributed(
+            model,
+            dataset,
+            split,
+            settings,
+            comm,
+            graph=graph,
+            batch_size=size,
+            partition=case.get("partition", "range"),
+            callbacks=[losses],
+        )
+    model.eval()
+    predictions = model(dataset.x, graph).detach()
+    return {
+        "losses": losses.each,
+        "predictions": predictions.tolist(),
+        "metrics": result.metrics,
+    }
+
+
+def ranks(world: int, folder: Path, work: Callable[[Comm], Any]) -> None:
+    """Fork `world` processes that join one job; rank 0's answer is written by itself."""
+    store = folder / f"store-{world}-{os.getpid()}"
+    children: list[int] = []
+    for rank in range(world):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                torch.set_num_threads(1)
+                dist.init_process_group(
+                    "gloo", init_method=f"file://{store}", rank=rank, world_size=world
+                )
+                work(Comm())
+                dist.barrier()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            os._exit(code)
+        children.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    store.unlink(missing_ok=True)
+    if any(codes):
+        sys.exit(f"ranks ended with {codes}")
+
+
+def equal(folder: Path, worlds: list[int]) -> None:
+    for world in worlds:
+
+        def work(comm: Comm, world: int = world) -> None:
+            small = world < 4
+            chosen = {n: c for n, c in CASES.items() if small or n in FOUR}
+            answers = {name: run(case, comm) for name, case in chosen.items()}
+            (folder / f"{world}-{comm.rank}.json").write_text(json.dumps(answers))
+
+        ranks(world, folder, work)
+    alone = {name: run(case, None) for name, case in CASES.items()}
+    (folder / "alone.json").write_text(json.dumps(alone))
+
+
+def count_bytes(folder: Path) -> None:
+    """Bytes of one step, forward and backward, on 1,000 and on 100,000 rows."""
+
+    def work(comm: Comm) -> None:
+        answers = {}
+        for n in (1000, 100_000):
+            dataset, split, graph = problem({"graph": True}, n)
+            comm.sent.clear()
+            settings = TrainSettings(epochs=1)
+            fit_distributed(model_of({}), dataset, split, settings, comm, graph=graph)
+            answers[n] = dict(comm.sent)
+        if comm.rank == 0:
+            (folder / "bytes.json").write_text(json.dumps(answers))
+
+    ranks(2, folder, work)
+
+
+def train(folder: Path, die_at: int) -> None:
+    """A run with dropout, so that the generators' states matter too."""
+    case = {"graph": True, "model": {"dropout": 0.3}}
+    dataset, split, graph = problem(case)
+    model = model_of(case)
+    first_life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    with processes() as comm:
+        steps = 0
+
+        def hook(*_: Any) -> None:
+            nonlocal steps
+            steps += model.training
+            if steps == die_at and first_life and comm.rank == comm.size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        settings = TrainSettings(epochs=12, lr=0.02, checkpoint_every=0)
+        model.output.register_forward_pre_hook(hook)
+        fit_distributed(
+            model, dataset, split, settings, comm, graph=graph, batch_size=13, folder=folder
+        )
+
+
+def faults(folder: Path) -> None:
+    dataset, split, graph = problem({"graph": True})
+    model = model_of({})
+    with processes() as comm:
+        if comm.rank == 1:
+
+            def fail(*_: Any) -> None:
+                raise MemoryError("cannot allocate 7 GB")
+
+            model.output.register_forward_pre_hook(fail)
+        settings = TrainSettings(epochs=3, checkpoint_every=0)
+        fit_distributed(model, dataset, split, settings, comm, graph=graph, folder=folder)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    command, where = sys.argv[1], Path(sys.argv[2])
+    if command == "equal":
+        equal(where, [int(world) for world in sys.argv[3:]])
+    elif command == "bytes":
+        count_bytes(where)
+    elif command == "faults":
+        faults(where)
+    else:
+        train(where, int(sys.argv[3]) if len(sys.argv) > 3 else -1)

@@ -1,0 +1,126 @@
+"""Any number of processes trains as one does; what they send; what a dead one leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from difformer.core.graph import Graph
+from difformer.train.comm import Comm
+from difformer.train.distributed import fault, launched
+from difformer.train.sharding import Layout
+
+SCRIPT = Path(__file__).with_name("shardable.py")
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+}
+
+
+def call(*arguments: object, launcher: tuple[str, ...] = (), check: bool = True):
+    command = [sys.executable, *launcher, str(SCRIPT), *(str(a) for a in arguments)]
+    done = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False
+    )
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+def torchrun(*options: str) -> tuple[str, ...]:
+    return ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("equal")
+    call("equal", folder, 1, 2, 4)
+    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_losses_and_predictions_are_those_of_one_process(answers, world):
+    alone = answers["alone"]
+    mine = answers[f"{world}-0"]
+    assert len(mine) > 5
+    for name, answer in mine.items():
+        close = {"rtol": 0, "atol": 1e-9, "msg": lambda text, name=name: f"{name}: {text}"}
+        for key in ("losses", "predictions"):
+            one, other = (torch.tensor(a[key], dtype=torch.float64) for a in (answer, alone[name]))
+            torch.testing.assert_close(one, other, **close)
+    assert len(mine["s graph"]["losses"]) == len(mine["a graph"]["losses"]) == 20
+
+
+def test_every_process_ends_with_the_same_model_and_metrics(answers):
+    for world in (2, 4):
+        for rank in range(1, world):
+            for name, answer in answers[f"{world}-{rank}"].items():
+                lead = answers[f"{world}-0"][name]
+                assert answer["predictions"] == lead["predictions"]
+                assert answer["metrics"] == lead["metrics"]
+
+
+def test_bytes_of_the_all_pair_term_do_not_depend_on_the_number_of_rows(tmp_path):
+    call("bytes", tmp_path)
+    small, large = json.loads((tmp_path / "bytes.json").read_text()).values()
+    d, layers, forwards, backwards = 8, 2, 3, 1  # one step, two evaluations
+    assert small["context"] == (d * d + 2 * d + 1) * 8 * layers * (forwards + backwards)
+    assert large["context"] == small["context"]
+    assert large["gradients"] == small["gradients"]
+    assert large["boundary"] > 50 * small["boundary"]
+
+
+def test_a_killed_rank_is_restarted_and_the_result_is_the_one_it_would_have_been(tmp_path):
+    call("train", tmp_path / "calm", launcher=torchrun())
+    launcher = torchrun("--max-restarts=2", "--monitor-interval=0.2")
+    done = call("train", tmp_path / "killed", 22, launcher=launcher)
+    assert "Signal 9 (SIGKILL)" in done.stderr or "exitcode: -9" in done.stderr, done.stderr
+    calm, killed = (
+        json.loads((tmp_path / name / "result.json").read_text()) for name in ("calm", "killed")
+    )
+    assert killed["metrics"] == calm["metrics"]
+    assert killed["epochs"] == calm["epochs"] == 12
+    for file in ("metrics.csv", "model.safetensors"):
+        ours, theirs = ((tmp_path / name / file).read_bytes() for name in ("killed", "calm"))
+        assert ours == theirs, file
+
+
+def test_the_rank_that_saw_a_fault_says_so(tmp_path):
+    done = call("faults", tmp_path / "run", launcher=torchrun(), check=False)
+    assert done.returncode != 0
+    assert "difformer: rank 1 of 2: out of memory (cannot allocate 7 GB)" in done.stderr
+
+
+def test_alone_a_job_sends_nothing():
+    comm = Comm()
+    assert not launched()
+    assert repr(comm) == "rank 0 of 1"
+    value = torch.ones(3)
+    assert comm.sum(value, "x") is value
+    assert not comm.sent
+
+
+def test_faults_are_told_apart():
+    comm = Comm()
+    lost = RuntimeError("[pair.cc] Connection closed by peer [127.0.0.1]:1")
+    assert "lost the other processes" in fault(lost, comm)
+    assert fault(ValueError("lr must be 1"), comm) == (
+        "difformer: rank 0 of 1: lr must be 1; the last checkpoint is kept"
+    )
+
+
+def test_bad_layouts_are_named():
+    graph = Graph.from_edges(torch.zeros(2, 0, dtype=torch.int64), 3)
+    with pytest.raises(ValueError, match="partition must be one of range, metis, got 'best'"):
+        Layout.make(graph, 3, Comm(), "best")
+    crowd = Comm()
+    crowd.size = 5
+    with pytest.raises(ValueError, match="rows must be at least one a process, got 3 for 5"):
+        Layout.make(graph, 3, crowd)
