@@ -3,6 +3,7 @@
 shardable.py equal FOLDER WORLD...    every case of CASES on WORLD processes, for each WORLD:
                                       losses of 20 steps and predictions to FOLDER/WORLD.json
 shardable.py bytes FOLDER             what two processes send for two numbers of rows
+shardable.py calm FOLDER              the job of `train`, two processes, nobody dies
 shardable.py faults FOLDER            a rank that runs into an error, and its message
 shardable.py train FOLDER [DIE_AT]    one rank of a job that torchrun started; the last rank
                                       kills itself in step DIE_AT unless it was restarted
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -131,6 +133,23 @@ def run(case: dict[str, Any], comm: Comm | None) -> dict[str, Any]:
     }
 
 
+def launch(world: int, work: Callable[[], None]) -> list[int]:
+    """Fork processes with the environment torchrun gives them; their exit codes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    children: list[int] = []
+    for rank in range(world):
+        pid = os.fork()
+        if pid == 0:
+            os.environ["RANK"] = str(rank)
+            work()
+            os._exit(0)
+        children.append(pid)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+
+
 def ranks(world: int, folder: Path, work: Callable[[Comm], Any]) -> None:
     """Fork `world` processes that join one job; rank 0's answer is written by itself."""
     store = folder / f"store-{world}-{os.getpid()}"
@@ -231,7 +250,9 @@ if __name__ == "__main__":
         equal(where, [int(world) for world in sys.argv[3:]])
     elif command == "bytes":
         count_bytes(where)
+    elif command == "calm":
+        sys.exit(max(launch(2, lambda: train(where, -1))))
     elif command == "faults":
-        faults(where)
+        sys.exit(min(launch(2, lambda: faults(where))))
     else:
         train(where, int(sys.argv[3]) if len(sys.argv) > 3 else -1)

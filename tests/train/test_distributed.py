@@ -78,7 +78,7 @@ def test_bytes_of_the_all_pair_term_do_not_depend_on_the_number_of_rows(tmp_path
 
 
 def test_a_killed_rank_is_restarted_and_the_result_is_the_one_it_would_have_been(tmp_path):
-    call("train", tmp_path / "calm", launcher=torchrun())
+    call("calm", tmp_path / "calm")
     launcher = torchrun("--max-restarts=2", "--monitor-interval=0.2")
     done = call("train", tmp_path / "killed", 22, launcher=launcher)
     assert "Signal 9 (SIGKILL)" in done.stderr or "exitcode: -9" in done.stderr, done.stderr
@@ -93,7 +93,7 @@ def test_a_killed_rank_is_restarted_and_the_result_is_the_one_it_would_have_been
 
 
 def test_the_rank_that_saw_a_fault_says_so(tmp_path):
-    done = call("faults", tmp_path / "run", launcher=torchrun(), check=False)
+    done = call("faults", tmp_path / "run", check=False)
     assert done.returncode != 0
     assert "difformer: rank 1 of 2: out of memory (cannot allocate 7 GB)" in done.stderr
 

