@@ -164,3 +164,14 @@ def test_scikit_learn_fetches_where_there_is_nothing(
     monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups", offline)
     with pytest.raises(DataError, match=r"could not fetch it \(no network\): connect and run"):
         load_dataset("20news")
+
+
+def test_neighbours_give_a_graph_of_near_posts(tmp_path: Path, few: None) -> None:
+    write_archive(tmp_path / "20news/20news-bydate.tar.xz", posts())
+    data = load_dataset("20news", tmp_path, neighbours=2)
+    assert data.edge_index is not None
+    ends = data.edge_index.T.tolist()
+    assert sorted(ends) == sorted([b, a] for a, b in ends)  # both directions
+    assert all(a != b for a, b in ends)
+    assert torch.bincount(data.edge_index[0]).min() >= 2
+    assert load_dataset("20news", tmp_path).edge_index is None

@@ -19,6 +19,7 @@ from torch import Tensor
 from difformer.data.dataset import Dataset
 from difformer.data.features import find_features, read_features, standardize
 from difformer.data.files import search_path
+from difformer.data.neighbours import neighbour_edges
 from difformer.errors import DataError
 
 __all__ = ["Images", "load", "load_images", "read_cifar", "read_folder", "read_stl"]
@@ -80,6 +81,7 @@ def load(
     features: str = "auto",
     per_class: int | None = None,
     normalize: bool = True,
+    neighbours: int = 0,
 ) -> Dataset:
     """The dataset with one row of features an image.
 
@@ -89,6 +91,7 @@ def load(
         per_class: the first so many images of each class (with "pixels"); None: as in the paper,
             1,500 of CIFAR-10 and all of STL-10.
         normalize: subtract each column's mean and divide by its deviation.
+        neighbours: with more than 0, a graph: each image and its so many nearest by cosine.
     """
     if features == "pixels":
         images = load_images(name, root, per_class=per_class)
@@ -103,10 +106,12 @@ def load(
             file.check_rows(images.y, path, name)
             y, classes = images.y, images.class_names
         x = file.x
+    x = standardize(x) if normalize else x
     return Dataset(
         name=name,
-        x=standardize(x) if normalize else x,
+        x=x,
         y=y,
+        edge_index=neighbour_edges(x, neighbours),
         class_names=classes,
         source=f"{SOURCES[name]}; {source}",
     )

@@ -82,6 +82,15 @@ def nearest_known(known: Any, queries: Any, k: int, *, metric: str = "cosine") -
     return chosen
 
 
+def neighbour_edges(x: Tensor, k: int) -> Tensor | None:
+    """Edges (2, e) of each row and its k nearest by cosine, both directions; None for k = 0."""
+    if k == 0:
+        return None
+    from difformer.data.convert import undirected
+
+    return undirected(nearest_neighbours(x, k).T.numpy(), x.shape[0])
+
+
 def _exact(x: Tensor, k: int, metric: str) -> np.ndarray[Any, Any]:
     from sklearn.neighbors import NearestNeighbors
 

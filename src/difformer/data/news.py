@@ -22,6 +22,7 @@ from difformer.data.convert import csr_tensor
 from difformer.data.dataset import Dataset
 from difformer.data.features import read_features, standardize
 from difformer.data.files import cache_dir, search_path
+from difformer.data.neighbours import neighbour_edges
 from difformer.errors import DataError
 
 __all__ = ["CLASSES", "NUM_POSTS", "Post", "fetch", "load", "load_posts", "read_posts", "tfidf"]
@@ -57,7 +58,12 @@ class Post(NamedTuple):
 
 
 def load(
-    name: str = "20news", root: Path | None = None, *, features: str = "tfidf", min_df: float = 0.05
+    name: str = "20news",
+    root: Path | None = None,
+    *,
+    features: str = "tfidf",
+    min_df: float = 0.05,
+    neighbours: int = 0,
 ) -> Dataset:
     """The posts of the ten classes, in scikit-learn's order: train then test, by class and number.
 
@@ -65,6 +71,7 @@ def load(
         features: "tfidf", or the path of a feature file with a row a post in this order, such as
             `difformer features 20news --encoder minilm` makes; its columns are standardised.
         min_df: the least share of the posts a word must be in ("tfidf" only).
+        neighbours: with more than 0, a graph: each post and its so many nearest by cosine.
     """
     posts = load_posts(root)
     y = torch.tensor([CLASSES.index(post.group) for post in posts])
@@ -74,7 +81,8 @@ def load(
         path = Path(features).expanduser()
         file = read_features(path).check_rows(y, path, "20news")
         x, source = standardize(file.x), f"{SOURCE}; features {path.name}"
-    return Dataset(name=name, x=x, y=y, class_names=CLASSES, source=source)
+    edges = neighbour_edges(x, neighbours)
+    return Dataset(name=name, x=x, y=y, edge_index=edges, class_names=CLASSES, source=source)
 
 
 def tfidf(texts: list[str], *, min_df: float = 0.05) -> Any:
