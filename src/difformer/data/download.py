@@ -193,7 +193,9 @@ def progress(name: str) -> Generator[Advance, None, None]:
         yield lambda amount: bar.advance(task, amount)
 
 
-def _fetch_url(url: str, target: Path, sha256: str, advance: Advance, limit: int | None = None) -> None:
+def _fetch_url(
+    url: str, target: Path, sha256: str, advance: Advance, limit: int | None = None
+) -> None:
     """One file, over as many as ATTEMPTS connections, each resuming where the last was cut off."""
     reason = "the connection was cut off"
     for _ in range(ATTEMPTS):

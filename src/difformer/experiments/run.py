@@ -17,14 +17,17 @@ from difformer.baselines.registry import get_system
 from difformer.baselines.system import System
 from difformer.data.dataset import Dataset
 from difformer.data.registry import load_dataset
+from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError, RunError
 from difformer.experiments.experiment import AUTO_SPLIT, KEYS, Experiment
 from difformer.experiments.machine import available_memory
 from difformer.experiments.sources import data_objective, make_source, whole_graph
+from difformer.nn.model import DIFFormer
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import load_weights, read_tensors
+from difformer.train.distributed import fit_distributed, launched, processes
 from difformer.train.loop import fit
 from difformer.train.run import FitResult, read_config, read_result
 from difformer.train.seeding import seeded
@@ -81,9 +84,12 @@ def run_experiment(
 
     def make(seed: int) -> tuple[nn.Module, Source, Split]:
         model = system.build(config, data.num_features, data.num_outputs)
-        return model, make_source(system, data, split, graph), split
+        own = replace(experiment.train, seed=seed)
+        return model, make_source(system, data, split, graph, own), split
 
     objective, settings = data_objective(data), experiment.train
+    if launched():
+        return _over_processes(experiment, data, split, graph, folder, callbacks)
     if len(experiment.seeds) > 1:
         return fit_seeds(
             make,
@@ -107,6 +113,42 @@ def run_experiment(
         config=experiment.config(),
         callbacks=() if callbacks is None else callbacks(seed),
     )
+    return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
+
+
+def _over_processes(
+    experiment: Experiment,
+    data: Dataset,
+    split: Split,
+    graph: Any | None,
+    folder: Path | str | None,
+    callbacks: Callbacks | None,
+) -> SeedsResult:
+    """The run of one seed spread over the processes that torchrun started."""
+    seed, system = experiment.seeds[0], get_system(experiment.system)
+    if len(experiment.seeds) > 1:
+        raise ValueError(f"seeds must be one over processes, got {len(experiment.seeds)}")
+    with seeded(seed):
+        model = system.build(_configured(experiment), data.num_features, data.num_outputs)
+    if not isinstance(model, DIFFormer):
+        raise CannotRunError(f"{system.name} cannot run over processes: only DIFFormer is sharded")
+    if isinstance(data, TemporalDataset):
+        raise CannotRunError(f"{data.name} cannot be spread over processes: it has snapshots")
+    settings = replace(experiment.train, seed=seed)
+    with processes() as comm:
+        result = fit_distributed(
+            model,
+            data,
+            split,
+            settings,
+            comm,
+            graph=graph,
+            batch_size=settings.batch_size,
+            partition=settings.partition or "range",
+            folder=folder,
+            config=experiment.config(),
+            callbacks=() if callbacks is None else callbacks(seed),
+        )
     return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
 
 

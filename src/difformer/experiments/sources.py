@@ -11,6 +11,8 @@ from difformer.data.snapshots import TemporalDataset, complete_edges, neighbour_
 from difformer.data.split import Split
 from difformer.train.batches import FullBatch, Source
 from difformer.train.objective import Objective, SnapshotError, objective_for
+from difformer.train.partition import Partitions
+from difformer.train.settings import TrainSettings
 from difformer.train.snapshots import Snapshots
 
 __all__ = ["data_objective", "make_source", "snapshots_for", "whole_graph"]
@@ -18,11 +20,22 @@ __all__ = ["data_objective", "make_source", "snapshots_for", "whole_graph"]
 NEIGHBOURS = 5  # of the released kNN graphs over snapshots, the node itself among them
 
 
-def make_source(system: System, data: Dataset, split: Split, graph: Any | None) -> Source:
+def make_source(
+    system: System,
+    data: Dataset,
+    split: Split,
+    graph: Any | None,
+    settings: TrainSettings | None = None,
+) -> Source:
     """The batches a system trains on; `graph` is that of `whole_graph`."""
+    size = None if settings is None else settings.batch_size
     if isinstance(data, TemporalDataset):
+        if size is not None:
+            raise ValueError(f"batch_size must be left out for {data.name}: it has snapshots")
         return Snapshots(snapshots_for(system, data), split, per_step=data.per_step)
-    return FullBatch(data, split, graph)
+    if size is None or settings is None:
+        return FullBatch(data, split, graph)
+    return Partitions(data, split, graph, batch_size=size, seed=settings.seed)
 
 
 def whole_graph(system: System, config: Any, data: Dataset) -> Any | None:

@@ -6,7 +6,6 @@ It never asks which method or which dataset it is running. A model is an ``nn.Mo
     observe(batch)             once, before training: all rows, the training labels only
     training_step(batch, objective, optimizer) -> float    in place of the loop's own step
     parameter_groups() -> [{"params": ..., "lr": ...}]      options of their own for some weights
-    input_weights() -> [...]   the first layer's weights, for a weight decay of their own
     reduce_gradients()         after each backward pass, for a model spread over processes
     save(path)                 in place of writing the state as it is
 

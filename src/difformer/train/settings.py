@@ -38,6 +38,12 @@ class TrainSettings:
         1.0, "how much the teacher is moved by what its classes do for the student"
     )
     pseudo_warmup: int = _option(50, "steps on the labels alone before the teacher is listened to")
+    batch_size: int | None = _option(
+        None, "rows a step, a random partition each epoch; none: all rows at once"
+    )
+    partition: str | None = _option(
+        None, "over processes: which rows go where, range or metis (cuts fewer edges); none: range"
+    )
     patience: int | None = _option(
         None, "stop after this many epochs without a better validation; none: never"
     )
@@ -56,6 +62,10 @@ class TrainSettings:
         _integer("seed", self.seed, 0)
         if self.patience is not None:
             _integer("patience", self.patience, 1)
+        if self.batch_size is not None:
+            _integer("batch_size", self.batch_size, 1)
+        if self.partition not in (None, "range", "metis"):
+            raise ValueError(f"partition must be range or metis, got {self.partition!r}")
         if self.threads is not None:
             _integer("threads", self.threads, 1)
         _number("lr", self.lr, above=True)

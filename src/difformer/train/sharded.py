@@ -92,10 +92,6 @@ class ShardedDIFFormer(nn.Module):
         for parameter, piece in zip(trained, pieces, strict=True):
             parameter.grad = piece.view_as(parameter).clone()
 
-    def input_weights(self) -> list[Tensor]:
-        """The first layer's weights, for a weight decay of their own."""
-        return self.model.input_weights()
-
     def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
         return self.model.state_dict(*arguments, **options)
 
