@@ -77,3 +77,15 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("train", "predict", "serve"):
         assert run(name, "--help") == 0
         assert f"Example: difformer {name}" in capsys.readouterr().out
+
+
+def test_compare_takes_a_table_in_a_dataset_s_place(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--label", "kind", "--id", "name", "--models", "mlp,difformer-s", "--splits", "2"]
+    assert run("compare", "t.csv", *words, "--epochs", "3", "--workers", "0", "--json") == 0
+    assert {row["system"] for row in json.loads(capsys.readouterr().out)["rows"]} >= {"mlp"}
+    assert run("compare", "digits", "--label", "kind") == 2
+    assert "--label needs a table" in capsys.readouterr().err
+    assert run("tune", "t.csv") == 2
+    assert "--label COLUMN must be given" in capsys.readouterr().err

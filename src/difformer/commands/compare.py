@@ -13,6 +13,7 @@ import typer
 from difformer.baselines.registry import SYSTEMS
 from difformer.commands.options import parse_names
 from difformer.commands.output import DataDir, Json, Quiet, print_json, print_table, say
+from difformer.commands.own import EdgesFile, Id, Label, own_dataset
 from difformer.experiments.compare import DEFAULT_MODELS, Comparison, Row, compare
 from difformer.experiments.statistics import spread
 from difformer.experiments.tables import Table
@@ -48,6 +49,9 @@ def command(
         int | None,
         typer.Option("--workers", metavar="N", help="Processes side by side. [one a core]"),
     ] = None,
+    label: Label = None,
+    id: Id = None,
+    edges: EdgesFile = None,
     data_dir: DataDir = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -56,11 +60,13 @@ def command(
 
     Example: difformer compare cora --models mlp,gcn,difformer-s --splits 10 --out runs/compare
 
+    Your own table takes a dataset's place: difformer compare table.csv --label COLUMN
+
     A system that cannot run says why in its row; one that crashes takes nothing with it.
     """
     names = list(SYSTEMS) if models == "all" else parse_names(models) or []
     result = compare(
-        dataset,
+        own_dataset(dataset, label, id, edges),
         models=names,
         splits=splits,
         trials=trials,

@@ -13,7 +13,17 @@ from difformer.commands.options import Given
 from difformer.commands.output import print_json, print_table, say
 from difformer.experiments.tables import Table
 
-__all__ = ["EdgesFile", "Id", "Label", "Nodes", "OwnTable", "check_own", "train_table"]
+__all__ = [
+    "EdgesFile",
+    "Id",
+    "Label",
+    "Nodes",
+    "OwnTable",
+    "check_own",
+    "own_dataset",
+    "own_options",
+    "train_table",
+]
 
 
 def _option(flag: str, metavar: str, help: str) -> Any:
@@ -60,6 +70,31 @@ def check_own(**given: Any) -> None:
             if name == "edges":
                 raise ValueError("--edges must come with --series or --nodes: it names their rows")
             raise ValueError(f"--{name} needs --nodes FILE: the table it is of")
+
+
+def own_options(name: str, label: str | None, id: str | None, edges: Path | None) -> dict[str, Any]:
+    """The options of `read_table` where a dataset is named by a file; none for the others."""
+    from difformer.data.rawtable import ENDINGS
+
+    if Path(name).suffix.lower() not in ENDINGS:
+        for option, value in (("label", label), ("id", id), ("edges", edges)):
+            if value is not None:
+                raise ValueError(f"--{option} needs a table in place of the dataset's name: {name}")
+        return {}
+    if label is None:
+        raise ValueError(f"--label COLUMN must be given with {name}: what to predict")
+    found = {"label": label, "id": id, "edges": None if edges is None else str(edges)}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def own_dataset(name: str, label: str | None, id: str | None, edges: Path | None) -> Any:
+    """The Dataset of a file of one's own, or the name as it is."""
+    options = own_options(name, label, id, edges)
+    if not options:
+        return name
+    from difformer.data.tables import read_table
+
+    return read_table(name, **options).dataset
 
 
 def train_table(

@@ -10,6 +10,7 @@ import typer
 from difformer.baselines.registry import get_system
 from difformer.commands.options import parse_set
 from difformer.commands.output import DataDir, Json, Quiet, print_json, print_table, say
+from difformer.commands.own import EdgesFile, Id, Label, own_options
 from difformer.experiments.experiment import AUTO_SPLIT, Experiment
 from difformer.experiments.tables import Table
 from difformer.experiments.tune import SEARCHES, Trial, TuneResult, grid_size, tune
@@ -47,6 +48,9 @@ def command(
         Path | None,
         typer.Option("--storage", metavar="FILE", help="An SQLite file: the search goes on there."),
     ] = None,
+    label: Label = None,
+    id: Id = None,
+    edges: EdgesFile = None,
     data_dir: DataDir = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -54,12 +58,15 @@ def command(
     """Search for a system's settings by validation only; the first trial is its defaults.
 
     Example: difformer tune cora --model gcn --trials 50 --storage runs/tune.sqlite
+
+    Your own table takes a dataset's place: difformer tune table.csv --label COLUMN
     """
     given = parse_set(set_, options_of(get_system(model).config))
     experiment = Experiment.make(
         dataset,
         system=model,
         split=split,
+        data=own_options(dataset, label, id, edges),
         model=given,
         train={"epochs": epochs, "patience": min(patience, epochs)},
     )

@@ -14,9 +14,10 @@ import numpy as np
 
 from difformer.errors import DataError
 
-__all__ = ["CHUNK", "Chunk", "read_chunks"]
+__all__ = ["CHUNK", "ENDINGS", "Chunk", "read_chunks"]
 
 CHUNK = 10_000
+ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")
 LONGEST_CELL = 10_000_000
 
 Chunk = dict[str, list[Any]]

@@ -16,6 +16,7 @@ from torch import nn
 from difformer.baselines.registry import get_system
 from difformer.baselines.system import System
 from difformer.data.dataset import Dataset
+from difformer.data.rawtable import ENDINGS
 from difformer.data.registry import load_dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
@@ -43,8 +44,6 @@ __all__ = [
     "run_of_seed",
     "with_neighbours",
 ]
-
-TABLE_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")
 
 Callbacks = Callable[[int], Sequence[Callback]]
 
@@ -161,7 +160,7 @@ def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dat
     """
     options = dict(experiment.data)
     k, metric = options.pop("neighbours", None), options.pop("metric", "cosine")
-    if Path(experiment.dataset).suffix.lower() in TABLE_ENDINGS:
+    if Path(experiment.dataset).suffix.lower() in ENDINGS:
         from difformer.data.tables import read_table
 
         data = read_table(experiment.dataset, **options).dataset

@@ -1,0 +1,80 @@
+"""Time and memory of fit as the rows grow, beside LabelSpreading(kernel="rbf") until it stops.
+
+python -m benchmarks.fit_growth        writes results/benchmarks/fit_growth.json
+
+Each fit runs in a process of its own. The peer keeps a dense n × n matrix of float64: 20 GB at
+50,000 rows. It is not started where that matrix alone would take a quarter of the memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measure import extra_memory, write
+
+SIZES = (1_000, 5_000, 10_000, 50_000)
+FEATURES, EPOCHS = 32, 20
+
+
+def make(rows: int) -> tuple[Any, Any]:
+    """Four clusters, a hundred labels."""
+    generator = np.random.default_rng(0)
+    centres = 2 * generator.normal(size=(4, FEATURES))
+    y = generator.integers(4, size=rows)
+    few = y.copy()
+    few[100:] = -1
+    return centres[y] + generator.normal(size=(rows, FEATURES)), few
+
+
+def ours(rows: int) -> Callable[[], Any]:
+    from difformer import DIFFormerClassifier
+
+    torch.set_num_threads(1)
+    X, y = make(rows)
+    DIFFormerClassifier(epochs=1, random_state=0).fit(X[:200], y[:200])  # what imports cost
+    return lambda: DIFFormerClassifier(epochs=EPOCHS, random_state=0).fit(X, y)
+
+
+def peer(rows: int) -> Callable[[], Any]:
+    from sklearn.semi_supervised import LabelSpreading
+
+    X, y = make(rows)
+
+    def run() -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return LabelSpreading(kernel="rbf", gamma=0.05).fit(X, y)
+
+    return run
+
+
+def main() -> None:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    results: dict[str, Any] = {"epochs": EPOCHS, "features": FEATURES}
+    for rows in SIZES:
+        found: dict[str, Any] = {}
+        megabytes, seconds = extra_memory(partial(ours, rows))
+        found["difformer"] = {"megabytes": megabytes, "seconds": seconds}
+        if 8 * rows**2 > memory / 4:
+            gigabytes = 8 * rows**2 / 1e9
+            found["label_spreading"] = f"not run: its matrix alone is {gigabytes:.0f} GB"
+        else:
+            megabytes, seconds = extra_memory(partial(peer, rows))
+            found["label_spreading"] = {"megabytes": megabytes, "seconds": seconds}
+        results[f"{rows} rows"] = found
+        print(rows, found, flush=True)
+        path = Path("results/benchmarks/fit_growth.json")
+        write(path, "python -m benchmarks.fit_growth", results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

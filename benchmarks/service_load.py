@@ -1,0 +1,101 @@
+"""Two hundred clients at once ask a run over HTTP on loopback: how many errors, how long each.
+
+python -m benchmarks.service_load      writes results/benchmarks/service_load.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import socket
+import statistics
+import threading
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+import torch
+import uvicorn
+from sklearn.datasets import load_wine
+
+from benchmarks.measure import write
+from difformer.data.tables import read_table
+from difformer.experiments.own import OwnSettings, train_own
+from difformer.experiments.service import make_app
+
+CLIENTS = 200
+REQUESTS = 5  # of each client, one after another
+SECONDS = 120.0  # the most the whole test may take
+
+
+def train(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
+    wine: Any = load_wine()
+    names = [str(n) for n in wine.feature_names]
+    rows = [
+        {n: float(v) for n, v in zip(names, row, strict=True)} | {"kind": f"k{label}"}
+        for row, label in zip(wine.data, wine.target, strict=True)
+    ]
+    with (folder / "wine.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*names, "kind"])
+        writer.writeheader()
+        writer.writerows(rows)
+    own = read_table(folder / "wine.csv", "kind")
+    train_own(own, folder / "run", OwnSettings(epochs=30))
+    return folder / "run", [{n: row[n] for n in names} for row in rows]
+
+
+async def ask(url: str, rows: list[dict[str, Any]]) -> tuple[list[int], list[float]]:
+    statuses: list[int] = []
+    waits: list[float] = []
+    limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
+    async with httpx.AsyncClient(limits=limits, timeout=SECONDS) as client:
+
+        async def one(number: int) -> None:
+            for request in range(REQUESTS):
+                row = rows[(number + request) % len(rows)]
+                begin = time.perf_counter()
+                answer = await client.post(url, json={"rows": [row]})
+                waits.append(time.perf_counter() - begin)
+                statuses.append(answer.status_code)
+
+        await asyncio.wait_for(asyncio.gather(*(one(i) for i in range(CLIENTS))), SECONDS)
+    return statuses, waits
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with TemporaryDirectory() as place:
+        folder, rows = train(Path(place))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        config = uvicorn.Config(make_app(folder), port=port, log_level="error", backlog=1024)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.05)
+        begin = time.perf_counter()
+        statuses, waits = asyncio.run(ask(f"http://127.0.0.1:{port}/predict", rows))
+        seconds = time.perf_counter() - begin
+        server.should_exit = True
+        thread.join()
+    waits.sort()
+    result = {
+        "clients": CLIENTS,
+        "requests": len(statuses),
+        "errors": sum(status != 200 for status in statuses),
+        "requests_a_second": len(statuses) / seconds,
+        "seconds_median": statistics.median(waits),
+        "seconds_95_percent": waits[int(0.95 * len(waits))],
+        "seconds_longest": waits[-1],
+        "note": "clients and server share the machine's cores; one row a request",
+    }
+    print(result)
+    write(Path("results/benchmarks/service_load.json"), "python -m benchmarks.service_load", result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Put the figures of results/benchmarks into docs/estimators.md: python -m benchmarks.tables
+
+Each mark `<!-- name -->` is followed by the table of results/benchmarks/name.json, made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+DOCS = Path("docs/estimators.md")
+
+
+def few_labels(results: dict[str, Any]) -> list[list[str]]:
+    ours = results['DIFFormerClassifier(graph="knn")']["paired"]
+    rows = [["", "accuracy, %", "gain of the first over it", "splits won", "Wilcoxon p"]]
+    for name, found in results.items():
+        figure = f"{100 * found['accuracy_mean']:.1f} ± {100 * found['accuracy_std']:.1f}"
+        row = [f"`{name}`" if "(" in name else name, figure, "", "", ""]
+        if name in ours:
+            pair = ours[name]
+            row[2] = f"{100 * pair['gain_mean']:.1f} ± {100 * pair['gain_std']:.1f}"
+            row[3:] = [f"{pair['splits_won']} of 10", f"{pair['wilcoxon_p']:.3f}"]
+        rows.append(row)
+    return rows
+
+
+def frozen_distance(results: dict[str, Any]) -> list[list[str]]:
+    rows = [["", "new rows", "same label", "mean distance", "largest", "accuracy frozen", "again"]]
+    for name, r in results.items():
+        distances = [r["mean_probability_distance"], r["largest_probability_distance"]]
+        shown = [f"{d:.4f}" for d in distances]
+        hits = [f"{100 * r[key]:.1f} %" for key in ("accuracy_frozen", "accuracy_run_again")]
+        rows.append([name, str(r["new"]), f"{100 * r['same_label']:.1f} %", *shown, *hits])
+    return rows
+
+
+def fit_growth(results: dict[str, Any]) -> list[list[str]]:
+    rows = [[f"{results['features']} features", f"ours, {results['epochs']} epochs", "the peer"]]
+    for name, found in results.items():
+        if name.endswith(" rows"):
+            cells = [
+                f if isinstance(f, str) else f"{f['seconds']:.1f} s, {f['megabytes']:.0f} MB"
+                for f in (found["difformer"], found["label_spreading"])
+            ]
+            rows.append([f"{int(name.split()[0]):,} rows", *cells])
+    return rows
+
+
+def service_load(r: dict[str, Any]) -> list[list[str]]:
+    header = ["clients at once", "requests", "errors", "a second", "median", "95 %", "longest"]
+    times = [r["seconds_median"], r["seconds_95_percent"], r["seconds_longest"]]
+    numbers = [r["clients"], r["requests"], r["errors"], round(r["requests_a_second"])]
+    return [header, [*map(str, numbers), *(f"{t:.2f} s" for t in times)]]
+
+
+TABLES = {f.__name__: f for f in (few_labels, frozen_distance, fit_growth, service_load)}
+
+
+def table(name: str) -> str:
+    """The Markdown of one result file, with where it comes from."""
+    path = Path("results/benchmarks") / f"{name}.json"
+    if not path.exists():
+        return "Not measured yet.\n"
+    content = json.loads(path.read_text())
+    rows = TABLES[name](content["results"])
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "| --- " * len(rows[0]) + "|")
+    machine = content["machine"]
+    about = f"{machine['cores']} cores at load {machine['load']:.0f}, torch {machine['torch']}"
+    return "\n".join(lines) + f"\n\n`{content['command']}`, {content['date']}, {about}.\n"
+
+
+def filled(text: str) -> str:
+    """The page with every marked table made anew."""
+    for name in TABLES:
+        mark = f"<!-- {name} -->"
+        after = rf"{re.escape(mark)}\n(?:\|.*\n)*(?:\n`python.*\n|Not measured yet\.\n)?"
+        text = re.sub(after, lambda _, m=mark, n=name: f"{m}\n{table(n)}", text)
+    return text
+
+
+if __name__ == "__main__":
+    DOCS.write_text(filled(DOCS.read_text()))
