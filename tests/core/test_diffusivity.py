@@ -183,6 +183,17 @@ def test_whole_tensor_norm_asks_for_the_queries():
         WholeTensorSimple().summarise(torch.ones(1, 2, 2), torch.ones(1, 2, 2))
 
 
+@pytest.mark.usefixtures("tile_size")
+def test_a_query_whose_sigmoids_all_underflow_gets_the_uniform_average_and_finite_gradients():
+    q = torch.full((1, 30, 4), -60.0, requires_grad=True)
+    k = torch.full((1, 30, 4), 60.0, requires_grad=True)
+    v = torch.randn(1, 30, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    out = Sigmoid()(q, k, v)
+    torch.testing.assert_close(out, v.mean(1, keepdim=True).expand(1, 30, 2), rtol=1e-4, atol=1e-5)
+    grads = torch.autograd.grad(out.square().sum(), (q, k, v))
+    assert all(torch.isfinite(g).all() for g in grads)
+
+
 def test_softmax_and_gaussian_do_not_overflow():
     q = torch.full((1, 3, 4), 60.0, dtype=torch.float32)
     for name in ("softmax", "gaussian"):

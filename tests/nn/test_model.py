@@ -373,6 +373,7 @@ def test_public_names():
         ({"graph_weight": 2.0}, r"graph_weight must lie in \[0, 1\], got 2.0"),
         ({"kernel": "cosine"}, "kernel must be one of simple, sigmoid"),
         ({"qk_norm": "col"}, "qk_norm must be 'row' or 'tensor', got 'col'"),
+        ({"norm_eps": 0.0}, "norm_eps must be positive, got 0.0"),
         ({"norm": "batch"}, "norm must be one of all, input, none, got 'batch'"),
         ({"dropout_at": "x"}, "dropout_at must be one of layers, ends, got 'x'"),
         (

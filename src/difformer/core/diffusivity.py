@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from difformer.core.context import Context, Mean, Moments, Pairs, ScaledMoments
 from difformer.core.fused import Affine, simple_average_of_states
-from difformer.core.tiled import average_by_rows, sigmoid_average
+from difformer.core.tiled import SIGMOID_FLOOR, average_by_rows, sigmoid_average
 
 __all__ = [
     "KERNELS",
@@ -202,7 +202,7 @@ class Sigmoid(Diffusivity):
         return z2 - 2.0 * F.softplus(z2 / 2 - 1.0)
 
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
-        return torch.sigmoid(q @ k.mT)
+        return torch.sigmoid(q @ k.mT) + SIGMOID_FLOOR
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, Pairs)

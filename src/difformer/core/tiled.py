@@ -25,6 +25,8 @@ __all__ = [
 # A tile of scores and one of its gradient stay in a core's second-level cache (2 × 256 kB).
 ROW_TILE = 128
 COLUMN_TILE = 512
+# Added to every sigmoid: where all of a row's underflow, its average is the uniform one, not 0/0.
+SIGMOID_FLOOR = 1e-30
 # Up to this many scores a matrix, plain batched products beat a loop over tiles.
 DENSE_SCORES = ROW_TILE * COLUMN_TILE
 # Rows of a user's own diffusivity are taken so many scores at a time.
@@ -66,7 +68,7 @@ def sigmoid_average(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """
     # Tracing cannot follow a loop over tiles, nor branch on a dynamic number of rows.
     if torch.compiler.is_compiling() or q.shape[-2] * k.shape[-2] <= DENSE_SCORES:
-        omega = torch.sigmoid(q @ k.mT)
+        omega = torch.sigmoid(q @ k.mT) + SIGMOID_FLOOR
         return (omega @ v) / omega.sum(-1, keepdim=True)
     if q.is_cuda:
         return _sigmoid_flex(q, k, v)
@@ -101,7 +103,8 @@ class _SigmoidAverage(torch.autograd.Function):
         # [g_i, −c_i]·[v_j, 1] is g_i·v_j − c_i: the correction rides along in the same product.
         left = torch.cat([scaled, -(scaled * out).sum(-1, keepdim=True)], dim=-1)
         right = torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
-        dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
+        dq, dk = torch.zeros_like(q), torch.zeros_like(k)
+        dv = (SIGMOID_FLOOR * scaled.sum(-2, keepdim=True)).expand(v.shape).contiguous()
         for b in range(q.shape[0]):
             sigmoid_sums_backward(q[b], k[b], left[b], right[b], dq[b], dk[b], dv[b])
         lead = grads[0].shape[:-2]
@@ -113,8 +116,8 @@ class _SigmoidAverage(torch.autograd.Function):
 def sigmoid_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_j ω_ij v_j (b, n, e) and Σ_j ω_ij (b, n, 1), in tiles; sums of sets of rows j add up."""
     (batch, n, _), m = q.shape, k.shape[1]
-    out = q.new_zeros(batch, n, v.shape[-1])
-    mass = q.new_zeros(batch, n, 1)
+    out = (SIGMOID_FLOOR * v.sum(-2, keepdim=True)).expand(batch, n, v.shape[-1]).contiguous()
+    mass = q.new_full((batch, n, 1), SIGMOID_FLOOR * m)
     buffer = q.new_empty(min(n, ROW_TILE) * min(m, COLUMN_TILE))
     for b in range(batch):
         for rows in tiles(n, ROW_TILE):

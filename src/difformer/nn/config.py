@@ -46,6 +46,9 @@ class DIFFormerConfig:
         True, "query and key are learned maps of the state; off: the state itself"
     )
     norm: str = _option("all", "where LayerNorm stands", ("all", "input", "none"))
+    norm_eps: float = _option(
+        1e-5, "what LayerNorm adds to a row's variance; a tiny one makes it blind to scale"
+    )
     dropout_at: str = _option(
         "layers",
         "dropout after the input layer and every layer, or only at the two ends",

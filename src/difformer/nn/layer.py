@@ -47,7 +47,7 @@ class DiffusionLayer(nn.Module):
         self.query = nn.Linear(width, heads) if config.learn_qk else None
         self.key = nn.Linear(width, heads) if config.learn_qk else None
         self.value = nn.Linear(width, heads) if config.use_weight else None
-        self.norm = nn.LayerNorm(width) if config.norm == "all" else None
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps) if config.norm == "all" else None
         self.activation = ACTIVATIONS[config.activation]() if config.activation else None
         self.dropout = nn.Dropout(config.dropout if config.dropout_at == "layers" else 0.0)
         tau = min(config.tau, 1 - 1e-4)  # a sigmoid never reaches one

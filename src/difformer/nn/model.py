@@ -68,6 +68,7 @@ class DIFFormer(nn.Module):
         center: bool = DEFAULTS.center,
         learn_qk: bool = DEFAULTS.learn_qk,
         norm: str = DEFAULTS.norm,
+        norm_eps: float = DEFAULTS.norm_eps,
         dropout_at: str = DEFAULTS.dropout_at,
     ) -> None:
         super().__init__()
@@ -78,7 +79,7 @@ class DIFFormer(nn.Module):
         self.out_channels = check_count("out_channels", out_channels)
         self.config = config = _checked(DIFFormerConfig(**options))
         self.input = nn.Linear(in_channels, hidden_channels)
-        self.input_norm = nn.LayerNorm(hidden_channels) if norm != "none" else None
+        self.input_norm = nn.LayerNorm(hidden_channels, eps=norm_eps) if norm != "none" else None
         self.layers = nn.ModuleList(
             DiffusionLayer(hidden_channels, config) for _ in range(config.num_layers)
         )
@@ -328,6 +329,8 @@ def _checked(config: DIFFormerConfig) -> DIFFormerConfig:
     check_unit_interval("dropout", config.dropout, zero=True, one=False)
     check_unit_interval("input_dropout", config.input_dropout, zero=True, one=False)
     check_unit_interval("source", config.source, zero=True, one=False)
+    if not config.norm_eps > 0:
+        raise ValueError(f"norm_eps must be positive, got {config.norm_eps!r}")
     if config.graph_weight is not None:
         check_unit_interval("graph_weight", config.graph_weight, zero=True, one=True)
     for name, allowed in (("norm", ("all", "input", "none")), ("dropout_at", ("layers", "ends"))):

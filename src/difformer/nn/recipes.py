@@ -19,6 +19,10 @@ RECIPES: dict[str, dict[str, Any]] = {
         "learn_qk": False,
         "use_weight": False,
         "norm": "input",
+        # Row-normalised words give rows a variance far below LayerNorm's usual 1e-5, which then
+        # stands in for it: weight decay shrinks the states themselves, and at the released decay
+        # they vanish. Blind to scale, the same decay is harmless.
+        "norm_eps": 1e-12,
         "dropout_at": "ends",
         "dropout": 0.5,
         "input_dropout": 0.5,
