@@ -13,7 +13,8 @@ import torch
 
 from difformer.core.graph import Graph
 from difformer.train.comm import Comm
-from difformer.train.distributed import fault, launched
+from difformer.train.distributed import fault
+from difformer.train.launch import launched
 from difformer.train.sharding import Layout
 
 SCRIPT = Path(__file__).with_name("shardable.py")

@@ -42,6 +42,7 @@ from difformer.experiments.experiment import (
 from difformer.experiments.tables import Table
 from difformer.experiments.values import options_of
 from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
+from difformer.train.launch import is_lead, launched, restarted
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -200,6 +201,8 @@ def train(
     experiment = _experiment(*choices, graph=data.edge_index is not None)
     logs = Logs(tensorboard=tensorboard, energy=monitor == "energy", quiet=quiet or json)
     result = _run(experiment, folder, data, logs)
+    if not is_lead():
+        return
     page = write_page(folder, data) if report and not result.interrupted else None
     if json:
         print_json({**_record(experiment, result), "folder": str(folder)})
@@ -266,6 +269,10 @@ def _experiment(
 
 def _folder(experiment: Experiment, out: Path | None, resume: bool) -> Path:
     """The folder of the run: a new one, or with --resume one that is there."""
+    # A restarted job goes on with its run; of several processes rank 0 makes the folder.
+    resume = resume or restarted() or not is_lead()
+    if launched() and out is None:
+        raise ValueError("--out must be given to torchrun: every process needs the same folder")
     if out is not None:
         if (out / "config.toml").exists() and not resume:
             raise RunError(

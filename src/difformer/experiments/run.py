@@ -28,7 +28,8 @@ from difformer.nn.model import DIFFormer
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import load_weights, read_tensors
-from difformer.train.distributed import fit_distributed, launched, processes
+from difformer.train.distributed import fit_distributed, processes
+from difformer.train.launch import launched
 from difformer.train.loop import fit
 from difformer.train.run import FitResult, read_config, read_result
 from difformer.train.seeding import seeded

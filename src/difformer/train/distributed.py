@@ -23,6 +23,7 @@ from difformer.errors import DifformerError
 from difformer.nn.model import DIFFormer
 from difformer.train.callbacks import Callback
 from difformer.train.comm import Comm
+from difformer.train.launch import launched
 from difformer.train.loop import fit, pick_device
 from difformer.train.objective import objective_for
 from difformer.train.run import FitResult
@@ -34,11 +35,6 @@ if TYPE_CHECKING:
 
 # A process that waits this long for another gives up; torchrun then stops the job, or restarts it.
 TIMEOUT = timedelta(minutes=10)
-
-
-def launched() -> bool:
-    """Whether this process was started by torchrun (or what sets the same variables)."""
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 @contextmanager
