@@ -1,5 +1,8 @@
 """DIFFormer inside a Lightning module: the whole dataset is one batch."""
 
+# Lightning is not among the dependencies: the type checker may not find it.
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
+
 import sys
 import warnings
 
