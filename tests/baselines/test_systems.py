@@ -13,6 +13,7 @@ from torch import Tensor
 
 from difformer.baselines import SYSTEMS, get_system, graph_for
 from difformer.data import Dataset, Split
+from difformer.nn.recipes import RECIPES
 from difformer.train import FullBatch, TrainSettings, fit, objective_for, predict, seeded
 
 NAMES = list(SYSTEMS)
@@ -26,8 +27,9 @@ LIGHT: dict[str, dict[str, Any]] = {
     "grand-l": {"time": 3.0, "method": "euler", "dropout": 0.2, "input_dropout": 0.2},
     "grand": {"time": 3.0, "dropout": 0.2, "input_dropout": 0.2},
     "grandpp": {"time": 3.0, "dropout": 0.2, "input_dropout": 0.2},
-    "difformer-s": {"num_layers": 2},
-    "difformer-a": {"num_layers": 1},
+    "difformer-s": RECIPES["stable"] | {"num_layers": 2, "dropout": 0.2, "input_dropout": 0.2},
+    "difformer-a": RECIPES["stable"] | {"num_layers": 1, "dropout": 0.2, "input_dropout": 0.2},
+    "difformer-g": RECIPES["stable"] | {"num_layers": 2, "dropout": 0.2, "input_dropout": 0.2},
     "lds": {"inner_steps": 15, "samples": 1},
     "dgc": {"steps": 10},
     "gdc": {"top_k": 32},
@@ -94,6 +96,8 @@ def test_every_parameter_gets_a_gradient_or_there_are_none(name: str, small: Dat
 def test_says_what_it_needs_where_there_is_no_graph(name: str, small: Dataset) -> None:
     bare = replace(small, edge_index=None)
     assert "needs a graph" in str(get_system(name).needs(bare))
+    if SYSTEMS[name].module == "difformer":
+        return  # the model runs without a graph; only a row named after its graph term cannot
     model, _ = prepared(name, small)
     model.train()
     with pytest.raises(ValueError, match="edge_index must be given|observe"):

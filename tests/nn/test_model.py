@@ -75,7 +75,7 @@ def transcription(model: DIFFormer, x, graph: torch.Tensor | None):
         for head in range(c.num_heads):
             part = slice(head * d, (head + 1) * d)
             q = k = v = z
-            if c.learn_qk:
+            if layer.query is not None:
                 q = z @ layer.query.weight[part].T + layer.query.bias[part]
                 k = z @ layer.key.weight[part].T + layer.key.bias[part]
             if c.use_weight:

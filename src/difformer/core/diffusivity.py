@@ -54,6 +54,8 @@ class Diffusivity(ABC):
     """Whether the context is a few sums, whatever the number of rows."""
     local: ClassVar[bool] = False
     """Whether a row's average is its own value, so that a new row needs no context."""
+    compares: ClassVar[bool] = True
+    """Whether queries and keys matter at all; where not, a layer learns none."""
     reach: ClassVar[float] = math.inf
 
     @abstractmethod
@@ -214,6 +216,7 @@ class Identity(Diffusivity):
 
     name = "identity"
     local = True
+    compares = False
 
     def f(self, z2: Tensor) -> Tensor:
         return torch.zeros_like(z2)
@@ -240,6 +243,7 @@ class Constant(Diffusivity):
 
     name = "constant"
     separable = True
+    compares = False
 
     def f(self, z2: Tensor) -> Tensor:
         return torch.ones_like(z2)

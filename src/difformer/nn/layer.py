@@ -44,8 +44,9 @@ class DiffusionLayer(nn.Module):
         self.width, self.num_heads, self.config = width, config.num_heads, config
         self.diffusivity: Diffusivity = make_diffusivity(config.kernel, config.qk_norm)
         heads = width * config.num_heads
-        self.query = nn.Linear(width, heads) if config.learn_qk else None
-        self.key = nn.Linear(width, heads) if config.learn_qk else None
+        learn_qk = config.learn_qk and self.diffusivity.compares
+        self.query = nn.Linear(width, heads) if learn_qk else None
+        self.key = nn.Linear(width, heads) if learn_qk else None
         self.value = nn.Linear(width, heads) if config.use_weight else None
         self.norm = nn.LayerNorm(width, eps=config.norm_eps) if config.norm == "all" else None
         self.activation = ACTIVATIONS[config.activation]() if config.activation else None
