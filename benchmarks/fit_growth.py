@@ -1,6 +1,7 @@
 """Time and memory of fit as the rows grow, beside LabelSpreading(kernel="rbf") until it stops.
 
-python -m benchmarks.fit_growth        writes results/benchmarks/fit_growth.json
+python -m benchmarks.fit_growth [ROWS ...]   writes results/benchmarks/fit_growth.json; sizes given
+are measured again and the others kept
 
 Each fit runs in a process of its own. The peer keeps a dense n × n matrix of float64: 20 GB at
 50,000 rows. It is not started where that matrix alone would take a quarter of the memory.
@@ -8,6 +9,7 @@ Each fit runs in a process of its own. The peer keeps a dense n × n matrix of f
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import warnings
@@ -59,8 +61,12 @@ def peer(rows: int) -> Callable[[], Any]:
 
 def main() -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    path = Path("results/benchmarks/fit_growth.json")
     results: dict[str, Any] = {"epochs": EPOCHS, "features": FEATURES}
-    for rows in SIZES:
+    sizes = [int(word) for word in sys.argv[1:]]
+    if sizes and path.exists():
+        results = json.loads(path.read_text())["results"]
+    for rows in sizes or SIZES:
         found: dict[str, Any] = {}
         megabytes, seconds = extra_memory(partial(ours, rows))
         found["difformer"] = {"megabytes": megabytes, "seconds": seconds}
@@ -72,7 +78,6 @@ def main() -> None:
             found["label_spreading"] = {"megabytes": megabytes, "seconds": seconds}
         results[f"{rows} rows"] = found
         print(rows, found, flush=True)
-        path = Path("results/benchmarks/fit_growth.json")
         write(path, "python -m benchmarks.fit_growth", results)
 
 
