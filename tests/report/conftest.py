@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from difformer.data import Dataset, Split
+from difformer.data.snapshots import TemporalDataset, time_split
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.run import run_experiment
 
@@ -44,7 +45,10 @@ def make_run(
     experiment = Experiment.make(
         dataset.name, system=system, seeds=range(seeds), model=options, train={"epochs": epochs}
     )
-    run_experiment(experiment, dataset=dataset, split=make_split(dataset.num_rows), folder=folder)
+    split = make_split(dataset.num_rows)
+    if isinstance(dataset, TemporalDataset):
+        split = time_split(dataset.num_snapshots, dataset.num_nodes)
+    run_experiment(experiment, dataset=dataset, split=split, folder=folder)
     return folder
 
 

@@ -26,13 +26,14 @@ def opened(browser: Any, path: Path, size: tuple[int, int] = DESK) -> Iterator[A
     """The page, drawn; afterwards nothing must have gone wrong, and nothing have been asked for."""
     faults: list[str] = []
     page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+    page.set_default_timeout(120_000)  # a busy machine takes half a minute to read plotly
     page.on("console", lambda m: faults.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("request", lambda r: faults.append(r.url) if _outside(r.url, path) else None)
     page.on("dialog", lambda d: (faults.append(f"dialog {d.message}"), d.dismiss()))
     try:
         page.goto(path.as_uri())
-        page.wait_for_function(DRAWN, timeout=60_000)
+        page.wait_for_function(DRAWN)
         yield page
     finally:
         page.close()

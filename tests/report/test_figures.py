@@ -9,7 +9,17 @@ import pytest
 import torch
 
 from difformer.core.diffusivity import Sigmoid, Simple
-from difformer.report.figures import FIGURES, ablation, depth, make_figure, penalty, studies
+from difformer.report.figures import (
+    FIGURES,
+    ablation,
+    chickenpox,
+    depth,
+    make_figure,
+    penalty,
+    states,
+    studies,
+)
+from difformer.train.settings import TrainSettings
 
 
 def test_the_flow_of_figure_3_goes_down_its_energy() -> None:
@@ -92,3 +102,26 @@ def test_depth_is_drawn_and_put_into_words(tmp_path: Path) -> None:
     assert "at K = 32 it lies between 80.0 %" in text
     assert "GCN of that depth reaches 40.0 %" in text
     assert depth.DEPTHS[-1] == 32
+
+
+def test_states_are_drawn_again_from_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states, "DATASETS", {"fig7": ("digits",)})
+    monkeypatch.setattr(states, "MODEL", {"num_layers": 2, "hidden_channels": 4})
+    monkeypatch.setattr(states, "TRAIN", {"epochs": 1})
+    monkeypatch.setattr(states, "MOST_POINTS", 60)
+    monkeypatch.setattr(states, "EDGES", 20)
+    first = {p.name: p.read_bytes() for p in make_figure("fig7", tmp_path)}
+    again = {p.name: p.read_bytes() for p in make_figure("fig7", tmp_path, draw_only=True)}
+    assert first["fig7.svg"] == again["fig7.svg"]
+    assert first["README.md"] == again["README.md"]
+
+
+def test_chickenpox_is_trained_and_drawn(
+    tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chickenpox, "TRAIN", TrainSettings(epochs=1))
+    make_figure("fig8", tmp_path, data_dir=data_root)
+    lines = (tmp_path / "fig8" / "weights.csv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + 4 * 20 * 20

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from difformer.data import Dataset
+from difformer.data.snapshots import TemporalDataset
 from difformer.errors import DifformerError, RunError
 from difformer.report import write_report
 from difformer.report.page import safe_json
@@ -185,3 +186,15 @@ def test_json_cannot_end_its_script_element() -> None:
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text)["</script>"][:2] == ["<!--", "&amp;"]
     assert json.loads(text)["</script>"][2] is None
+
+
+def test_snapshots_are_never_mixed(tmp_path: Path, trained: Train) -> None:
+    """Of data over time, states and energies are those of one snapshot."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(60, 3, generator=generator), torch.randn(60, 1, generator=generator)
+    edges = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+    data = TemporalDataset("weeks", x, y, "regression", num_nodes=6, edges=((edges, None),))
+    path = write_report(trained(tmp_path / "run", data), dataset=data)
+    assert "Of the last of 10 snapshots" in text_of(path)
+    assert len(data_of(path)["explorer"]["rows"]) == 6
+    assert "predicted" in data_of(path)["plots"]

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 from typing import Any
 
 from difformer.data.dataset import Dataset
+from difformer.data.images import load_images
+from difformer.errors import DifformerError
 
 __all__ = ["row_images"]
 
-MOST = 3000  # images a page carries at most
+PICTURES = ("cifar10", "stl10")
+MOST = 2000  # images a page carries at most
 
 
-def row_images(dataset: Dataset, rows: list[int]) -> list[str] | None:
-    """A data URI for each of the rows, or None where the rows are not images, or are too many.
+def row_images(dataset: Dataset, rows: list[int], data_dir: Any = None) -> list[str | None] | None:
+    """A data URI for each of the rows, or None where they are not images.
 
-    `digits` is read from scikit-learn; any other dataset may bring an `images` attribute:
-    (n, height, width) or (n, height, width, 3) of uint8.
+    Of more than 2,000 rows, only every so many has its image. `digits` is read from scikit-learn,
+    CIFAR-10 and STL-10 from their files where they lie beside the features.
     """
-    if len(rows) > MOST:
-        return None
-    images = _pixels(dataset)
+    images = _pixels(dataset, data_dir)
     if images is None or len(images) != dataset.num_rows:
         return None
-    return [_uri(images[row]) for row in rows]
+    every = -(-len(rows) // MOST)
+    return [_uri(images[row]) if i % every == 0 else None for i, row in enumerate(rows)]
 
 
-def _pixels(dataset: Dataset) -> Any:
-    own: Any = getattr(dataset, "images", None)
-    if own is not None:
-        return own.numpy() if hasattr(own, "numpy") else own
+def _pixels(dataset: Dataset, data_dir: Any) -> Any:
+    """(n, height, width) or (n, height, width, 3) uint8 of all rows, or None."""
+    if dataset.name in PICTURES:
+        try:
+            pixels = load_images(dataset.name, None if data_dir is None else Path(data_dir)).pixels
+        except (DifformerError, OSError, ValueError):
+            return None  # the features are here, the images are not
+        return pixels.permute(0, 2, 3, 1).numpy()
     if dataset.name != "digits":
         return None
     from sklearn.datasets import load_digits

@@ -8,13 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from difformer.baselines.registry import get_system
+from difformer.core.graph import Graph
 from difformer.data.batch import Prediction
 from difformer.data.dataset import Dataset
+from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError
 from difformer.experiments.run import load_run
+from difformer.experiments.sources import snapshots_for
 from difformer.nn.model import DIFFormer
 from difformer.report.runs import SeedRun
+from difformer.train.snapshots import Snapshots
 
 __all__ = ["Inspection", "inspect_run", "open_model"]
 
@@ -29,6 +34,8 @@ class Inspection:
     model: nn.Module
     output: Tensor  # (n, c) logits or targets
     states: list[Tensor]  # Z⁰ … Zᴷ; only the output where the model keeps no states
+    within: Inspection | None = None  # of data over time: one snapshot, where rows meet
+    title: str = ""
 
     @property
     def difformer(self) -> DIFFormer | None:
@@ -48,7 +55,10 @@ def open_model(
 ) -> tuple[nn.Module, Dataset, Split, Any]:
     """The model of a run folder with its data, split and graph; DifformerError says why not."""
     loaded = load_run(run.folder, dataset=dataset, data_dir=data_dir)
-    return loaded.model, loaded.dataset, loaded.split, loaded.graph
+    data = loaded.dataset
+    if isinstance(data, TemporalDataset):
+        data = snapshots_for(get_system(loaded.experiment.system), data)
+    return loaded.model, data, loaded.split, loaded.graph
 
 
 def inspect_run(
@@ -58,6 +68,8 @@ def inspect_run(
     try:
         model, data, split, graph = open_model(run, dataset=dataset, data_dir=data_dir)
         model.eval()
+        if isinstance(data, TemporalDataset):
+            return _inspect_snapshots(model, data, split)
         with torch.no_grad():
             result: Tensor | Prediction = model(data.x, graph, None, None)
             output = result if isinstance(result, Tensor) else result.output
@@ -73,3 +85,30 @@ def inspect_run(
     if output.ndim == 1:
         output = output.unsqueeze(1)
     return Inspection(data, split, graph, model, output, states)
+
+
+def _inspect_snapshots(model: nn.Module, data: TemporalDataset, split: Split) -> Inspection:
+    """Outputs of all rows; states of the last snapshot, because rows of two never meet."""
+    with torch.no_grad():
+        output = Snapshots(data, split).evaluate(model)
+    n, last = data.num_nodes, data.num_snapshots - 1
+    rows = slice(last * n, (last + 1) * n)
+    edges = data.edges_at(last)
+    graph = None if edges is None else Graph.from_edges(edges[0], n, edges[1])
+    one = Dataset(data.name, data.x[rows], data.y[rows], data.task)
+    part = _part_of(split, last * n)
+    with torch.no_grad():
+        states = [output[rows]]
+        if isinstance(model, DIFFormer):
+            states = model.states(one.x, graph)
+    empty = torch.empty(0, dtype=torch.int64)
+    parts = [torch.arange(n) if name == part else empty for name in ("train", "val", "test")]
+    inside = Split("snapshot", parts[0], parts[1], parts[2])
+    inner = Inspection(one, inside, graph, model, output[rows], states)
+    title = f"Of the last of {data.num_snapshots:,} snapshots: rows of two snapshots never meet."
+    return Inspection(data, split, None, model, output, states, within=inner, title=title)
+
+
+def _part_of(split: Split, row: int) -> str | None:
+    parts = {name: getattr(split, name) for name in ("train", "val", "test")}
+    return next((name for name, rows in parts.items() if bool((rows == row).any())), None)

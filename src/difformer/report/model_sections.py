@@ -31,17 +31,22 @@ ROWS_SPREAD = 500  # rows whose effective number of neighbours is computed
 
 
 def model_sections(
-    found: Inspection, label: str, *, projection: str, max_points: int
+    found: Inspection, label: str, *, projection: str, max_points: int, data_dir: Any = None
 ) -> list[Section]:
     """Predictions, energies, diffusivities and states of one seed's model."""
     intro = [Note(f"Of {label}, the first with a model.")] if label else []
     sections = [Section("predictions", "Predictions", [*intro, *_predictions(found)])]
+    about = [Note(found.title)] if found.within is not None else []
+    found = found.within or found
     weights = _layer_weights(found)
-    sections.append(Section("energy", "Energy of each layer", _energy_blocks(found)))
+    sections.append(Section("energy", "Energy of each layer", [*about, *_energy_blocks(found)]))
     sections.append(Section("diffusivity", "Diffusivity", _diffusivity_blocks(found, weights)))
     rows = sample_rows(found.output, max_points)
     blocks: list[Any] = [Note(_sampled(found, rows))] if rows.numel() < _n(found) else []
-    blocks += [Note(_how_to_read(found)), Explorer(_explorer(found, rows, weights, projection))]
+    blocks += [
+        Note(_how_to_read(found)),
+        Explorer(_explorer(found, rows, weights, projection, data_dir)),
+    ]
     sections.append(Section("states", "States and strongest diffusivities", blocks))
     return sections
 
@@ -236,7 +241,11 @@ def _flow_table(flow: Tensor, layer: int, names: list[str]) -> Table:
 
 
 def _explorer(
-    found: Inspection, rows: Tensor, weights: list[LayerWeights], projection: str
+    found: Inspection,
+    rows: Tensor,
+    weights: list[LayerWeights],
+    projection: str,
+    data_dir: Any,
 ) -> dict[str, Any]:
     dataset, shown = found.dataset, rows.tolist()
     part = torch.zeros(_n(found), dtype=torch.int64)
@@ -247,7 +256,7 @@ def _explorer(
         "rows": shown,
         "part": part[rows].tolist(),
         "colours": list(COLOURS),
-        "images": row_images(dataset, shown),
+        "images": row_images(dataset, shown, data_dir),
         "projections": wanted_projections(projection, rows.numel()),
     }
     if dataset.task == "multiclass":

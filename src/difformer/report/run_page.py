@@ -70,7 +70,8 @@ def run_sections(
         sections.append(Section("model", "The trained model", [Note(found, missing=True)]))
     else:
         label = shown.label if len(run.seeds) > 1 else ""
-        sections += model_sections(found, label, projection=projection, max_points=max_points)
+        drawn: Any = {"projection": projection, "max_points": max_points, "data_dir": data_dir}
+        sections += model_sections(found, label, **drawn)
     sections += [cost_section(run, shown), settings_section(run)]
     if run.missing:
         notes = [Note(text, missing=True) for text in run.missing]

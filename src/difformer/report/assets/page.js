@@ -80,7 +80,7 @@
     root.append(controls, grid, detail);
 
     const image = (i, small) => {
-      if (!data.images || i === undefined) return null;
+      if (!data.images || !data.images[i]) return null;
       const node = element("img", { src: data.images[i], alt: describe(i) });
       if (small) node.className = "thumb";
       return node;
