@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize("name", PAGES)
 def test_the_tables_of_a_page_are_those_of_the_results(name: str) -> None:
     text = (REPOSITORY / name).read_text(encoding="utf-8")
-    assert "<!-- results: table2" in text
+    assert "<!-- results: table" in text
     assert fill_page(text, REPOSITORY / "results") == text, "run: difformer reproduce --readme"
 
 

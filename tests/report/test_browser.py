@@ -32,7 +32,7 @@ def opened(browser: Any, path: Path, size: tuple[int, int] = DESK) -> Iterator[A
     page.on("request", lambda r: faults.append(r.url) if _outside(r.url, path) else None)
     page.on("dialog", lambda d: (faults.append(f"dialog {d.message}"), d.dismiss()))
     try:
-        page.goto(path.as_uri())
+        page.goto(path.as_uri(), timeout=120_000)  # a crowded machine opens 5 MB slowly
         page.wait_for_function(DRAWN)
         yield page
     finally:
@@ -187,7 +187,7 @@ def test_a_page_of_tables_alone_opens_without_scripts(browser: Any, tmp_path: Pa
     path = write_page(tmp_path / "page.html", "Comparison", [section])
     assert path.stat().st_size < 20_000
     page = browser.new_page()
-    page.goto(path.as_uri())
+    page.goto(path.as_uri(), timeout=120_000)  # a crowded machine opens 5 MB slowly
     assert "<b>gcn</b>" in page.inner_text("table")
     page.close()
 
