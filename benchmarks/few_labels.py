@@ -2,8 +2,8 @@
 
 python -m benchmarks.few_labels        writes results/benchmarks/few_labels.json
 
-Ten splits, seeds 0 to 9. The settings of ours are the defaults, looked at on seeds 100 to 104 of the
-same data. The peers are not tuned: their defaults, but for an rbf width of 0.01, because the default
+Ten splits, seeds 0 to 9. Ours are the defaults, looked at on seeds 100 to 104 of the
+same data. The peers are not tuned: their defaults, but for an rbf width of 0.01, as the default
 20 gives chance on raw pixels, and the logistic regression on standardised pixels as well.
 """
 
