@@ -78,6 +78,10 @@ def test_every_figure_is_drawn_at_a_desk_and_on_a_phone(
             assert empty == 0
             # Nothing is wider than the screen but what scrolls on its own.
             assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+            # A number is never broken over two lines.
+            line = "parseFloat(getComputedStyle(c).lineHeight)"
+            tallest = f"cells => Math.max(...cells.map(c => c.clientHeight / {line}))"
+            assert page.eval_on_selector_all(".shaded tbody td", tallest) < 2
             shot = kept / f"report-{name}.png"
             page.screenshot(path=shot, full_page=True)
             assert shot.stat().st_size > 10_000
