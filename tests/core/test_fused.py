@@ -1,10 +1,18 @@
-"""The fused average against the plain one: values, every gradient, chunk borders, awkward sizes."""
+"""Fused averages against the plain one: values, every gradient, chunk borders, awkward sizes."""
 
 import pytest
 import torch
 
-from difformer.core import fused
-from difformer.core.diffusivity import Diffusivity, Simple
+from difformer.core import fused, gram
+from difformer.core.diffusivity import Diffusivity, Simple, WholeTensorSimple
+
+FUSED = pytest.mark.parametrize("kernel", [Simple(), WholeTensorSimple()], ids=["row", "tensor"])
+
+
+def set_sizes(monkeypatch, chunk, kept=2**23):
+    for module in (fused, gram):
+        monkeypatch.setattr(module, "ROW_CHUNK", chunk)
+        monkeypatch.setattr(module, "KEPT_NUMBERS", kept)
 
 
 def make(n, d, heads, maps, seed=0):
@@ -17,44 +25,56 @@ def make(n, d, heads, maps, seed=0):
     return draw(n, d), affine
 
 
+@FUSED
 @pytest.mark.parametrize("n", [1, 2, 63, 257])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("maps", ["qkv", "qk", "v", ""])
 @pytest.mark.parametrize(("chunk", "kept"), [(4096, 2**23), (50, 2**23), (50, 0)])
-def test_values_and_gradients_equal_the_plain_form(n, heads, maps, chunk, kept, monkeypatch):
-    monkeypatch.setattr(fused, "ROW_CHUNK", chunk)
-    monkeypatch.setattr(fused, "KEPT_NUMBERS", kept)
+def test_values_and_gradients_equal_the_plain_form(
+    kernel, n, heads, maps, chunk, kept, monkeypatch
+):
+    set_sizes(monkeypatch, chunk, kept)
     z, affine = make(n, 5, heads, maps)
     inputs = [z, *(t for a in affine if a for t in a)]
-    fast = Simple().of_states(z, *affine, heads)
-    plain = Diffusivity.of_states(Simple(), z, *affine, heads)
+    fast = kernel.of_states(z, *affine, heads)
+    plain = Diffusivity.of_states(kernel, z, *affine, heads)
     torch.testing.assert_close(fast, plain)
     probe = torch.randn(fast.shape, dtype=fast.dtype)
     grads = [torch.autograd.grad((out * probe).sum(), inputs) for out in (fast, plain)]
     torch.testing.assert_close(*grads)
 
 
+@FUSED
 @pytest.mark.parametrize("maps", ["qkv", "qk", ""])
-def test_gradcheck(maps, monkeypatch):
-    monkeypatch.setattr(fused, "ROW_CHUNK", 3)
+def test_gradcheck(kernel, maps, monkeypatch):
+    set_sizes(monkeypatch, 3)
     z, affine = make(7, 3, 2, maps)
     flat = [t for a in affine if a for t in a]
 
     def run(z, *flat):
         parts = iter(flat)
-        return Simple().of_states(
-            z, *((next(parts), next(parts)) if a else None for a in affine), 2
-        )
+        return kernel.of_states(z, *((next(parts), next(parts)) if a else None for a in affine), 2)
 
     assert torch.autograd.gradcheck(run, (z, *flat))
 
 
-def test_zero_states_are_defined():
+@FUSED
+def test_zero_states_are_defined(kernel):
     z = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
-    out = Simple().of_states(z, None, None, None, 1)
+    out = kernel.of_states(z, None, None, None, 1)
     out.sum().backward()
     assert torch.equal(out, torch.zeros(4, 3, dtype=torch.float64))
     assert torch.isfinite(z.grad).all()
+
+
+def test_under_the_whole_tensor_norm_no_query_or_key_is_kept(monkeypatch):
+    set_sizes(monkeypatch, 50, kept=0)
+    z, affine = make(1000, 4, 1, "qkv")
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        WholeTensorSimple().of_states(z, *affine, 1)
+    # The states, which are there anyway, and one mass a row.
+    assert {t.data_ptr() for t in kept if t.numel() > 1000} == {z.data_ptr()}
 
 
 def test_of_many_rows_only_the_states_and_small_matrices_are_kept(monkeypatch):

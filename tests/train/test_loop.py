@@ -77,7 +77,7 @@ def test_the_loop_is_plain_adam_on_the_mean_loss(problem):
         return model
 
     _, result = problem.fit(model=model)
-    assert linear.weight.equal(expected.weight)
+    torch.testing.assert_close(linear.weight, expected.weight)  # fused, so rounded otherwise
     assert result.best_epoch == 7
     assert "val" not in result.metrics
 

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from difformer.core.context import Context, Mean, Moments, Pairs, ScaledMoments
 from difformer.core.fused import Affine, simple_average_of_states
+from difformer.core.gram import whole_tensor_average_of_states
 from difformer.core.tiled import SIGMOID_FLOOR, average_by_rows, sigmoid_average
 
 __all__ = [
@@ -146,7 +147,9 @@ class Simple(Diffusivity):
         # Tracing cannot follow a loop over chunks.
         if torch.compiler.is_compiling():
             return super().of_states(z, query, key, value, heads)
-        return simple_average_of_states(z, query, key, value, heads, 1.0 + FLOOR)
+        return self._of_states(z, query, key, value, heads, 1.0 + FLOOR)
+
+    _of_states = staticmethod(simple_average_of_states)
 
     def _average(self, query: Tensor, c: Moments) -> Tensor:
         numerator = c.value_sum * (1.0 + FLOOR) + query @ c.key_value
@@ -170,7 +173,7 @@ class WholeTensorSimple(Simple):
         omega = 1.0 + FLOOR + query @ (k / _square(k).sqrt()).mT
         return omega / omega.sum(-1, keepdim=True)
 
-    of_states = Diffusivity.of_states  # the norm of all rows is not known chunk by chunk
+    _of_states = staticmethod(whole_tensor_average_of_states)
 
     def summarise(self, k: Tensor, v: Tensor, q: Tensor | None = None) -> ScaledMoments:
         if q is None:
@@ -186,7 +189,7 @@ class WholeTensorSimple(Simple):
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, ScaledMoments)
-        return self._average(q / (context.query_square * context.key_square).sqrt(), context)
+        return self._average(q / context.query_square.sqrt() / context.key_square.sqrt(), context)
 
 
 class Sigmoid(Diffusivity):

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from difformer.core.dropout import dropout
+
 __all__ = ["SparseMatrix"]
 
 _INT32_MAX = 2**31 - 1
@@ -127,6 +129,14 @@ class SparseMatrix:
             return x.new_zeros(self.shape[0], x.shape[1]).index_add(0, row, messages)
         return _Product.apply(x, self)
 
+    def add_product(self, out: Tensor, x: Tensor, scale: float) -> None:
+        """out += scale · A X in place; no gradient is recorded."""
+        _add_product(self._csr, out, x, scale)
+
+    def add_transposed_product(self, out: Tensor, x: Tensor, scale: float) -> None:
+        """out += scale · Aᵀ X in place; no gradient is recorded."""
+        _add_product(self.transpose, out, x, scale)
+
     def dropout(self, rate: float) -> SparseMatrix:
         """Each stored value zero with probability `rate`, else scaled by 1 / (1 − rate)."""
         if rate == 0.0:
@@ -134,7 +144,7 @@ class SparseMatrix:
         flipped = self.transpose
         if flipped is self._csr:
             raise ValueError("dropout of a matrix declared symmetric would break its symmetry")
-        values = torch.nn.functional.dropout(self.values, rate)
+        values = dropout(self.values, rate)
         # Made with the transpose, which a matrix of constant features has from its first backward.
         assert self._order is not None
         return SparseMatrix(_with(self._csr, values), _with(flipped, values[self._order]))
@@ -188,6 +198,11 @@ def _multiply(csr: Tensor, x: Tensor) -> Tensor:
         return out.zero_()
     # addmm with beta=0 writes into `out` once; `@` would first fill a fresh tensor with zeros.
     return torch.addmm(out, csr, x, beta=0, out=out)
+
+
+def _add_product(csr: Tensor, out: Tensor, x: Tensor, scale: float) -> None:
+    if csr.values().numel() and x.numel():
+        torch.addmm(out, csr, x.contiguous(), alpha=scale, out=out)
 
 
 def _csr(row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from difformer.core.context import Context
 from difformer.core.diffusivity import Diffusivity, make_diffusivity
+from difformer.core.dropout import dropout
+from difformer.core.euler import StepWeights, euler_step
 from difformer.core.fused import Affine
 from difformer.core.graph import Graph
 from difformer.core.segments import Segments
@@ -50,7 +52,7 @@ class DiffusionLayer(nn.Module):
         self.value = nn.Linear(width, heads) if config.use_weight else None
         self.norm = nn.LayerNorm(width, eps=config.norm_eps) if config.norm == "all" else None
         self.activation = ACTIVATIONS[config.activation]() if config.activation else None
-        self.dropout = nn.Dropout(config.dropout if config.dropout_at == "layers" else 0.0)
+        self.dropout = config.dropout if config.dropout_at == "layers" else 0.0
         tau = min(config.tau, 1 - 1e-4)  # a sigmoid never reaches one
         self.initial_logit = math.log(tau / (1 - tau))
         self.logit_tau = (
@@ -75,8 +77,7 @@ class DiffusionLayer(nn.Module):
         else:
             by_row = (t.expand(self.num_heads, -1, -1).transpose(0, 1) for t in self.project(z))
             pairs = segments.map(self._average_apart, *by_row)
-        neighbours = None if graph is None else graph.propagate(self.mean_value(z))
-        mixed = self.mix(z, pairs, neighbours, first)
+        mixed = self.step(z, pairs, graph, first)
         if self.config.center:
             mixed = mixed - self.row_mean(mixed, segments)
         return self.finish(mixed)
@@ -116,6 +117,17 @@ class DiffusionLayer(nn.Module):
             context = merge(context)
         return self.diffusivity.apply(q, context).mean(-3)
 
+    def step(self, z: Tensor, pairs: Tensor, graph: Graph | None, first: Tensor | None) -> Tensor:
+        """U from the states, their all-pair average and the graph they lie on."""
+        traced = torch.compiler.is_compiling() or torch.is_autocast_enabled(z.device.type)
+        if traced or z.dtype in _HALF or self.logit_tau is not None:
+            neighbours = None if graph is None else graph.propagate(self.mean_value(z))
+            return self.mix(z, pairs, neighbours, first)
+        weights = self._step_weights(graph is not None, first is not None)
+        value = None if graph is None or self.value is None else self.mean_value(z)
+        source = first if weights.source else None
+        return euler_step(weights, z, pairs, source, graph.adjacency if graph else None, value)
+
     def mix(
         self, z: Tensor, pairs: Tensor, neighbours: Tensor | None, first: Tensor | None
     ) -> Tensor:
@@ -126,6 +138,14 @@ class DiffusionLayer(nn.Module):
         if self.config.source and first is not None:
             pairs = torch.lerp(pairs, first, self.config.source)
         return z + self.tau * (pairs - z)
+
+    def _step_weights(self, graph: bool, source: bool) -> StepWeights:
+        """The coefficients of `mix` where the step size is a number."""
+        tau, w = self.config.tau, self.config.graph_weight
+        beta = self.config.source if source else 0.0
+        moved = tau * (1 - beta)
+        pairs, neighbours = (1.0, 0.0) if not graph else (1.0, 1.0) if w is None else (1 - w, w)
+        return StepWeights(1 - tau, moved * pairs, moved * neighbours, tau * beta)
 
     def row_mean(self, u: Tensor, segments: Segments | None = None) -> Tensor:
         """The mean over rows, or over the rows of each graph apart; broadcasts with u (n, d)."""
@@ -139,7 +159,7 @@ class DiffusionLayer(nn.Module):
             u = self.norm(u)
         if self.activation is not None:
             u = self.activation(u)
-        return self.dropout(u)
+        return dropout(u, self.dropout, self.training)
 
     def _heads(self, linear: nn.Linear | None, z: Tensor) -> Tensor:
         if linear is None:

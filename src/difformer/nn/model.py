@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from difformer.core.checks import check_count, check_finite, check_unit_interval
 from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Diffusivity
+from difformer.core.dropout import dropout
 from difformer.core.energy import energy
 from difformer.core.graph import Graph
 from difformer.core.segments import Segments
@@ -230,15 +231,15 @@ class DIFFormer(nn.Module):
         if isinstance(x, SparseMatrix):
             z = x.dropout(rate).matmul(self.input.weight.T) + self.input.bias
         else:
-            z = self.input(F.dropout(x, rate, self.training))
+            z = self.input(dropout(x, rate))
         if self.input_norm is not None:
             z = self.input_norm(z)
-        return F.dropout(F.relu(z), self.config.dropout, self.training)
+        return dropout(F.relu(z), self.config.dropout, self.training)
 
     def decode(self, z: Tensor) -> Tensor:
         """Outputs (n, out_channels) of the last states."""
         if self.config.dropout_at == "ends":
-            z = F.dropout(z, self.config.dropout, self.training)
+            z = dropout(z, self.config.dropout, self.training)
         return self.output(z)
 
     def _run(

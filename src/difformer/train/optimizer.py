@@ -21,7 +21,8 @@ def make_optimizer(*models: nn.Module, settings: TrainSettings) -> Optimizer | N
     if not any(group["params"] for group in groups):
         return None
     kind = Adam if settings.optimizer == "adam" else AdamW
-    return kind(groups, lr=settings.lr, weight_decay=settings.weight_decay)
+    # One pass over all parameters instead of a dozen small operations for each of them.
+    return kind(groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
 
 
 def lr_factor(epoch: int, settings: TrainSettings) -> float:
