@@ -11,6 +11,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "difformer"
 LAYERS = {
     "errors": -1,
+    "lazy": -1,
     "core": 0,
     "nn": 1,
     "data": 1,

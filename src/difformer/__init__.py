@@ -6,26 +6,12 @@ help, does not import torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from difformer.lazy import lazy_names
 
 __version__ = "0.1.0"
 
-# To make a name public: add it here with its module, and to the imports below for type checkers.
-_PUBLIC: dict[str, str] = {
-    "DIFFormer": "difformer.nn.model",
-    "DIFFormerClassifier": "difformer.estimators.classifier",
-    "DIFFormerForecaster": "difformer.estimators.forecaster",
-    "DIFFormerRegressor": "difformer.estimators.regressor",
-    "Dataset": "difformer.data.dataset",
-    "Diffusion": "difformer.core.diffusion",
-    "Diffusivity": "difformer.core.diffusivity",
-    "FrozenDIFFormer": "difformer.nn.frozen",
-    "Graph": "difformer.core.graph",
-    "Split": "difformer.data.split",
-    "load_dataset": "difformer.data.registry",
-    "list_datasets": "difformer.data.registry",
-}
 
 if TYPE_CHECKING:
     from difformer.core.diffusion import Diffusion
@@ -56,14 +42,19 @@ __all__ = [
     "load_dataset",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'difformer' has no attribute {name!r}")
-    value = getattr(import_module(_PUBLIC[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "core.diffusion": ("Diffusion",),
+        "core.diffusivity": ("Diffusivity",),
+        "core.graph": ("Graph",),
+        "data.dataset": ("Dataset",),
+        "data.registry": ("list_datasets", "load_dataset"),
+        "data.split": ("Split",),
+        "estimators.classifier": ("DIFFormerClassifier",),
+        "estimators.forecaster": ("DIFFormerForecaster",),
+        "estimators.regressor": ("DIFFormerRegressor",),
+        "nn.frozen": ("FrozenDIFFormer",),
+        "nn.model": ("DIFFormer",),
+    },
+)

@@ -7,14 +7,9 @@ from hypothesis import strategies as st
 
 from difformer.core.diffusion import Diffusion, relu_proximal
 from difformer.core.diffusivity import KERNELS
-from difformer.core.energy import (
-    descent_step,
-    energy,
-    graph_penalty,
-    pair_penalty,
-    squared_distances,
-)
+from difformer.core.energy import descent_step, energy, graph_penalty, pair_penalty
 from difformer.core.graph import Graph
+from difformer.core.pairs import squared_distances
 
 KERNEL_NAMES = sorted(KERNELS)
 

@@ -18,7 +18,7 @@ from difformer.core.diffusivity import (
     WholeTensorSimple,
     make_diffusivity,
 )
-from difformer.core.energy import squared_distances
+from difformer.core.pairs import squared_distances
 
 
 class Inverse(Diffusivity):

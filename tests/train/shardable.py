@@ -31,6 +31,7 @@ from difformer.train import Callback, Fit, Partitions, TrainSettings, fit, objec
 from difformer.train.batches import FullBatch
 from difformer.train.comm import Comm
 from difformer.train.distributed import fit_distributed, processes
+from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Shards
 
 N = 41
 
@@ -191,16 +192,24 @@ def equal(folder: Path, worlds: list[int]) -> None:
 
 
 def count_bytes(folder: Path) -> None:
-    """Bytes of one step, forward and backward, on 1,000 and on 100,000 rows."""
+    """Bytes of one step, forward and backward, for some numbers of rows, with a graph or not."""
 
     def work(comm: Comm) -> None:
         answers = {}
-        for n in (1000, 100_000):
-            dataset, split, graph = problem({"graph": True}, n)
+        for n, joined in ((10_000, False), (1_000_000, False), (100, True), (10_000, True)):
+            dataset, split, graph = problem({"graph": joined}, n)
+            source, model = (
+                Shards(dataset, split, graph, comm),
+                ShardedDIFFormer(model_of({}), comm),
+            )
             comm.sent.clear()
-            settings = TrainSettings(epochs=1)
-            fit_distributed(model_of({}), dataset, split, settings, comm, graph=graph)
-            answers[n] = dict(comm.sent)
+            batch = source.observed()
+            loss = ShardedObjective(objective_for(dataset.task), comm).loss(
+                model(batch.x, batch.graph), batch
+            )
+            loss.backward()
+            model.reduce_gradients()
+            answers[f"{n} graph" if joined else str(n)] = dict(comm.sent)
         if comm.rank == 0:
             (folder / "bytes.json").write_text(json.dumps(answers))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from difformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from difformer.baselines.graphs import graph_for
@@ -12,11 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SYSTEMS", "System", "get_system", "graph_for"]
 
-# Loaded when asked for: the command line lists the systems without torch.
-_HOME = {"SYSTEMS": "registry", "System": "system", "get_system": "registry", "graph_for": "graphs"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "graphs": ("graph_for",),
+        "registry": ("SYSTEMS", "get_system"),
+        "system": ("System",),
+    },
+)

@@ -7,12 +7,13 @@ from torch.nn import functional as F
 from torch_geometric.nn import GATConv
 
 from difformer.baselines.configs import GATConfig
-from difformer.baselines.layers import Edges, FeatureLinear, GraphModel, make_norm
+from difformer.baselines.convolutions import ConvStack
+from difformer.baselines.layers import Edges, FeatureLinear
 
 __all__ = ["GAT", "build"]
 
 
-class GAT(GraphModel):
+class GAT(ConvStack):
     """Graph attention of PyTorch Geometric, O(e h d + n d²) a layer.
 
         α_ij = softmax over j of LeakyReLU(a · [W h_i ‖ W h_j]),   h_i' = ELU(‖ Σ_j α_ij W h_j)
@@ -24,15 +25,16 @@ class GAT(GraphModel):
     """
 
     title = "GAT"
+    activation = staticmethod(F.elu)
 
     def __init__(self, in_channels: int, out_channels: int, config: GATConfig) -> None:
-        super().__init__()
-        wide = config.hidden_channels * config.num_heads
-        widths = [in_channels, *[wide] * (config.num_layers - 1)]
-        outs = [wide] * (config.num_layers - 1) + [wide if config.head else out_channels]
+        super().__init__(config)
+        wide, last = config.hidden_channels * config.num_heads, config.num_layers - 1
+        widths = [in_channels, *[wide] * last]
+        outs = [wide] * last + [wide if config.head else out_channels]
         self.convs = nn.ModuleList()
         for k, width in enumerate(widths):
-            concat = config.head or k < config.num_layers - 1
+            concat = config.head or k < last
             self.convs.append(
                 GATConv(
                     width,
@@ -43,21 +45,11 @@ class GAT(GraphModel):
                     add_self_loops=False,  # the prepared graph has them
                 )
             )
-        first_width = (
-            wide if config.head or config.num_layers > 1 else (out_channels * config.out_heads)
-        )
+        first_width = wide if config.head or last else out_channels * config.out_heads
         self.convs[0].lin = FeatureLinear(
             in_channels, first_width, dropout=config.input_dropout, bias=False, init="glorot"
         )
-        self.norms = nn.ModuleList(
-            make_norm(config.norm, width) for width in (outs if config.head else outs[:-1])
-        )
-        self.skips = nn.ModuleList(
-            FeatureLinear(a, b) if config.residual else nn.Identity()
-            for a, b in zip(widths, outs, strict=True)
-        )
-        self.out = nn.Linear(wide, out_channels) if config.head else None
-        self.config = config
+        self.join(list(zip(widths, outs, strict=True)), out_channels, skip_dropout=0.0)
 
     def forward(
         self,
@@ -66,15 +58,7 @@ class GAT(GraphModel):
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
     ) -> Tensor:
-        edges = self.graph(edge_index, edge_weight, x).edge_index
-        h = x
-        for k, (conv, skip) in enumerate(zip(self.convs, self.skips, strict=True)):
-            new = conv(h, edges)
-            h = new + skip(h) if self.config.residual else new
-            if k < len(self.norms):
-                h = F.elu(self.norms[k](h))
-                h = F.dropout(h, self.config.dropout, self.training)
-        return h if self.out is None else self.out(h)
+        return self.stack(x, self.graph(edge_index, edge_weight, x).edge_index)
 
 
 def build(config: GATConfig, in_channels: int, out_channels: int) -> GAT:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from difformer.baselines.registry import SYSTEMS
-from difformer.commands.options import parse_names
+from difformer.commands.options import DatasetName, Epochs, Patience, parse_names
 from difformer.commands.output import DataDir, Json, Quiet, print_json, print_table, say
 from difformer.commands.own import EdgesFile, Id, Label, own_dataset
 from difformer.experiments.compare import DEFAULT_MODELS, Comparison, Row, compare
@@ -21,7 +21,7 @@ from difformer.experiments.verdict import verdict
 
 
 def command(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="See `difformer datasets`.")],
+    dataset: DatasetName,
     models: Annotated[
         str,
         typer.Option("--models", metavar="A,B,...", help=f"Systems, or all: {', '.join(SYSTEMS)}."),
@@ -35,10 +35,8 @@ def command(
             help="Settings each system may try on each split, by validation; 0: its defaults.",
         ),
     ] = 0,
-    epochs: Annotated[int, typer.Option("--epochs", metavar="N", help="The most epochs.")] = 300,
-    patience: Annotated[
-        int, typer.Option("--patience", metavar="N", help="Stop without progress after.")
-    ] = 100,
+    epochs: Epochs = 300,
+    patience: Patience = 100,
     out: Annotated[
         Path | None,
         typer.Option(

@@ -14,7 +14,23 @@ from difformer.experiments.values import Option, options_of
 from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
 from difformer.train.settings import TrainSettings
 
-__all__ = ["Given", "given_options", "parse_names", "parse_seeds", "parse_set", "with_options"]
+__all__ = [
+    "DatasetName",
+    "Epochs",
+    "Given",
+    "Patience",
+    "given_options",
+    "parse_names",
+    "parse_seeds",
+    "parse_set",
+    "with_options",
+]
+
+DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="See `difformer datasets`.")]
+Epochs = Annotated[int, typer.Option("--epochs", metavar="N", help="The most epochs.")]
+Patience = Annotated[
+    int, typer.Option("--patience", metavar="N", help="Stop without progress after.")
+]
 
 
 class Given:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from difformer.baselines.registry import get_system
-from difformer.commands.options import parse_set
+from difformer.commands.options import DatasetName, Epochs, Patience, parse_set
 from difformer.commands.output import DataDir, Json, Quiet, print_json, print_table, say
 from difformer.commands.own import EdgesFile, Id, Label, own_options
 from difformer.experiments.experiment import AUTO_SPLIT, Experiment
@@ -20,7 +20,7 @@ SHOWN = 10  # trials in the table
 
 
 def command(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="See `difformer datasets`.")],
+    dataset: DatasetName,
     model: Annotated[
         str, typer.Option("--model", metavar="NAME", help="The system to tune.")
     ] = "difformer-s",
@@ -36,10 +36,8 @@ def command(
     split: Annotated[
         str, typer.Option("--split", metavar="SPLIT", help="Its test rows are never looked at.")
     ] = AUTO_SPLIT,
-    epochs: Annotated[int, typer.Option("--epochs", metavar="N", help="The most epochs.")] = 300,
-    patience: Annotated[
-        int, typer.Option("--patience", metavar="N", help="Stop without progress after.")
-    ] = 100,
+    epochs: Epochs = 300,
+    patience: Patience = 100,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Fix an option of the system."),

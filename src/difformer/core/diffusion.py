@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from difformer.core.checks import check_count, check_finite, check_unit_interval
-from difformer.core.diffusivity import Diffusivity, Identity, Simple, make_diffusivity
-from difformer.core.energy import ROW_CHUNK, descent_step, energy, squared_distances
+from difformer.core.diffusivity import Diffusivity, make_diffusivity
+from difformer.core.energy import descent_step, energy
 from difformer.core.graph import Graph
-from difformer.core.tiled import tiles
 
 __all__ = ["DescentReport", "Diffusion", "relu_proximal"]
 
@@ -145,7 +144,7 @@ class Diffusion:
     def _sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
         if self.edges_only:
             return self._edge_sums(z)
-        numerator, mass = _pair_sums(z, self.diffusivity)
+        numerator, mass = self.diffusivity.pair_sums(z)
         if self.coupling == "joint" and self.graph is not None:
             scale = self._scale(z)
             numerator = numerator + scale * self.graph.propagate(z)
@@ -179,22 +178,3 @@ class Diffusion:
 def relu_proximal(z: Tensor) -> Tensor:
     """The proximal step of appendix C for the feasible region z ≥ 0: a ReLU."""
     return z.clamp_min(0)
-
-
-def _pair_sums(z: Tensor, diffusivity: Diffusivity) -> tuple[Tensor, Tensor]:
-    """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1) with ω_ij = f(‖z_i − z_j‖²)."""
-    if isinstance(diffusivity, Identity):
-        return z, torch.ones_like(z[:, :1])
-    if isinstance(diffusivity, Simple):
-        # ω_ij = (f(0) − ‖z_i‖²/2) − ‖z_j‖²/2 + z_i·z_j separates: O(n d²).
-        square = z.square().sum(-1, keepdim=True)
-        own = diffusivity.f(square)
-        numerator = own * z.sum(0) - (square * z).sum(0) / 2 + z @ (z.T @ z)
-        mass = own * z.shape[0] - square.sum() / 2 + z @ z.sum(0, keepdim=True).T
-        return numerator, mass
-    numerator, mass = torch.empty_like(z), torch.empty_like(z[:, :1])
-    for rows in tiles(z.shape[0], max(1, ROW_CHUNK // z.shape[0])):
-        omega = diffusivity.f(squared_distances(z[rows], z))
-        numerator[rows] = omega @ z
-        mass[rows] = omega.sum(-1, keepdim=True)
-    return numerator, mass

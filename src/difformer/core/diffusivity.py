@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from difformer.core.context import Context, Mean, Moments, Pairs, ScaledMoments
 from difformer.core.fused import Affine, simple_average_of_states
 from difformer.core.gram import whole_tensor_average_of_states
+from difformer.core.pairs import pull_and_mass, total_over_pairs
 from difformer.core.tiled import SIGMOID_FLOOR, average_by_rows, sigmoid_average
 
 __all__ = [
@@ -70,6 +71,14 @@ class Diffusivity(ABC):
     def delta(self, z2: Tensor) -> Tensor:
         """The penalty δ of a squared distance in the energy of eq. 4: δ(0) = const, δ' = f."""
         raise NotImplementedError(f"the {self.name} diffusivity states no energy: it has no delta")
+
+    def pair_penalty(self, z: Tensor) -> Tensor:
+        """Σ_ij δ(‖z_i − z_j‖²) over all ordered pairs of z (n, d): a scalar, O(n² d) in tiles."""
+        return total_over_pairs(self.delta, z)
+
+    def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1), ω_ij = f(‖z_i − z_j‖²): O(n² d) in tiles."""
+        return pull_and_mass(self.f, z)
 
     def weights(self, q: Tensor, k: Tensor) -> Tensor:
         """Ŝ (..., n, m), dense, each row summing to one."""
@@ -126,6 +135,22 @@ class Simple(Diffusivity):
 
     def delta(self, z2: Tensor) -> Tensor:
         return (2.0 + FLOOR) * z2 - z2.square() / 4
+
+    def pair_penalty(self, z: Tensor) -> Tensor:
+        # Σ_ij z⁴_ij = 2 n Σ‖z‖⁴ + 2 (Σ‖z‖²)² − 8 (Σ‖z‖² z)·(Σz) + 4 ‖ZᵀZ‖²: O(n d²).
+        square = z.square().sum(-1)  # (n,)
+        cross = (square @ z) @ z.sum(0)
+        fourth = 2 * z.shape[0] * square.square().sum() + 2 * square.sum().square() - 8 * cross
+        fourth = fourth + 4 * (z.T @ z).square().sum()
+        return (2.0 + FLOOR) * _sum_of_squares(z) - fourth / 4
+
+    def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        # ω_ij = (f(0) − ‖z_i‖²/2) − ‖z_j‖²/2 + z_i·z_j separates: O(n d²).
+        square = z.square().sum(-1, keepdim=True)
+        own = self.f(square)
+        pull = own * z.sum(0) - (square * z).sum(0) / 2 + z @ (z.T @ z)
+        mass = own * z.shape[0] - square.sum() / 2 + z @ z.sum(0, keepdim=True).T
+        return pull, mass
 
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
         return 1.0 + FLOOR + _unit(q) @ _unit(k).mT
@@ -227,13 +252,21 @@ class Identity(Diffusivity):
     def delta(self, z2: Tensor) -> Tensor:
         return torch.zeros_like(z2)
 
+    def pair_penalty(self, z: Tensor) -> Tensor:
+        return z.new_zeros(())
+
+    def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        return z, torch.ones_like(z[:, :1])  # every row pulls on itself alone
+
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
         _same_rows(q, k)
         eye = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device)
         return eye.expand(*q.shape[:-2], -1, -1)
 
     def weights_of(self, rows: Tensor | slice, q: Tensor, k: Tensor) -> Tensor:
-        return self.weights(q, k)[..., rows, :]
+        _same_rows(q, k)
+        own = torch.arange(k.shape[-2], device=q.device)[rows]
+        return F.one_hot(own, k.shape[-2]).to(q.dtype).expand(*q.shape[:-2], -1, -1)
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, Pairs)
@@ -253,6 +286,9 @@ class Constant(Diffusivity):
 
     def delta(self, z2: Tensor) -> Tensor:
         return z2
+
+    def pair_penalty(self, z: Tensor) -> Tensor:
+        return _sum_of_squares(z)
 
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
         return q.new_ones(*q.shape[:-1], k.shape[-2])
@@ -364,6 +400,11 @@ def _unit(x: Tensor) -> Tensor:
 def _square(x: Tensor) -> Tensor:
     """Squared norm over heads, rows and width, kept positive for an all-zero tensor."""
     return x.square().sum((-3, -2, -1), keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+
+
+def _sum_of_squares(z: Tensor) -> Tensor:
+    """Σ_ij ‖z_i − z_j‖² = 2 n Σ‖z‖² − 2 ‖Σz‖²."""
+    return 2 * z.shape[0] * z.square().sum() - 2 * z.sum(0).square().sum()
 
 
 def _count(k: Tensor) -> Tensor:

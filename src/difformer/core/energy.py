@@ -11,46 +11,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from difformer.core.diffusivity import Constant, Diffusivity, Identity, Simple
+from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
+from difformer.core.pairs import PAIR_CHUNK
 from difformer.core.tiled import tiles
 
-__all__ = ["descent_step", "energy", "graph_penalty", "pair_penalty", "squared_distances"]
-
-ROW_CHUNK = 2**22  # pairs looked at together where no closed form is known
-
-
-def squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """‖a_i − b_j‖² (..., n, m), dense, never negative."""
-    square = a.square().sum(-1, keepdim=True) + b.square().sum(-1).unsqueeze(-2)
-    return (square - 2 * (a @ b.mT)).clamp_min(0)
+__all__ = ["descent_step", "energy", "graph_penalty", "pair_penalty"]
 
 
 def pair_penalty(z: Tensor, diffusivity: Diffusivity) -> Tensor:
-    """Σ_ij δ(‖z_i − z_j‖²) over all ordered pairs: O(n d²) where δ is a polynomial, else tiles.
+    """Σ_ij δ(‖z_i − z_j‖²) over all ordered pairs: O(n d²) where a closed form is known.
 
     z (n, d) -> a float64 scalar: sums over n² pairs want the digits.
     """
-    z = z.double()
-    n = z.shape[0]
-    if isinstance(diffusivity, Identity):
-        return z.new_zeros(())
-    if isinstance(diffusivity, Constant | Simple):
-        square = z.square().sum(-1)  # (n,)
-        # Σ_ij z²_ij = 2 n Σ‖z‖² − 2 ‖Σz‖²
-        first = 2 * n * square.sum() - 2 * z.sum(0).square().sum()
-        if isinstance(diffusivity, Constant):
-            return first
-        # Σ_ij z⁴_ij = 2 n Σ‖z‖⁴ + 2 (Σ‖z‖²)² − 8 (Σ‖z‖² z)·(Σz) + 4 ‖ZᵀZ‖²
-        cross = (square @ z) @ z.sum(0)
-        second = 2 * n * square.square().sum() + 2 * square.sum().square() - 8 * cross
-        second = second + 4 * (z.T @ z).square().sum()
-        slope = diffusivity.f(z.new_zeros(()))
-        return slope * first - second / 4
-    total = z.new_zeros(())
-    for rows in tiles(n, max(1, ROW_CHUNK // n)):
-        total = total + diffusivity.delta(squared_distances(z[rows], z)).sum()
-    return total
+    return diffusivity.pair_penalty(z.double())
 
 
 def graph_penalty(z: Tensor, graph: Graph) -> Tensor:
@@ -58,7 +32,7 @@ def graph_penalty(z: Tensor, graph: Graph) -> Tensor:
     z = z.double()
     target, source, weight = graph.adjacency.coo
     total = z.new_zeros(())
-    for part in tiles(weight.numel(), max(1, ROW_CHUNK // max(1, z.shape[1]))):
+    for part in tiles(weight.numel(), max(1, PAIR_CHUNK // max(1, z.shape[1]))):
         difference = z[target[part]] - z[source[part]]
         total = total + (weight[part].double() * difference.square().sum(-1)).sum()
     return total

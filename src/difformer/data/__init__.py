@@ -6,19 +6,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-_PUBLIC: dict[str, str] = {
-    "Batch": "difformer.data.batch",
-    "Dataset": "difformer.data.dataset",
-    "Prediction": "difformer.data.batch",
-    "Split": "difformer.data.split",
-    "TemporalDataset": "difformer.data.snapshots",
-    "fetch_dataset": "difformer.data.registry",
-    "list_datasets": "difformer.data.registry",
-    "load_dataset": "difformer.data.registry",
-}
+from difformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from difformer.data.batch import Batch, Prediction
@@ -38,10 +28,13 @@ __all__ = [
     "load_dataset",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'difformer.data' has no attribute {name!r}")
-    value = getattr(import_module(_PUBLIC[name]), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "batch": ("Batch", "Prediction"),
+        "dataset": ("Dataset",),
+        "registry": ("fetch_dataset", "list_datasets", "load_dataset"),
+        "snapshots": ("TemporalDataset",),
+        "split": ("Split",),
+    },
+)

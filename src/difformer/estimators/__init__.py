@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-_PUBLIC: dict[str, str] = {
-    "DIFFormerClassifier": "difformer.estimators.classifier",
-    "DIFFormerForecaster": "difformer.estimators.forecaster",
-    "DIFFormerRegressor": "difformer.estimators.regressor",
-}
+from difformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from difformer.estimators.classifier import DIFFormerClassifier
@@ -18,10 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DIFFormerClassifier", "DIFFormerForecaster", "DIFFormerRegressor"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'difformer.estimators' has no attribute {name!r}")
-    value = getattr(import_module(_PUBLIC[name]), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "classifier": ("DIFFormerClassifier",),
+        "forecaster": ("DIFFormerForecaster",),
+        "regressor": ("DIFFormerRegressor",),
+    },
+)

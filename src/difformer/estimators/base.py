@@ -37,7 +37,7 @@ from difformer.train.objective import Objective
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
-__all__ = ["BaseDIFFormer"]
+__all__ = ["BaseDIFFormer", "Problem"]
 
 Array = NDArray[Any]
 
@@ -56,51 +56,32 @@ class Problem:
     strata: Array  # (n,) a class a row to keep the validation draw balanced, -1 unlabelled
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Parameters and fitting that do not depend on what is predicted."""
+    """Parameters and fitting that do not depend on what is predicted.
 
-    def __init__(
-        self,
-        *,
-        graph: str | None = None,
-        n_neighbors: int = 7,
-        metric: str = "euclidean",
-        directed: bool = False,
-        hidden_channels: int = 64,
-        kernel: str | Diffusivity = "simple",
-        recipe: str = "auto",
-        options: Mapping[str, Any] | None = None,
-        scale: bool = True,
-        epochs: int = 200,
-        lr: float = 0.01,
-        weight_decay: float = 5e-4,
-        consistency: float = 0.0,
-        early_stopping: bool = False,
-        patience: int = 50,
-        validation_fraction: float = 0.2,
-        random_state: Any = None,
-        device: str = "auto",
-        verbose: int = 0,
-    ) -> None:
-        self.graph = graph
-        self.n_neighbors = n_neighbors
-        self.metric = metric
-        self.directed = directed
-        self.hidden_channels = hidden_channels
-        self.kernel = kernel
-        self.recipe = recipe
-        self.options = options
-        self.scale = scale
-        self.epochs = epochs
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.consistency = consistency
-        self.early_stopping = early_stopping
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    The fields are scikit-learn's parameters: dataclass writes the __init__ that only stores them.
+    """
+
+    graph: str | None = None
+    n_neighbors: int = 7
+    metric: str = "euclidean"
+    directed: bool = False
+    hidden_channels: int = 64
+    kernel: str | Diffusivity = "simple"
+    recipe: str = "auto"
+    options: Mapping[str, Any] | None = None
+    scale: bool = True
+    epochs: int = 200
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    consistency: float = 0.0
+    early_stopping: bool = False
+    patience: int = 50
+    validation_fraction: float = 0.2
+    random_state: Any = None
+    device: str = "auto"
+    verbose: int = 0
 
     # --- fitting ---------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from difformer.core.diffusivity import Diffusivity
 from difformer.estimators.base import BaseDIFFormer, Problem
 from difformer.estimators.files import SaveMixin
 from difformer.estimators.labels import Classes, read_classes
@@ -26,6 +25,7 @@ __all__ = ["DIFFormerClassifier"]
 Array = NDArray[Any]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
     """Classify rows from few labels: every row is moved by all others, and by a graph if given.
 
@@ -73,54 +73,8 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         kernel_, candidates_, validation_, best_epoch_, n_iter_, history_: how training went.
     """
 
-    def __init__(
-        self,
-        *,
-        graph: str | None = None,
-        n_neighbors: int = 7,
-        metric: str = "euclidean",
-        directed: bool = False,
-        hidden_channels: int = 64,
-        kernel: str | Diffusivity = "simple",
-        recipe: str = "auto",
-        options: Mapping[str, Any] | None = None,
-        scale: bool = True,
-        epochs: int = 200,
-        lr: float = 0.01,
-        weight_decay: float = 5e-4,
-        consistency: float = 0.0,
-        early_stopping: bool = False,
-        patience: int = 50,
-        validation_fraction: float = 0.2,
-        class_weight: Any = None,
-        unlabelled: Any = -1,
-        random_state: Any = None,
-        device: str = "auto",
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            graph=graph,
-            n_neighbors=n_neighbors,
-            metric=metric,
-            directed=directed,
-            hidden_channels=hidden_channels,
-            kernel=kernel,
-            recipe=recipe,
-            options=options,
-            scale=scale,
-            epochs=epochs,
-            lr=lr,
-            weight_decay=weight_decay,
-            consistency=consistency,
-            early_stopping=early_stopping,
-            patience=patience,
-            validation_fraction=validation_fraction,
-            random_state=random_state,
-            device=device,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
-        self.unlabelled = unlabelled
+    class_weight: Any = None
+    unlabelled: Any = -1
 
     def fit(
         self,

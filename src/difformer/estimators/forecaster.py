@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ __all__ = ["DIFFormerForecaster", "following"]
 Array = NDArray[Any]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DIFFormerForecaster(BaseEstimator):
     """Forecast each node from its own last `lags` values, moved by all other nodes and a graph.
 
@@ -62,34 +64,18 @@ class DIFFormerForecaster(BaseEstimator):
     (3, 4)
     """
 
-    def __init__(
-        self,
-        *,
-        lags: int = 4,
-        hidden_channels: int = 16,
-        kernel: Any = "simple",
-        recipe: str = "forecast",
-        options: Mapping[str, Any] | None = None,
-        epochs: int = 300,
-        lr: float = 0.01,
-        weight_decay: float = 0.0,
-        patience: int | None = 30,
-        validation_fraction: float = 0.2,
-        random_state: Any = None,
-        device: str = "auto",
-    ) -> None:
-        self.lags = lags
-        self.hidden_channels = hidden_channels
-        self.kernel = kernel
-        self.recipe = recipe
-        self.options = options
-        self.epochs = epochs
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.device = device
+    lags: int = 4
+    hidden_channels: int = 16
+    kernel: Any = "simple"
+    recipe: str = "forecast"
+    options: Mapping[str, Any] | None = None
+    epochs: int = 300
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    patience: int | None = 30
+    validation_fraction: float = 0.2
+    random_state: Any = None
+    device: str = "auto"
 
     # --- fitting ---------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from difformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from difformer.experiments.experiment import Experiment
@@ -21,20 +22,11 @@ __all__ = [
     "run_experiment",
 ]
 
-# Loaded when asked for: the command line lists tables and options without torch.
-_HOME = {
-    "CannotRunError": "run",
-    "Experiment": "experiment",
-    "LoadedRun": "run",
-    "Spec": "specs",
-    "list_specs": "specs",
-    "load_run": "run",
-    "load_spec": "specs",
-    "run_experiment": "run",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "experiment": ("Experiment",),
+        "run": ("CannotRunError", "LoadedRun", "load_run", "run_experiment"),
+        "specs": ("Spec", "list_specs", "load_spec"),
+    },
+)

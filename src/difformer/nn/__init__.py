@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from difformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from difformer.nn.config import DIFFormerConfig
@@ -13,16 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DIFFormer", "DIFFormerConfig", "DiffusionLayer", "FrozenDIFFormer"]
 
-_WHERE = {
-    "DIFFormer": "difformer.nn.model",
-    "DIFFormerConfig": "difformer.nn.config",
-    "DiffusionLayer": "difformer.nn.layer",
-    "FrozenDIFFormer": "difformer.nn.frozen",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Late, so that the options can be read (for --help) without importing torch.
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "config": ("DIFFormerConfig",),
+        "frozen": ("FrozenDIFFormer",),
+        "layer": ("DiffusionLayer",),
+        "model": ("DIFFormer",),
+    },
+)

@@ -5,22 +5,9 @@ Names load on first use, so that the command line can ask for help without torch
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-_PUBLIC = {
-    "Note": "difformer.report.blocks",
-    "Plot": "difformer.report.blocks",
-    "Section": "difformer.report.blocks",
-    "Table": "difformer.report.blocks",
-    "check_energy": "difformer.report.energy",
-    "class_flow": "difformer.report.diffusivity",
-    "concentration": "difformer.report.diffusivity",
-    "top_pairs": "difformer.report.diffusivity",
-    "write_comparison": "difformer.report.compare_page",
-    "write_page": "difformer.report.page",
-    "write_report": "difformer.report.run_page",
-}
+from difformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from difformer.report.blocks import Note, Plot, Section, Table
@@ -44,12 +31,14 @@ __all__ = [
     "write_report",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'difformer.report' has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "blocks": ("Note", "Plot", "Section", "Table"),
+        "compare_page": ("write_comparison",),
+        "diffusivity": ("class_flow", "concentration", "top_pairs"),
+        "energy": ("check_energy",),
+        "page": ("write_page",),
+        "run_page": ("write_report",),
+    },
+)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.core.diffusivity import Identity
 from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
 
@@ -56,8 +55,6 @@ class LayerWeights:
     def rows(self, rows: Tensor) -> Tensor:
         """Ŝ[rows] (r, n)."""
         with torch.no_grad():
-            if isinstance(self.kernel, Identity):  # its dense form is n × n
-                return F.one_hot(rows, self.n).to(self.q.dtype)
             return self.kernel.weights_of(rows, self.q, self.k).mean(-3)
 
     def chunks(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

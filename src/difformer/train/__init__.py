@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from difformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from difformer.train.batches import FullBatch, Source, hide_labels, predict
@@ -18,21 +19,6 @@ if TYPE_CHECKING:
     from difformer.train.settings import TrainSettings
     from difformer.train.snapshots import Snapshots
 
-# Loaded when asked for: the command line needs the settings without torch.
-_HOMES = {
-    "batches": ("FullBatch", "Source", "hide_labels", "predict"),
-    "callbacks": ("Callback", "Energies", "Progress", "TensorBoard"),
-    "chunks": ("predict_in_chunks", "recompute_layers"),
-    "loop": ("Fit", "fit", "pick_device"),
-    "objective": ("Objective", "objective_for"),
-    "partition": ("Partitions",),
-    "run": ("FitResult", "read_config", "read_result"),
-    "seeding": ("seeded",),
-    "seeds": ("SeedsResult", "fit_seeds"),
-    "settings": ("TrainSettings",),
-    "snapshots": ("Snapshots",),
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Callback",
@@ -61,12 +47,19 @@ __all__ = [
     "seeded",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "batches": ("FullBatch", "Source", "hide_labels", "predict"),
+        "callbacks": ("Callback", "Energies", "Progress", "TensorBoard"),
+        "chunks": ("predict_in_chunks", "recompute_layers"),
+        "loop": ("Fit", "fit", "pick_device"),
+        "objective": ("Objective", "objective_for"),
+        "partition": ("Partitions",),
+        "run": ("FitResult", "read_config", "read_result"),
+        "seeding": ("seeded",),
+        "seeds": ("SeedsResult", "fit_seeds"),
+        "settings": ("TrainSettings",),
+        "snapshots": ("Snapshots",),
+    },
+)

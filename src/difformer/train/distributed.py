@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -47,12 +49,14 @@ def processes(*, timeout: timedelta = TIMEOUT) -> Generator[Comm, None, None]:
     if not launched():
         yield Comm()
         return
+    backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         # Plans are made of indices in main memory, also where the rows are on GPUs.
-        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=timeout)
-    else:
-        dist.init_process_group("gloo", timeout=timeout)
+        backend = "cpu:gloo,cuda:nccl"
+    store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+    own = dist.PrefixStore(meet(store, rank, size, timeout=timeout), store)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timeout)
     comm = Comm()
     try:
         yield comm
@@ -62,6 +66,37 @@ def processes(*, timeout: timedelta = TIMEOUT) -> Generator[Comm, None, None]:
         os._exit(2 if isinstance(error, DifformerError | ValueError) else 1)
     else:
         dist.destroy_process_group()
+
+
+def meet(store: Any, rank: int, size: int, *, timeout: timedelta = TIMEOUT) -> str:
+    """A name that exactly the processes alive now share, however often the job was restarted.
+
+    torchrun keeps one store for all lives of a job, so a restarted process that looked there for
+    its peers could find the addresses of the dead. Here rank 0 answers each greeting by its own
+    random number, and only an answer to the greeting of this life is believed.
+    """
+    if rank:
+        greeting = uuid.uuid4().hex
+        store.set(f"difformer/greeting/{rank}", greeting)
+        name = store.get(f"difformer/answer/{greeting}").decode()  # waits for it
+        store.set(f"{name}/{rank}", "here")
+        return name
+    name = f"difformer/{uuid.uuid4().hex}"
+    missing, answered = set(range(1, size)), set[str]()
+    deadline = time.monotonic() + timeout.total_seconds()
+    while missing:
+        for other in sorted(missing):
+            key = f"difformer/greeting/{other}"
+            greeting = store.get(key).decode() if store.check([key]) else ""
+            if greeting and greeting not in answered:
+                store.set(f"difformer/answer/{greeting}", name)
+                answered.add(greeting)
+            if store.check([f"{name}/{other}"]):
+                missing.discard(other)
+        if time.monotonic() > deadline:
+            raise DifformerError(f"ranks {sorted(missing)} must join within {timeout}")
+        time.sleep(0.01)
+    return name
 
 
 def fault(error: BaseException, comm: Comm) -> str:

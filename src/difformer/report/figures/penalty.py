@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple
-from difformer.core.energy import squared_distances
+from difformer.core.pairs import squared_distances
 from difformer.report.blocks import COLOURS
 from difformer.report.figures.drawing import Drawn, Work, axes, style
 

@@ -1,0 +1,57 @@
+"""What GCN and GAT share: convolutions with norms, residuals and a linear head, each optional."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from difformer.baselines.configs import GATConfig, GCNConfig
+from difformer.baselines.layers import FeatureLinear, GraphModel, make_norm
+
+__all__ = ["ConvStack"]
+
+
+class ConvStack(GraphModel):
+    """h ← dropout(act(norm(conv(h, edges) [+ h R]))), after the last layer only before a head.
+
+    A subclass makes `convs`, whose first takes features that may be sparse (PyTorch Geometric's
+    own linear layer would not), then calls `join`.
+    """
+
+    activation: ClassVar[Callable[[Tensor], Tensor]]
+    convs: nn.ModuleList
+
+    def __init__(self, config: GCNConfig | GATConfig) -> None:
+        super().__init__()
+        if config.num_layers < 1:
+            raise ValueError(f"num_layers must be at least 1, got {config.num_layers}")
+        self.config = config
+
+    def join(
+        self, widths: Sequence[tuple[int, int]], out_channels: int, *, skip_dropout: float
+    ) -> None:
+        """The norms, residuals and head of convolutions of these (inputs, outputs)."""
+        config = self.config
+        inner = widths if config.head else widths[:-1]
+        self.norms = nn.ModuleList(make_norm(config.norm, b) for _, b in inner)
+        self.skips = nn.ModuleList(
+            FeatureLinear(a, b, dropout=0.0 if k else skip_dropout)
+            if config.residual
+            else nn.Identity()
+            for k, (a, b) in enumerate(widths)
+        )
+        self.out = nn.Linear(widths[-1][1], out_channels) if config.head else None
+
+    def stack(self, x: Tensor, edges: Tensor) -> Tensor:
+        """x (n, in_channels) -> (n, out_channels), along edges as the convolutions take them."""
+        h = x
+        for k, (conv, skip) in enumerate(zip(self.convs, self.skips, strict=True)):
+            new = conv(h, edges)
+            h = new + skip(h) if self.config.residual else new
+            if k < len(self.norms):
+                h = type(self).activation(self.norms[k](h))
+                h = F.dropout(h, self.config.dropout, self.training)
+        return h if self.out is None else self.out(h)

@@ -1,0 +1,41 @@
+"""Separate graphs in one batch: each gets exactly what it gets alone."""
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (1, 5, 5, 2)])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_graph_in_a_batch_gets_exactly_what_it_gets_alone(make, options, sizes, shuffled):
+    n = sum(sizes)
+    model, x, _ = make(options, n)
+    batch = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    if shuffled:
+        batch = batch[torch.randperm(n)]
+    edges = torch.randint(n, (2, 200))
+    edges = edges[:, batch[edges[0]] == batch[edges[1]]]
+    together = model(x, edges, batch=batch)
+    for graph_id in range(len(sizes)):
+        rows = (batch == graph_id).nonzero().squeeze(1)
+        inside = batch[edges[0]] == graph_id
+        own = torch.searchsorted(rows, edges[:, inside])
+        torch.testing.assert_close(together[rows], model(x[rows], own))
+
+
+def test_a_change_in_one_graph_moves_no_other(make, options):
+    model, x, _ = make(options, 12)
+    batch = torch.arange(12) // 4
+    before = model(x, batch=batch)
+    x = x.clone()
+    x[:4] += 1
+    after = model(x, batch=batch)
+    assert torch.equal(after[4:], before[4:])
+    assert not torch.equal(after[:4], before[:4])
+
+
+def test_diffusivity_is_zero_between_graphs(make, options):
+    model, x, _ = make(options, 9)
+    batch = torch.tensor([0, 1, 2] * 3)
+    s = model.diffusivity(x, batch=batch)
+    assert s[batch[:, None] != batch].abs().max() == 0
+    torch.testing.assert_close(s.sum(1), torch.ones(9, dtype=torch.float64))
