@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from difformer.core import fused, gram
-from difformer.core.diffusivity import Diffusivity, Simple, WholeTensorSimple
+from difformer.core import diffusivity, fused, gram, tied
+from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple, WholeTensorSimple
 
 FUSED = pytest.mark.parametrize("kernel", [Simple(), WholeTensorSimple()], ids=["row", "tensor"])
 
@@ -87,3 +87,23 @@ def test_of_many_rows_only_the_states_and_small_matrices_are_kept(monkeypatch):
     large = [t for t in kept if t.numel() >= 1000]
     assert len(large) == 1
     assert large[0].data_ptr() == z.data_ptr()
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 257])
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("maps", ["v", ""])
+@pytest.mark.parametrize(("row_tile", "column_tile"), [(128, 512), (50, 20), (7, 30)])
+def test_the_tied_sigmoid_equals_the_dense_one(n, heads, maps, row_tile, column_tile, monkeypatch):
+    monkeypatch.setattr(tied, "ROW_TILE", row_tile)
+    monkeypatch.setattr(tied, "COLUMN_TILE", column_tile)
+    monkeypatch.setattr(diffusivity, "DENSE_SCORES", 0)
+    z, affine = make(n, 5, heads, maps)
+    inputs = [z, *(t for a in affine if a for t in a)]
+    kernel = Sigmoid()
+    fast = kernel.of_states(z, *affine, heads)
+    v = z if affine[2] is None else torch.nn.functional.linear(z, *affine[2])
+    dense = (kernel.weights(z, z) @ v).view(n, -1, 5).mean(1)
+    torch.testing.assert_close(fast, dense)
+    probe = torch.randn(fast.shape, dtype=fast.dtype)
+    grads = [torch.autograd.grad((out * probe).sum(), inputs) for out in (fast, dense)]
+    torch.testing.assert_close(*grads)

@@ -22,7 +22,8 @@ from difformer.core.context import Context, Mean, Moments, Pairs, ScaledMoments
 from difformer.core.fused import Affine, simple_average_of_states
 from difformer.core.gram import whole_tensor_average_of_states
 from difformer.core.pairs import pull_and_mass, total_over_pairs
-from difformer.core.tiled import SIGMOID_FLOOR, average_by_rows, sigmoid_average
+from difformer.core.tied import tied_sigmoid_average
+from difformer.core.tiled import DENSE_SCORES, SIGMOID_FLOOR, average_by_rows, sigmoid_average
 
 __all__ = [
     "KERNELS",
@@ -237,6 +238,16 @@ class Sigmoid(Diffusivity):
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, Pairs)
         return sigmoid_average(q, context.key, context.value)
+
+    def of_states(self, z: Tensor, query: Affine, key: Affine, value: Affine, heads: int) -> Tensor:
+        plain = torch.compiler.is_compiling() or z.is_cuda or z.shape[0] ** 2 <= DENSE_SCORES
+        if plain or query is not None or key is not None:
+            return super().of_states(z, query, key, value, heads)
+        # All heads share the weights, so the mean of their values is enough.
+        if value is None:
+            return tied_sigmoid_average(z, z)
+        weight, bias = (t.view(heads, -1, *t.shape[1:]).mean(0) for t in value)
+        return tied_sigmoid_average(z, F.linear(z, weight, bias))
 
 
 class Identity(Diffusivity):

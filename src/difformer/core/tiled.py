@@ -19,6 +19,7 @@ __all__ = [
     "sigmoid_average",
     "sigmoid_sums",
     "sigmoid_sums_backward",
+    "sigmoid_tile",
     "tiles",
 ]
 
@@ -123,7 +124,7 @@ def sigmoid_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         for rows in tiles(n, ROW_TILE):
             q_tile, out_tile, mass_tile = q[b, rows], out[b, rows], mass[b, rows]
             for columns in tiles(m, COLUMN_TILE):
-                omega = _omega(q_tile, k[b, columns], buffer)
+                omega = sigmoid_tile(q_tile, k[b, columns], buffer)
                 out_tile.addmm_(omega, v[b, columns])
                 mass_tile.add_(omega.sum(-1, keepdim=True))
     return out, mass
@@ -144,7 +145,7 @@ def sigmoid_sums_backward(
         scaled = left_tile[:, :-1]
         for columns in tiles(m, COLUMN_TILE):
             k_tile = k[columns]
-            omega = _omega(q_tile, k_tile, buffer)
+            omega = sigmoid_tile(q_tile, k_tile, buffer)
             dv[columns].addmm_(omega.mT, scaled)
             slope = other[: omega.numel()].view(omega.shape)
             torch.mm(left_tile, right[columns].mT, out=slope)
@@ -153,7 +154,8 @@ def sigmoid_sums_backward(
             dk[columns].addmm_(slope.mT, q_tile)
 
 
-def _omega(q: Tensor, k: Tensor, buffer: Tensor) -> Tensor:
+def sigmoid_tile(q: Tensor, k: Tensor, buffer: Tensor) -> Tensor:
+    """σ(q kᵀ) written into the beginning of `buffer`."""
     scores = buffer[: q.shape[0] * k.shape[0]].view(q.shape[0], k.shape[0])
     torch.mm(q, k.mT, out=scores)
     return scores.sigmoid_()
