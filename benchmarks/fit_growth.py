@@ -1,10 +1,11 @@
-"""Time and memory of fit as the rows grow, beside LabelSpreading(kernel="rbf") until it stops.
+"""Time and memory of fit as the rows grow, beside LabelSpreading until it stops.
 
 python -m benchmarks.fit_growth [ROWS ...]   writes results/benchmarks/fit_growth.json; sizes given
 are measured again and the others kept
 
-Each fit runs in a process of its own. The peer keeps a dense n × n matrix of float64: 20 GB at
-50,000 rows. It is not started where that matrix alone would take a quarter of the memory.
+Each fit runs in a process of its own: ours and the peer, without a graph (the peer's rbf kernel)
+and with seven nearest neighbours. With its rbf kernel the peer keeps a dense n × n matrix of
+float64, 20 GB at 50,000 rows: it is not started where that would take a quarter of the memory.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import clone
 
 from benchmarks.measure import extra_memory, write
 
@@ -37,16 +39,17 @@ def make(rows: int) -> tuple[Any, Any]:
     return centres[y] + generator.normal(size=(rows, FEATURES)), few
 
 
-def ours(rows: int) -> Callable[[], Any]:
+def ours(rows: int, graph: str | None) -> Callable[[], Any]:
     from difformer import DIFFormerClassifier
 
     torch.set_num_threads(1)
     X, y = make(rows)
-    DIFFormerClassifier(epochs=1, random_state=0).fit(X[:200], y[:200])  # what imports cost
-    return lambda: DIFFormerClassifier(epochs=EPOCHS, random_state=0).fit(X, y)
+    model = DIFFormerClassifier(graph=graph, epochs=EPOCHS, random_state=0)
+    clone(model).set_params(epochs=1).fit(X[:200], y[:200])  # what imports cost
+    return lambda: model.fit(X, y)
 
 
-def peer(rows: int) -> Callable[[], Any]:
+def peer(rows: int, kernel: str) -> Callable[[], Any]:
     from sklearn.semi_supervised import LabelSpreading
 
     X, y = make(rows)
@@ -54,9 +57,17 @@ def peer(rows: int) -> Callable[[], Any]:
     def run() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return LabelSpreading(kernel="rbf", gamma=0.05).fit(X, y)
+            return LabelSpreading(kernel=kernel, gamma=0.05).fit(X, y)
 
     return run
+
+
+METHODS: dict[str, Callable[[int], Callable[[], Any]]] = {
+    "difformer": partial(ours, graph=None),
+    "difformer_knn": partial(ours, graph="knn"),
+    "label_spreading": partial(peer, kernel="rbf"),
+    "label_spreading_knn": partial(peer, kernel="knn"),
+}
 
 
 def main() -> None:
@@ -68,14 +79,12 @@ def main() -> None:
         results = json.loads(path.read_text())["results"]
     for rows in sizes or SIZES:
         found: dict[str, Any] = {}
-        megabytes, seconds = extra_memory(partial(ours, rows))
-        found["difformer"] = {"megabytes": megabytes, "seconds": seconds}
-        if 8 * rows**2 > memory / 4:
-            gigabytes = 8 * rows**2 / 1e9
-            found["label_spreading"] = f"not run: its matrix alone is {gigabytes:.0f} GB"
-        else:
-            megabytes, seconds = extra_memory(partial(peer, rows))
-            found["label_spreading"] = {"megabytes": megabytes, "seconds": seconds}
+        for name, method in METHODS.items():
+            if name == "label_spreading" and 8 * rows**2 > memory / 4:
+                found[name] = f"not run: its matrix alone is {8 * rows**2 / 1e9:.0f} GB"
+                continue
+            megabytes, seconds = extra_memory(partial(method, rows))
+            found[name] = {"megabytes": megabytes, "seconds": seconds}
         results[f"{rows} rows"] = found
         print(rows, found, flush=True)
         write(path, "python -m benchmarks.fit_growth", results)

@@ -37,15 +37,44 @@ def frozen_distance(results: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
+GROWTH = {
+    "difformer": "`DIFFormerClassifier()`",
+    "difformer_knn": '`DIFFormerClassifier(graph="knn")`',
+    "label_spreading": '`LabelSpreading(kernel="rbf")`',
+    "label_spreading_knn": '`LabelSpreading(kernel="knn")`',
+}
+
+
 def fit_growth(results: dict[str, Any]) -> list[list[str]]:
-    rows = [[f"{results['features']} features", f"ours, {results['epochs']} epochs", "the peer"]]
+    rows = [[f"{results['features']} features, ours {results['epochs']} epochs", *GROWTH.values()]]
     for name, found in results.items():
         if name.endswith(" rows"):
             cells = [
                 f if isinstance(f, str) else f"{f['seconds']:.1f} s, {f['megabytes']:.0f} MB"
-                for f in (found["difformer"], found["label_spreading"])
+                for f in (found.get(key, "not measured") for key in GROWTH)
             ]
             rows.append([f"{int(name.split()[0]):,} rows", *cells])
+    return rows
+
+
+def alone_recipe(results: dict[str, Any]) -> list[list[str]]:
+    rows = [["form, no graph", "accuracy, %", "behind the first"]]
+    for name, r in results.items():
+        figure = f"{100 * r['accuracy_mean']:.1f} ± {100 * r['accuracy_std']:.1f}"
+        behind = (
+            f"{100 * r['behind_mean']:.1f} ± {100 * r['behind_std']:.1f}" if r["behind"] else ""
+        )
+        rows.append([name, figure, behind])
+    return rows
+
+
+def kernel_choice(results: dict[str, Any]) -> list[list[str]]:
+    rows = [["digits, ten labels a class", "`kernel`", "accuracy, %", "s a fit", "picked -a"]]
+    for name, r in results.items():
+        graph, kernel = name.split(", ")
+        figure = f"{100 * r['accuracy_mean']:.1f} ± {100 * r['accuracy_std']:.1f}"
+        picked = f"{r['sigmoid']} of {len(r['accuracy'])}" if kernel == "auto" else ""
+        rows.append([graph, f'`"{kernel}"`', figure, f"{r['seconds_median']:.0f}", picked])
     return rows
 
 
@@ -56,7 +85,8 @@ def service_load(r: dict[str, Any]) -> list[list[str]]:
     return [header, [*map(str, numbers), *(f"{t:.2f} s" for t in times)]]
 
 
-TABLES = {f.__name__: f for f in (few_labels, frozen_distance, fit_growth, service_load)}
+MAKERS = (few_labels, frozen_distance, fit_growth, alone_recipe, kernel_choice, service_load)
+TABLES = {f.__name__: f for f in MAKERS}
 
 
 def table(name: str) -> str:

@@ -14,7 +14,17 @@ from difformer.commands.output import Json, print_json, say
 from difformer.errors import DifformerError
 
 # Modules of benchmarks/ that measure something and write results/benchmarks/NAME.json.
-BENCHMARKS = ("steps", "memory", "snapshots", "fit_growth", "frozen_distance")
+BENCHMARKS = (
+    "steps",
+    "memory",
+    "snapshots",
+    "fit_growth",
+    "frozen_distance",
+    "few_labels",
+    "alone_recipe",
+    "kernel_choice",
+    "service_load",
+)
 
 
 def command(
