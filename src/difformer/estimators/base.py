@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,18 +25,14 @@ from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.neighbours import nearest_known, nearest_neighbours
 from difformer.data.split import Split
-from difformer.estimators.choice import Candidate, pick_kernels
+from difformer.estimators.choice import Candidate, Training, pick_kernels
 from difformer.estimators.graphs import Edges, read_graph
 from difformer.estimators.rows import KnownRows, Scaler, read_rows, to_tensor
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.frozen import FrozenDIFFormer
 from difformer.nn.model import DIFFormer
 from difformer.nn.recipes import RECIPES
-from difformer.train.batches import FullBatch
-from difformer.train.callbacks import Progress
-from difformer.train.loop import fit
 from difformer.train.objective import Objective
-from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
 __all__ = ["BaseDIFFormer", "Problem"]
@@ -79,6 +77,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     early_stopping: bool = False
     patience: int = 50
     validation_fraction: float = 0.2
+    checkpoint: str | PathLike[str] | None = None
     random_state: Any = None
     device: str = "auto"
     verbose: int = 0
@@ -89,15 +88,9 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self, X: Any, rows: Any, problem: Problem, graph: Any, weight: Any, validation: Any
     ) -> Tensor:
         """Train, freeze and return the transductive output (n, outputs) in float64."""
-        n = rows.shape[0]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._scaler = Scaler.of(rows, on=self.scale)
-        edges = self._edges(X, rows, graph)
-        prepared = None
-        if edges is not None:
-            prepared = Graph.from_edges(
-                edges[0], n, edges[1], undirected=not self.directed, self_loops=True
-            )
+        prepared = self._prepare(X, rows, graph)
         scaled = self._scaler.apply(rows)
         data = Dataset("X", to_tensor(scaled, torch.float32), problem.y, problem.task)
         split = self.split_ = self._split(problem, validation, seed)
@@ -106,61 +99,64 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             row_weight = torch.from_numpy(_check_sample_weight(weight, rows)).float()
             if bool((row_weight < 0).any()) or not bool(row_weight[split.train].sum() > 0):
                 raise ValueError("sample_weight must be 0 or more, and above 0 for a labelled row")
-        best = self._best(data, split, prepared, problem, row_weight, seed)
-        self.kernel_, self.history_ = best.kernel, best.result.history
+        training = self._training(data, prepared, problem, row_weight, seed)
+        best = self._best(training, split, given=validation is not None)
+        self.kernel_, self.result_, self.history_ = best.kernel, best.result, best.result.history
         self.best_epoch_, self.n_iter_ = best.result.best_epoch, best.result.epochs
-        self.validation_ = dict(best.result.metrics.get("val", {}))
-        self.candidates_ = best.scores
+        self.candidates_ = dict(best.scores)
         return self._freeze(best.model, to_tensor(scaled, torch.float64), prepared, rows)
 
-    def _best(
+    def _training(
         self,
         data: Dataset,
-        split: Split,
         graph: Graph | None,
         problem: Problem,
         weight: Tensor | None,
         seed: int,
-    ) -> Candidate:
-        """The candidate kernel of the best validation; one kernel needs no validation."""
-        options = self._options(graph is not None)
-        layers = int(options.get("num_layers", DIFFormerConfig().num_layers))
-        kernels = pick_kernels(self.kernel, data.num_rows, self.hidden_channels, layers)
-        if split.val.numel() == 0:
-            kernels = kernels[:1]
-        judged = split.val.numel() > 0
+    ) -> Training:
         settings = TrainSettings(
             epochs=self.epochs,
             lr=self.lr,
             weight_decay=self.weight_decay,
             consistency=self.consistency if problem.task == "multiclass" else 0.0,
-            patience=self.patience if self.early_stopping and judged else None,
-            # Without validation the last epoch is kept: nothing to look at on the way.
-            eval_every=1 if judged else self.epochs,
+            patience=self.patience if self.early_stopping else None,
             device=self.device,
             seed=seed,
         )
-        best: Candidate | None = None
-        scores: dict[str, float] = {}
-        for kernel in kernels:
-            with seeded(seed):
-                model = DIFFormer(
-                    data.num_features,
-                    self.hidden_channels,
-                    problem.outputs,
-                    kernel=kernel,
-                    **options,
-                )
-            source = FullBatch(data, split, graph, weight=weight)
-            callbacks = [Progress(f"DIFFormer ({kernel})")] if self.verbose else []
-            result = fit(model, source, problem.objective, split, settings, callbacks=callbacks)
-            found = Candidate(kernel, model, result, scores)
-            monitor = problem.objective.monitor
-            scores[str(kernel)] = result.metrics.get("val", {}).get(monitor.name, float("nan"))
-            if best is None or found.beats(best, monitor):
-                best = found
-        assert best is not None
-        return best
+        return Training(
+            data,
+            graph,
+            problem.objective,
+            problem.outputs,
+            weight,
+            self.hidden_channels,
+            self._options(graph is not None),
+            settings,
+            None if self.checkpoint is None else Path(self.checkpoint),
+            bool(self.verbose),
+        )
+
+    def _best(self, training: Training, split: Split, *, given: bool) -> Candidate:
+        """The fit with the kernel asked for, or with the one that validates better."""
+        layers = int(training.options.get("num_layers", DIFFormerConfig().num_layers))
+        rows = training.data.num_rows
+        kernels = pick_kernels(self.kernel, rows, self.hidden_channels, layers)
+        if split.val.numel() == 0:
+            kernels = kernels[:1]
+        # Rows held out to choose a kernel, and for nothing else, are labels like the others once
+        # it is chosen.
+        spare = self.kernel == "auto" and not given and not self.early_stopping
+        self.validation_: dict[str, float] = {}
+        scores: Mapping[str, float] = {}
+        if len(kernels) > 1 or not spare:
+            best = training.choose(kernels, split)
+            self.validation_ = dict(best.result.metrics.get("val", {}))
+            if not spare or best.result.interrupted:
+                return best
+            kernels, scores = [best.kernel], best.scores
+        train = torch.cat([split.train, split.val]).sort().values
+        self.split_ = replace(split, train=train, val=split.val[:0])
+        return replace(training.fit(kernels[0], self.split_), scores=scores)
 
     def _options(self, with_graph: bool) -> dict[str, Any]:
         """The model's options: the recipe's, then the caller's."""
@@ -198,6 +194,15 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             train, val = labelled, nothing
         return Split(
             "fit", torch.from_numpy(train), torch.from_numpy(val), torch.from_numpy(nothing)
+        )
+
+    def _prepare(self, X: Any, rows: Any, graph: Any) -> Graph | None:
+        """The graph between the rows of fit: the one given, or the neighbours asked for."""
+        edges = self._edges(X, rows, graph)
+        if edges is None:
+            return None
+        return Graph.from_edges(
+            edges[0], rows.shape[0], edges[1], undirected=not self.directed, self_loops=True
         )
 
     def _edges(self, X: Any, rows: Any, graph: Any) -> Edges | None:

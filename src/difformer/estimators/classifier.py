@@ -46,7 +46,8 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         directed: keep the direction of a graph's edges; otherwise they go both ways.
         hidden_channels: width of the states.
         kernel: "simple" (DIFFormer-s, linear cost), "sigmoid" (DIFFormer-a, quadratic), another
-            diffusivity, or "auto": -a where it fits and validates better, -s otherwise.
+            diffusivity, or "auto": -a where it fits in memory and validates better, -s otherwise.
+            "auto" trains both on `validation_fraction` fewer labels, then the better one on all.
         recipe: form of the model, see `difformer.nn.recipes`; "auto": "stable" with a graph,
             "alone" without one.
         options: model options that replace the recipe's, see `DIFFormerConfig`.
@@ -57,6 +58,8 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         early_stopping: hold out `validation_fraction` of the labelled rows of each class, keep
             the best epoch, stop after `patience` epochs without a better one. Rows given to `fit`
             as validation are used either way.
+        checkpoint: a folder to keep the fit in as it goes: a fit that was killed, begun again with
+            the same data and parameters, goes on from there and ends with the same bits.
         class_weight: None, "balanced", or weights by class (a list of them for many outputs).
         unlabelled: the number in y that marks an unlabelled row; None, NaN and NA always do.
         random_state: an int makes fits repeatable, to the bit on one machine.
@@ -71,6 +74,7 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         frozen_: the `FrozenDIFFormer` that answers for new rows.
         split_: the rows of fit that trained and validated.
         kernel_, candidates_, validation_, best_epoch_, n_iter_, history_: how training went.
+        result_: the same and more, a `difformer.train.FitResult`; not kept by `save`.
     """
 
     class_weight: Any = None

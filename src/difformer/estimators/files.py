@@ -36,7 +36,8 @@ class SaveMixin:
         tensors = {_FROZEN + name: tensor for name, tensor in frozen.items()}
         own, rest = me._packed()
         tensors |= own | _rows(me)
-        params = {name: _plain(name, value) for name, value in me.get_params(deep=False).items()}
+        given = {**me.get_params(deep=False), "checkpoint": None}  # a folder of this machine
+        params = {name: _plain(name, value) for name, value in given.items()}
         description = {
             "class": type(self).__name__,
             "params": params,

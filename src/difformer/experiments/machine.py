@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-__all__ = ["available_memory", "describe_machine"]
+__all__ = ["describe_machine"]
 
 
 def describe_machine() -> dict[str, Any]:
@@ -20,17 +19,6 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": version("torch").split("+")[0],
     }
-
-
-def available_memory() -> int | None:
-    """Bytes a process may still take without swapping; None where the system does not say."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
 
 
 def _total_memory() -> int | None:

@@ -22,7 +22,6 @@ from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError, RunError
 from difformer.experiments.experiment import AUTO_SPLIT, KEYS, Experiment
-from difformer.experiments.machine import available_memory
 from difformer.experiments.sources import data_objective, make_source, whole_graph
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import Source
@@ -31,6 +30,7 @@ from difformer.train.checkpoint import load_weights, read_tensors
 from difformer.train.distributed import fit_distributed, processes
 from difformer.train.launch import launched
 from difformer.train.loop import fit
+from difformer.train.memory import available_memory
 from difformer.train.run import FitResult, read_config, read_result
 from difformer.train.seeding import seeded
 from difformer.train.seeds import SeedsResult, fit_seeds
