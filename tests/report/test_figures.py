@@ -91,17 +91,25 @@ def test_depth_is_drawn_and_put_into_words(tmp_path: Path) -> None:
     folder.mkdir()
     rows = [
         {"dataset": "cora", "system": s, "tau": t, "layers": k, "seed": 0, "accuracy": a}
-        for s, t, a in (("DIFFormer-s", "0.5", 0.8), ("GCN", "", 0.4))
-        for k in ("2", "32")
+        for s, t, k, a in (
+            ("DIFFormer-s", "0.1", "2", 0.6),
+            ("DIFFormer-s", "0.1", "32", 0.8),
+            ("DIFFormer-s", "0.5", "2", 0.8),
+            ("DIFFormer-s", "0.5", "32", 0.7),
+            ("GCN", "", "2", 0.8),
+            ("GCN", "", "32", 0.4),
+        )
     ]
     from difformer.report.figures.drawing import csv_of
 
     (folder / "runs.csv").write_text(csv_of(rows))
     make_figure("fig2b", tmp_path, draw_only=True)
     text = (folder / "README.md").read_text(encoding="utf-8")
-    assert "at K = 32 it lies between 80.0 %" in text
-    assert "GCN of that depth reaches 40.0 %" in text
-    assert depth.DEPTHS[-1] == 32
+    assert "τ = 0.1: 60.0 % at K = 2, 80.0 % at K = 32." in text
+    assert "As in the paper, a large step does well with few layers" in text
+    assert "loss of the large step at depth is seen: 10.0 points" in text
+    assert "GCN goes from 80.0 % to 40.0 %." in text
+    assert depth.PLANS["cora"].depths[-1] == 32
 
 
 def test_states_are_drawn_again_from_their_numbers(
