@@ -22,7 +22,7 @@ _DIFFORMER = System(
     graph="given",
     all_pairs=True,
     memory=memory.linear,
-    train={"lr": 0.01, "weight_decay": 5e-4},
+    train={"lr": 0.01, "weight_decay": 0.01, "epochs": 200},
     space={"num_layers": (2, 4, 8), "graph_weight": (0.5, 0.9), "dropout": (0.2, 0.5)},
 )
 _GRAND = System(
