@@ -201,3 +201,11 @@ def test_requests_for_forecasts_are_checked() -> None:
         model.backtest(waves(), origins=[5])
     with pytest.raises(ValueError, match="horizon must be"):
         model.backtest(waves(), horizon=0)
+    with pytest.raises(ValueError, match=r"horizon must leave lags \+ 2 \(6\)"):
+        model.backtest(waves(), horizon=1000)
+    late = waves()
+    late[:50, 0] = 0.0
+    with pytest.raises(ValueError, match="the backtest sees 40 steps, and series: node 0 is const"):
+        model.backtest(late, origins=[40])
+    with pytest.raises(ValueError, match="series must map names to lists"):
+        model.fit({"a": 3.0})

@@ -31,6 +31,7 @@ OPTIONS = {
         "dropout_at": "ends",
         "tau": 0.9,
     },
+    "linear": {"norm": "none", "input_activation": None, "bias": False},
     "state as query": {"learn_qk": False, "num_heads": 2},
     "all": {
         "num_heads": 2,

@@ -13,13 +13,14 @@ from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
 from difformer.nn.config import DEFAULTS, DIFFormerConfig
 from difformer.nn.model import DIFFormer
+from difformer.nn.recipes import RECIPES
 
 
 def transcription(model: DIFFormer, x, graph: torch.Tensor | None):
     """Appendix E, line by line, with dense n × n matrices."""
     c = model.config
     norm = model.input_norm or nn.Identity()
-    first = z = F.relu(norm(model.input(x)))
+    first = z = (model.input_activation or nn.Identity())(norm(model.input(x)))
     n, d = z.shape
     for layer in model.layers:
         average = 0
@@ -168,3 +169,22 @@ def test_one_row_and_a_graph_without_edges_are_fine(make, options):
     model, x, _ = make(options)
     assert torch.isfinite(model(x[:1])).all()
     assert torch.isfinite(model(x, torch.zeros(2, 0, dtype=torch.int64))).all()
+
+
+def test_a_linear_first_state_without_biases_maps_zeros_to_zeros_and_flips_with_its_input(make):
+    options = {**RECIPES["linear"], "learn_qk": False}  # q·k does not change when all rows flip
+    model, _, _ = make(options)
+    x = torch.randn(7, model.in_channels, dtype=torch.float64)
+    assert not any(name in ("input.bias", "output.bias") for name, _ in model.named_parameters())
+    assert torch.equal(model(torch.zeros_like(x)), torch.zeros(7, model.out_channels).to(x))
+    torch.testing.assert_close(model(-x), -model(x))
+    torch.testing.assert_close(model(x.to_sparse_csr()), model(x))
+
+
+def test_the_first_state_has_the_activation_asked_for(make):
+    model, x, _ = make({"norm": "none"})
+    assert (model.states(x)[0] >= 0).all()
+    model, x, _ = make({"norm": "none", "input_activation": None})
+    assert (model.states(x)[0] < 0).any()
+    with pytest.raises(ValueError, match="input_activation must be None or one of relu"):
+        make({"input_activation": "sine"})

@@ -78,9 +78,11 @@ def read_series(series: Any) -> Series:
         return series
     if isinstance(series, Mapping):
         columns = {str(k): np.asarray(v) for k, v in cast("Mapping[Any, Any]", series).items()}
-        lengths = {name: len(column) for name, column in columns.items()}
+        lengths = {name: np.size(column) for name, column in columns.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"series must be of equal length, got {_unequal(lengths)}")
+        if not columns or any(column.ndim != 1 for column in columns.values()):
+            raise ValueError("series must map names to lists of values, one a node")
         return Series(_floats(np.stack(list(columns.values()), axis=1)), tuple(columns))
     if hasattr(series, "columns") and hasattr(series, "to_numpy"):
         stamps = tuple(series.index) if hasattr(series, "index") else ()

@@ -236,7 +236,10 @@ class DIFFormerForecaster(BaseEstimator):
             past = Series(data.values[:origin], data.names, data.stamps[:origin])
             seen = edges[:origin] if len(edges) > 1 else edges
             if model is None or refit:
-                model = cast("DIFFormerForecaster", clone(self)).fit(past, seen)
+                try:
+                    model = cast("DIFFormerForecaster", clone(self)).fit(past, seen)
+                except ValueError as error:  # a node may vary only later on
+                    raise ValueError(f"the backtest sees {origin} steps, and {error}") from error
             found.append(model.predict(horizon, series=past, graph=seen))
         ahead = [np.arange(origin, origin + horizon) for origin in places]
         return Backtest(
@@ -293,6 +296,10 @@ def _origins(origins: Any, steps: int, horizon: int, lags: int) -> list[int]:
     if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
         raise ValueError(f"horizon must be a whole number of at least 1, got {horizon!r}")
     last = steps - horizon
+    if last < lags + 2:
+        raise ValueError(
+            f"horizon must leave lags + 2 ({lags + 2}) of the {steps} steps, got {horizon}"
+        )
     if isinstance(origins, int):
         if origins < 1:
             raise ValueError(f"origins must be at least 1, got {origins}")

@@ -7,7 +7,8 @@ writes results/choices/table5/CELL.json for every cell and prints the rules for 
 Few validation snapshots cannot tell settings apart whose errors differ by less than they vary from
 snapshot to snapshot. So the rule is that of one standard error (Breiman et al., 1984): of all
 settings within one standard error of the lowest validation error, the most regularised, here by
-dropout, then weight decay, then the smaller learning rate. The lowest is kept beside it.
+dropout, then weight decay, then the smaller learning rate. The lowest is kept beside it. Structure
+(the source) is that of the lowest error: neither value is a stronger form of the other.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ GRID: dict[str, tuple[float, ...]] = {
     "weight_decay": (0.0, 0.005),
     "dropout": (0.0, 0.2, 0.5),
 }
+# What the variants of these names choose as well.
+STRUCTURE: dict[str, tuple[float, ...]] = {"source": (0.0, 0.5)}
+STRUCTURED = ("linear", "linear-nograph")
 RIDGES: dict[str, tuple[float, ...]] = {"ridge": (0.0, 1.0, 10.0, 100.0)}
 FIRST_SEED = 100  # those of the table start at 0
 OUT = Path("results/choices")
@@ -136,7 +140,8 @@ def one_standard_error(tried: Sequence[Tried]) -> Tried:
         more = [-t.settings.get(name, 0.0) for name in ("ridge", "dropout", "weight_decay")]
         return (*more, t.settings.get("lr", 0.0))
 
-    return min((t for t in tried if t.val <= best.val + best.error), key=order)
+    alike = [t for t in tried if all(t.settings.get(k) == best.settings.get(k) for k in STRUCTURE)]
+    return min((t for t in alike if t.val <= best.val + best.error), key=order)
 
 
 def _read(done: Path | None) -> list[Tried]:
@@ -195,6 +200,8 @@ def main() -> None:
         if not known:
             continue  # nothing to choose
         grid = RIDGES if "ridge" in known else GRID
+        if cell.variant.name in STRUCTURED:
+            grid = {**STRUCTURE, **GRID}
         data = load_dataset(cell.column.dataset)
         assert isinstance(data, TemporalDataset)
         (experiment,) = cell.experiments()

@@ -35,6 +35,12 @@ class DIFFormerConfig:
     activation: str | None = _option(
         None, "non-linearity after each layer; none in the paper", ("relu", "elu", "gelu", "tanh")
     )
+    input_activation: str | None = _option(
+        "relu",
+        "non-linearity of the first state; none: linear, no unit can be cut off",
+        ("relu", "elu", "gelu", "tanh"),
+    )
+    bias: bool = _option(True, "constants in the input and output layers; off: zeros give zeros")
     qk_norm: str = _option(
         "row",
         "simple only: unit rows as in the equations, or the whole-tensor norm of the released code",

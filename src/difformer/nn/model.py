@@ -38,7 +38,7 @@ ROW_SCORES = 2**24
 class DIFFormer(nn.Module):
     """An encoder of a whole dataset: every row of x is moved by all others, and by a graph.
 
-        Z⁽⁰⁾ = ReLU(LayerNorm(W_I x + b_I))                                         (eq. 20)
+        Z⁽⁰⁾ = ReLU(LayerNorm(W_I x + b_I))          (eq. 20; ReLU is the `input_activation`)
         Z⁽ᵏ⁺¹⁾ = one diffusion step                                   (DiffusionLayer, eq. 30)
         ŷ = Z⁽ᴷ⁾ W_O + b_O                                                          (eq. 31)
 
@@ -64,6 +64,8 @@ class DIFFormer(nn.Module):
         use_graph: bool = DEFAULTS.use_graph,
         graph_weight: float | None = DEFAULTS.graph_weight,
         activation: str | None = DEFAULTS.activation,
+        input_activation: str | None = DEFAULTS.input_activation,
+        bias: bool = DEFAULTS.bias,
         qk_norm: str = DEFAULTS.qk_norm,
         source: float = DEFAULTS.source,
         center: bool = DEFAULTS.center,
@@ -79,12 +81,15 @@ class DIFFormer(nn.Module):
         self.hidden_channels = check_count("hidden_channels", hidden_channels)
         self.out_channels = check_count("out_channels", out_channels)
         self.config = config = _checked(DIFFormerConfig(**options))
-        self.input = nn.Linear(in_channels, hidden_channels)
+        self.input = nn.Linear(in_channels, hidden_channels, bias=config.bias)
         self.input_norm = nn.LayerNorm(hidden_channels, eps=norm_eps) if norm != "none" else None
+        self.input_activation = (
+            ACTIVATIONS[config.input_activation]() if config.input_activation else None
+        )
         self.layers = nn.ModuleList(
             DiffusionLayer(hidden_channels, config) for _ in range(config.num_layers)
         )
-        self.output = nn.Linear(hidden_channels, out_channels)
+        self.output = nn.Linear(hidden_channels, out_channels, bias=config.bias)
         self._graph: Remembered[Graph] = Remembered()
         self._features: Remembered[Tensor | SparseMatrix] = Remembered()
         self._segments: Remembered[Segments] = Remembered()
@@ -229,12 +234,15 @@ class DIFFormer(nn.Module):
         """Z⁽⁰⁾ (n, hidden_channels) from features; a sparse matrix costs O(nonzeros)."""
         rate = self.config.input_dropout if self.training else 0.0
         if isinstance(x, SparseMatrix):
-            z = x.dropout(rate).matmul(self.input.weight.T) + self.input.bias
+            z = x.dropout(rate).matmul(self.input.weight.T)
+            z = z if not self.config.bias else z + self.input.bias
         else:
             z = self.input(dropout(x, rate))
         if self.input_norm is not None:
             z = self.input_norm(z)
-        return dropout(F.relu(z), self.config.dropout, self.training)
+        if self.input_activation is not None:
+            z = self.input_activation(z)
+        return dropout(z, self.config.dropout, self.training)
 
     def decode(self, z: Tensor) -> Tensor:
         """Outputs (n, out_channels) of the last states."""
@@ -344,10 +352,12 @@ def _checked(config: DIFFormerConfig) -> DIFFormerConfig:
             "num_heads must be 1 where neither learn_qk nor use_weight is set: all heads would be "
             f"the same, got {config.num_heads}"
         )
-    if config.activation is not None and config.activation not in ACTIVATIONS:
-        raise ValueError(
-            f"activation must be None or one of {', '.join(ACTIVATIONS)}, got {config.activation!r}"
-        )
+    for name in ("activation", "input_activation"):
+        if getattr(config, name) is not None and getattr(config, name) not in ACTIVATIONS:
+            raise ValueError(
+                f"{name} must be None or one of {', '.join(ACTIVATIONS)}, "
+                f"got {getattr(config, name)!r}"
+            )
     return config
 
 
