@@ -242,7 +242,7 @@ class Shards:
             place[ids] = torch.arange(ids.numel())
         edges: list[Tensor] = []
         if self._edges is not None:
-            edges = bucket(part, self._edges.edge_index, part, batches)
+            edges = bucket(part, self._edges.ends, self._edges.edge_index.shape[1], batches)
         return _Plan(members, place, edges)
 
     def _batch(self, plan: _Plan, index: int) -> Batch:
