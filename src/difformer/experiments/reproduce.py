@@ -194,7 +194,7 @@ def _new_result(spec: Spec, cell: Cell, experiment: Experiment, command: str) ->
 
 
 # Settings that change how long a run takes or where, not what comes out of it.
-UNIMPORTANT = ("seed", "device", "threads", "checkpoint_every")
+UNIMPORTANT = ("seed", "device", "threads", "checkpoint_every", "recompute")
 
 
 def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
