@@ -126,6 +126,6 @@ def test_recomputing_layers_changes_no_result(digits: Dataset) -> None:
     ]
     for part, values in metrics[0].items():
         assert metrics[1][part] == pytest.approx(values, rel=1e-5)
+    options = {"system": "mlp", "model": {}, "train": {**QUICK, "recompute": True}}
     with pytest.raises(CannotRunError, match="mlp cannot be recomputed"):
-        options = {"system": "mlp", "model": {}, "train": {**QUICK, "recompute": True}}
         run_experiment(make(**options), dataset=digits)
