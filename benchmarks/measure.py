@@ -112,14 +112,19 @@ def extra_memory(prepare: Callable[[], Callable[[], Any]]) -> tuple[float, float
 def _measure_memory(prepare: Callable[[], Callable[[], Any]], sender: Any) -> None:
     function = prepare()
     gc.collect()
-    before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    before = status("VmRSS")
+    peak_from_here()
     begin = time.perf_counter()
     function()
-    sender.send((_status("VmHWM") - before, time.perf_counter() - begin))
+    sender.send((status("VmHWM") - before, time.perf_counter() - begin))
 
 
-def _status(key: str) -> float:
+def peak_from_here() -> None:
+    """Forget this process's peak memory so far."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def status(key: str) -> float:
     """A line of /proc/self/status, in megabytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(key):

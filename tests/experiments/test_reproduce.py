@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from difformer.data.registry import load_dataset
-from difformer.errors import RunError
+from difformer.errors import DataError, RunError
 from difformer.experiments import run as run_module
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.reproduce import CellResult, measure_cell, read_results, result_path
@@ -241,3 +241,34 @@ def test_a_bar_in_a_cell_does_not_end_it() -> None:
     from difformer.experiments.tables import Table
 
     assert markdown(Table(("a",), (("x|y",),))).endswith("| x\\|y |")
+
+
+def test_data_that_is_nowhere_is_a_reason_in_the_row_and_names_no_folder(
+    spec: Spec, cell: Cell, runs: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    told: list[str] = []
+
+    def absent(experiment: Experiment) -> Any:
+        raise DataError("digits is not in /somewhere; could not be fetched")
+
+    result, _ = measure_cell(spec, cell, tmp_path, command="c", dataset=absent, say=told.append)
+    assert result.cannot == "not measured: digits is not here and cannot be fetched"
+    assert told == [f"{cell.name}: digits is not in /somewhere; could not be fetched"]
+    shown = figures_table(spec, read_results(tmp_path, "toy"))
+    assert any(result.cannot in row for row in shown.rows)
+
+
+def test_the_cost_of_a_run_can_be_the_figure_of_a_table(
+    cell: Cell, runs: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    spec = parse_spec("toy", TOY.replace('"accuracy"', '"epoch_seconds"').replace("true", "false"))
+    result, _ = measure_cell(
+        spec, cell, tmp_path, command="c", dataset=lambda e: load_dataset("digits")
+    )
+    assert result.mean("epoch_seconds") == 0.25
+
+
+def test_a_column_may_have_a_metric_of_its_own(cell: Cell) -> None:
+    spec = parse_spec("toy", TOY.replace("[protocols", 'metric = "macro_f1"\n[protocols', 1))
+    assert spec.metric_of("digits") == "macro_f1"
+    assert spec.metric_of("another") == "accuracy"

@@ -117,3 +117,15 @@ def test_the_automatic_split_is_the_datas_own_or_a_random_one(digits: Dataset) -
     assert choose_split(replace(digits, splits={"mine": own}), "auto") is own
     few = Dataset("few", digits.x[:100], digits.y[:100])
     assert choose_split(few, "auto").name == "ratio:0.5/0.25/0.25:0"
+
+
+def test_recomputing_layers_changes_no_result(digits: Dataset) -> None:
+    metrics = [
+        run_experiment(make(train={**QUICK, "recompute": again}), dataset=digits).results[0].metrics
+        for again in (False, True)
+    ]
+    for part, values in metrics[0].items():
+        assert metrics[1][part] == pytest.approx(values, rel=1e-5)
+    options = {"system": "mlp", "model": {}, "train": {**QUICK, "recompute": True}}
+    with pytest.raises(CannotRunError, match="mlp cannot be recomputed"):
+        run_experiment(make(**options), dataset=digits)

@@ -34,7 +34,7 @@ def test_a_batch_holds_its_rows_and_exactly_the_edges_inside_it(weighted, direct
     dataset, split, graph = make(weighted=weighted, directed=directed)
     dense = torch.zeros(N, N, dtype=torch.bool)
     dense[graph.edge_index[1], graph.edge_index[0]] = True
-    plan = Epoch.draw(N, size, [0, 1], graph.edge_index)
+    plan = Epoch.draw(N, size, [0, 1], graph)
     assert torch.cat(plan.rows).sort().values.equal(torch.arange(N))
     source = Partitions(dataset, split, graph, batch_size=size)
     for index, rows in enumerate(plan.rows):

@@ -75,7 +75,7 @@ def diffuse(graph: Graph, config: GDCConfig) -> Graph:
     order = torch.argsort(target * n + source)
     source, target, weight = source[order], target[order], weight[order]
     matrix = SparseMatrix.from_coo(target, source, weight, (n, n))
-    return Graph(torch.stack([source, target]), weight, n, matrix)
+    return Graph(weight, n, matrix)
 
 
 def build(config: GDCConfig, in_channels: int, out_channels: int) -> GDC:

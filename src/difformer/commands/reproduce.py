@@ -167,10 +167,12 @@ def _measure(
         runs=runs,
         fresh=fresh,
         look=look,
+        say=lambda message: say(message, quiet=quiet),
     )
     if result.runs:
-        std = result.std(spec.metric)
-        figure = f"{result.mean(spec.metric):.4f}" + ("" if std is None else f" ± {std:.4f}")
+        metric = spec.metric_of(result.column)
+        std = result.std(metric)
+        figure = f"{result.mean(metric):.4f}" + ("" if std is None else f" ± {std:.4f}")
         say(f"{cell.name}: {figure} ({len(result.runs)} runs)", quiet=quiet)
     elif result.cannot:
         say(f"{cell.name}: {result.cannot}", quiet=quiet)
@@ -212,8 +214,8 @@ def _records(spec: Spec, results: list[CellResult]) -> dict[str, Any]:
     cells = [
         {
             "cell": result.cell,
-            "mean": result.mean(spec.metric) if result.runs else None,
-            "std": result.std(spec.metric) if result.runs else None,
+            "mean": result.mean(spec.metric_of(result.column)) if result.runs else None,
+            "std": result.std(spec.metric_of(result.column)) if result.runs else None,
             "runs": len(result.runs),
             "missing": len(result.missing),
             "cannot": result.cannot,

@@ -92,10 +92,16 @@ def _draw_edges(rng: Any, community: Any, edges: int) -> Any:
     keys: Any = np.zeros(0, dtype=np.int64)
     while len(keys) < edges:
         wanted = int((edges - len(keys)) * 1.06) + 64
-        keys = np.unique(np.concatenate([keys, _draw_pairs(rng, community, activity, wanted)]))
+        keys = _distinct(np.concatenate([keys, _draw_pairs(rng, community, activity, wanted)]))
     surplus = rng.choice(len(keys), len(keys) - edges, replace=False)
     keys = np.delete(keys, surplus)
     return np.stack([keys // n, keys % n])
+
+
+def _distinct(keys: Any) -> Any:
+    """Each key once, sorted. numpy's own `unique` may hash, which is slow for millions of keys."""
+    keys.sort()
+    return keys[np.concatenate([[True], keys[1:] != keys[:-1]])] if len(keys) else keys
 
 
 def _draw_pairs(rng: Any, community: Any, activity: Any, wanted: int) -> Any:

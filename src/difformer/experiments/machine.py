@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 __all__ = ["describe_machine"]
@@ -19,6 +21,12 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": version("torch").split("+")[0],
     }
+
+
+def forget_peak_memory() -> None:
+    """Let this process's peak memory start from now, where the system can do that (Linux)."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _total_memory() -> int | None:

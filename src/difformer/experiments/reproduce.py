@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import difformer
 from difformer.baselines.registry import get_system
-from difformer.errors import RunError
+from difformer.errors import DataError, RunError
 from difformer.experiments.experiment import Experiment
-from difformer.experiments.machine import describe_machine
+from difformer.experiments.machine import describe_machine, forget_peak_memory
 from difformer.experiments.specs import Cell, Spec
 from difformer.experiments.values import options_of
 from difformer.train.settings import TrainSettings
@@ -40,7 +40,8 @@ class CellResult:
     Args:
         wanted: split and seed of every run it is to have.
         runs: one for each split and seed: {"split", "seed", "metrics", "best_epoch", "epochs",
-            "seconds"}.
+            "seconds", "cost": {"epoch_seconds", "peak_mb"}}: evaluations are in the seconds, the
+            whole process with its data in the memory.
         cannot: why the system cannot run here, where it cannot; then there are no runs.
     """
 
@@ -70,8 +71,9 @@ class CellResult:
         return [pair for pair in self.wanted if pair not in done]
 
     def values(self, part: str, metric: str) -> list[float]:
-        """One metric of one part, a value a run."""
-        return [run["metrics"][part][metric] for run in self.runs if part in run["metrics"]]
+        """One metric of one part, or one of the costs, a value a run."""
+        found = [{**run.get("cost", {}), **run["metrics"].get(part, {})} for run in self.runs]
+        return [values[metric] for values in found if metric in values]
 
     def mean(self, metric: str, part: str = "test") -> float:
         """The mean over runs."""
@@ -122,6 +124,7 @@ def measure_cell(
     runs: Path | None = None,
     fresh: bool = False,
     look: Look | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> tuple[CellResult, bool]:
     """Make the runs of a cell that are still missing; True where it was interrupted.
 
@@ -131,6 +134,7 @@ def measure_cell(
     Args:
         dataset: gives the data of an experiment; asked only where there is something to run.
         runs: a folder for the run folders, where a run cut off in the middle is to be resumed.
+        say: told why data that is not here could not be had.
     """
     from difformer.experiments.run import CannotRunError, run_experiment
 
@@ -148,6 +152,7 @@ def measure_cell(
         for seed in (seed for split, seed in missing if split == experiment.split):
             one = replace(experiment, seeds=(seed,))
             place = None if runs is None else runs / cell.name / _plain(experiment.split)
+            forget_peak_memory()
             try:
                 done = run_experiment(
                     one,
@@ -157,6 +162,12 @@ def measure_cell(
                 )
             except CannotRunError as error:
                 result = replace(result, cannot=str(error))
+                break
+            except DataError as error:
+                # The reason goes to whoever runs it; folders and hosts are not for a result file.
+                say(f"{cell.name}: {error}")
+                absent = f"not measured: {experiment.dataset} is not here and cannot be fetched"
+                result = replace(result, cannot=absent)
                 break
             if done.interrupted:
                 return result, True
@@ -194,7 +205,7 @@ def _new_result(spec: Spec, cell: Cell, experiment: Experiment, command: str) ->
 
 
 # Settings that change how long a run takes or where, not what comes out of it.
-UNIMPORTANT = ("seed", "device", "threads", "checkpoint_every")
+UNIMPORTANT = ("seed", "device", "threads", "checkpoint_every", "recompute")
 
 
 def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
@@ -230,6 +241,9 @@ def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:
         part: {name: round(value, 6) if isfinite(value) else None for name, value in values.items()}
         for part, values in fit.metrics.items()
     }
+    cost = {"epoch_seconds": round(fit.seconds / max(fit.epochs, 1), 5)}
+    if fit.peak_memory is not None:
+        cost["peak_mb"] = round(fit.peak_memory / 1e6)
     return {
         "split": split,
         "seed": seed,
@@ -237,6 +251,7 @@ def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:
         "best_epoch": fit.best_epoch,
         "epochs": fit.epochs,
         "seconds": round(fit.seconds, 1),
+        "cost": cost,
     }
 
 

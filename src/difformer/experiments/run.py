@@ -27,6 +27,7 @@ from difformer.nn.model import DIFFormer
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import load_weights, read_tensors
+from difformer.train.chunks import recompute_layers
 from difformer.train.distributed import fit_distributed, processes
 from difformer.train.launch import launched
 from difformer.train.loop import fit
@@ -83,7 +84,7 @@ def run_experiment(
     graph = whole_graph(system, config, data)
 
     def make(seed: int) -> tuple[nn.Module, Source, Split]:
-        model = system.build(config, data.num_features, data.num_outputs)
+        model = _built(experiment, data)
         own = replace(experiment.train, seed=seed)
         return model, make_source(system, data, split, graph, own), split
 
@@ -116,6 +117,16 @@ def run_experiment(
     return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
 
 
+def _built(experiment: Experiment, data: Dataset) -> nn.Module:
+    system = get_system(experiment.system)
+    model = system.build(_configured(experiment), data.num_features, data.num_outputs)
+    if not experiment.train.recompute:
+        return model
+    if not isinstance(model, DIFFormer):
+        raise CannotRunError(f"{system.name} cannot be recomputed: only DIFFormer's layers are")
+    return recompute_layers(model)
+
+
 def _over_processes(
     experiment: Experiment,
     data: Dataset,
@@ -129,7 +140,7 @@ def _over_processes(
     if len(experiment.seeds) > 1:
         raise ValueError(f"seeds must be one over processes, got {len(experiment.seeds)}")
     with seeded(seed):
-        model = system.build(_configured(experiment), data.num_features, data.num_outputs)
+        model = _built(experiment, data)
     if not isinstance(model, DIFFormer):
         raise CannotRunError(f"{system.name} cannot run over processes: only DIFFormer is sharded")
     if isinstance(data, TemporalDataset):

@@ -10,6 +10,7 @@ from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset, complete_edges, neighbour_edges
 from difformer.data.split import Split
 from difformer.train.batches import FullBatch, Source
+from difformer.train.chunks import CHUNK_ROWS
 from difformer.train.objective import Objective, SnapshotError, objective_for
 from difformer.train.partition import Partitions
 from difformer.train.settings import TrainSettings
@@ -34,7 +35,8 @@ def make_source(
             raise ValueError(f"batch_size must be left out for {data.name}: it has snapshots")
         return Snapshots(snapshots_for(system, data), split, per_step=data.per_step)
     if size is None or settings is None:
-        return FullBatch(data, split, graph)
+        chunk = CHUNK_ROWS if settings is not None and settings.recompute else None
+        return FullBatch(data, split, graph, chunk=chunk)
     return Partitions(data, split, graph, batch_size=size, seed=settings.seed)
 
 

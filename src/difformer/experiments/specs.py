@@ -7,7 +7,8 @@ named set of settings, a *protocol* a kind of split with its seeds. A cell is on
     title, note, metric ("accuracy"), percent (true: figures in per cent),
     beside (another metric, its mean in brackets after each figure)
     systems = ["mlp", ...]                        the rows, in order
-    [columns.cora]      title, dataset (the column's name unless given), data = {load options}
+    [columns.cora]      title, dataset (the column's name unless given), data = {load options},
+                        metric (the table's unless given)
     [protocols.random]  title, splits = [...], seeds = [...]: every split with every seed
     [variants.stable]   title, systems, recipe, model = {...}, train = {...},
                         grid = {tau = [0.1, 0.5]}: one variant for each combination
@@ -49,6 +50,7 @@ class Column:
     title: str
     dataset: str
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    metric: str | None = None
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,10 @@ class Spec:
             if system in self.variants[variant].systems
         ]
 
+    def metric_of(self, column: str) -> str:
+        """The metric that is shown of a column."""
+        return (self.columns[column].metric if column in self.columns else None) or self.metric
+
     def _cell(self, system: str, column: str, variant: str, protocol: str) -> Cell:
         kind, how = self.variants[variant], self.protocols[protocol]
         names = dict(zip(SELECTORS, (system, column, variant, protocol), strict=True))
@@ -230,10 +236,11 @@ def _changed(cell: Cell, rule: Mapping[str, Any]) -> Cell:
 
 
 def _column(spec: str, name: str, given: Mapping[str, Any]) -> Column:
-    check_keys(given, ("title", "dataset", "data"), f"spec {spec} [columns.{name}]")
+    check_keys(given, ("title", "dataset", "data", "metric"), f"spec {spec} [columns.{name}]")
     dataset = given.get("dataset", name)
     _known(f"spec {spec} [columns.{name}]: dataset", [dataset], DATASETS)
-    return Column(name, given.get("title", name), dataset, given.get("data", {}))
+    title, data = given.get("title", name), given.get("data", {})
+    return Column(name, title, dataset, data, given.get("metric"))
 
 
 def _protocol(spec: str, name: str, given: Mapping[str, Any]) -> Protocol:

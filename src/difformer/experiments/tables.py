@@ -88,12 +88,12 @@ def details_table(spec: Spec, results: Sequence[CellResult]) -> Table:
         if not result.runs:
             rows.append((name, result.cannot or EMPTY, *[EMPTY] * 5))
             continue
-        values = result.values("test", spec.metric)
+        values = result.values("test", spec.metric_of(result.column))
         machine = result.machine
         rows.append(
             (
                 name,
-                _figure(spec, result.mean(spec.metric), result.std(spec.metric)),
+                _whole(spec, result),
                 _number(spec, min(values)),
                 _number(spec, max(values)),
                 _short_runs(result),
@@ -169,7 +169,7 @@ def _measured(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
         return result.cannot
     if not result.runs:
         return EMPTY
-    text = _figure(spec, result.mean(spec.metric), result.std(spec.metric))
+    text = _whole(spec, result)
     if spec.beside is not None and result.values("test", spec.beside):
         text += f" [{_number(spec, result.mean(spec.beside))}]"
     if result.missing:
@@ -182,12 +182,19 @@ def _measured(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
     return text
 
 
+def _whole(spec: Spec, result: CellResult) -> str:
+    metric = spec.metric_of(result.column)
+    return _figure(spec, result.mean(metric), result.std(metric))
+
+
 def _figure(spec: Spec, mean: float, std: float | None) -> str:
     return _number(spec, mean) + ("" if std is None else f" ± {_number(spec, std)}")
 
 
 def _number(spec: Spec, value: float) -> str:
-    return f"{100 * value:.1f}" if spec.percent else f"{value:.3f}"
+    if spec.percent:
+        return f"{100 * value:.1f}"
+    return f"{value:.3f}" if value < 100 else f"{value:,.0f}"
 
 
 def _short_runs(result: CellResult) -> str:

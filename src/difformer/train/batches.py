@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from difformer.data.batch import Batch, Prediction
+from difformer.nn.model import DIFFormer
+from difformer.train.chunks import predict_in_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +78,8 @@ class FullBatch:
         split: its training rows are those the loss counts and whose labels the model may see.
         graph: a prepared ``difformer.core.Graph`` over the rows, or None.
         weight: (n,) weight of each row in the loss, or None for one each.
+        chunk: rows that go through a DIFFormer together when all are evaluated, to hold less at
+            once; None for all.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class FullBatch:
         graph: Any | None = None,
         *,
         weight: Tensor | None = None,
+        chunk: int | None = None,
     ) -> None:
         n = dataset.x.shape[0]
         if weight is not None and weight.shape != (n,):
@@ -94,7 +99,7 @@ class FullBatch:
         seen = hide_labels(y, split.check(n).train)
         if not bool(known_labels(seen).any()):
             raise ValueError(f"split {split.name!r} must have labelled training rows, it has none")
-        self.y = y
+        self.y, self._chunk = y, chunk
         self._batch = Batch(dataset.x, seen, graph, split.train, weight=weight)
 
     def observed(self) -> Batch:
@@ -104,11 +109,15 @@ class FullBatch:
         yield self._batch
 
     def evaluate(self, model: nn.Module) -> Tensor:
-        return predict(model, self._batch).output
+        batch = self._batch
+        if self._chunk is not None and isinstance(model, DIFFormer):
+            return predict_in_chunks(model, batch.x, batch.graph, chunk=self._chunk)
+        return predict(model, batch).output
 
     def to(self, device: torch.device) -> FullBatch:
         if device == self.y.device:
             return self
         moved = object.__new__(FullBatch)
+        moved._chunk = self._chunk
         moved.y, moved._batch = self.y.to(device), self._batch.to(device)
         return moved

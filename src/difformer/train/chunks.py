@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from difformer.core.context import Context
@@ -57,6 +57,11 @@ def recompute_layers(model: DIFFormer) -> DIFFormer:
         if not isinstance(layer, _Recomputed):
             layer.__class__ = _Recomputed
     return model
+
+
+def recomputes(layer: nn.Module) -> bool:
+    """Whether `recompute_layers` has been called for the layer's model."""
+    return isinstance(layer, _Recomputed)
 
 
 class _Recomputed(DiffusionLayer):

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.rendezvous import rendezvous
 
 from difformer.core.graph import Graph
 from difformer.errors import DifformerError
@@ -54,8 +56,8 @@ def processes(*, timeout: timedelta = TIMEOUT) -> Generator[Comm, None, None]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         # Plans are made of indices in main memory, also where the rows are on GPUs.
         backend = "cpu:gloo,cuda:nccl"
-    store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
-    own = dist.PrefixStore(meet(store, rank, size, timeout=timeout), store)
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    own = PrefixStore(meet(store, rank, size, timeout=timeout), store)
     dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timeout)
     comm = Comm()
     try:

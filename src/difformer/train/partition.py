@@ -7,7 +7,7 @@ edge list, not one a batch, in a thread of its own while the model trains on the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,12 +22,11 @@ from difformer.data.batch import Batch
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import hide_labels, known_labels, predict
 from difformer.train.chunks import CHUNK_ROWS, predict_in_chunks
+from difformer.train.sharding import EDGE_CHUNK
 
 if TYPE_CHECKING:
     from difformer.data import Dataset, Split
 
-# Edges looked at together: their ends and batches stay in the outer cache.
-EDGE_CHUNK = 2**19
 # Batches that may lie ready while the model trains on another.
 AHEAD = 2
 
@@ -127,10 +126,8 @@ class Partitions:
         return None if self._next is None else self._next[0]
 
     def _plan(self, number: int) -> Epoch:
-        graph: Graph | None = self._all.graph
-        edges = None if graph is None else graph.edge_index
         n = self._all.x.shape[0]
-        return Epoch.draw(n, self._size, [self._seed, number], edges)
+        return Epoch.draw(n, self._size, [self._seed, number], self._all.graph)
 
     def _batch(self, plan: Epoch, index: int) -> Batch:
         rows = plan.rows[index]
@@ -151,7 +148,7 @@ class Epoch:
     edges: list[Tensor]  # the edges inside each batch, in the order of the edge list
 
     @classmethod
-    def draw(cls, n: int, size: int, seed: list[int], edge_index: Tensor | None) -> Epoch:
+    def draw(cls, n: int, size: int, seed: list[int], graph: Graph | None) -> Epoch:
         """Draw a partition into batches of `size` rows and look at each edge once. O(n + e)."""
         state = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
         drawn = torch.randperm(n, generator=torch.Generator().manual_seed(state))
@@ -162,30 +159,32 @@ class Epoch:
             part[ids] = index
             place[ids] = torch.arange(ids.numel(), dtype=torch.int32)
         edges: list[Tensor] = []
-        if edge_index is not None:
-            edges = bucket(part, edge_index, part, len(rows))
+        if graph is not None:
+            edges = bucket(part, graph.ends, graph.num_edges, len(rows))
         return cls(rows, part, place, edges)
 
     def subgraph(self, graph: Graph, index: int) -> Graph:
         """The graph of one batch, normalised within it. O(its edges)."""
         chosen = self.edges[index]
-        source, target = (self.place[line[chosen]].long() for line in graph.edge_index)
+        source, target = (self.place.index_select(0, end).long() for end in graph.chosen(chosen))
         weight = None if graph.edge_weight is None else graph.edge_weight[chosen]
         n = self.rows[index].numel()
         return Graph.from_sorted(source, target, n, weight, symmetric=graph.symmetric)
 
 
-def bucket(part: Tensor, edge_index: Tensor, target_part: Tensor, batches: int) -> list[Tensor]:
+def bucket(
+    part: Tensor, ends: Callable[[int, int], tuple[Tensor, Tensor]], number: int, batches: int
+) -> list[Tensor]:
     """The positions of the edges whose two ends lie in one batch, for each batch. One pass, O(e).
 
-    `part` is indexed by the first line of `edge_index`, `target_part` by the second.
+    `ends(start, stop)` gives sources and targets of a range of the `number` edges.
     """
     found: list[Tensor] = []
     where: list[Tensor] = []
-    for start in range(0, edge_index.shape[1], EDGE_CHUNK):
-        piece = edge_index[:, start : start + EDGE_CHUNK]
-        of_target = target_part[piece[1]]
-        inside = (part[piece[0]] == of_target).nonzero().squeeze(1)
+    for start in range(0, number, EDGE_CHUNK):
+        source, target = ends(start, min(start + EDGE_CHUNK, number))
+        of_target = part.index_select(0, target)
+        inside = (part.index_select(0, source) == of_target).nonzero().squeeze(1)
         found.append(inside + start)
         where.append(of_target[inside])
     if not found:

@@ -44,6 +44,9 @@ class TrainSettings:
     partition: str | None = _option(
         None, "over processes: which rows go where, range or metis (cuts fewer edges); none: range"
     )
+    recompute: bool = _option(
+        False, "DIFFormer: keep one state a layer and compute the rest again; less memory, slower"
+    )
     patience: int | None = _option(
         None, "stop after this many epochs without a better validation; none: never"
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from difformer.core.diffusivity import Sigmoid
 from difformer.core.graph import Graph
@@ -25,6 +26,7 @@ from difformer.data.batch import Batch
 from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import hide_labels, predict
+from difformer.train.chunks import recomputes
 from difformer.train.comm import Comm
 from difformer.train.objective import Monitor
 from difformer.train.partition import Epoch, bucket
@@ -60,7 +62,12 @@ class ShardedDIFFormer(nn.Module):
         first = z = model.embed(features)
         graph = None if graph is None else graph.to(z)
         for layer in model.layers:
-            z = self._layer(cast("DiffusionLayer", layer), z, first, graph)
+            arguments = cast("DiffusionLayer", layer), z, first, graph
+            if recomputes(layer) and torch.is_grad_enabled():
+                # Every process computes its layers again in the same order, and sends again.
+                z = cast("Tensor", checkpoint(self._layer, *arguments, use_reentrant=False))
+            else:
+                z = self._layer(*arguments)
         return model.decode(z)
 
     def _layer(
@@ -242,7 +249,7 @@ class Shards:
             place[ids] = torch.arange(ids.numel())
         edges: list[Tensor] = []
         if self._edges is not None:
-            edges = bucket(part, self._edges.edge_index, part, batches)
+            edges = bucket(part, self._edges.ends, self._edges.edge_index.shape[1], batches)
         return _Plan(members, place, edges)
 
     def _batch(self, plan: _Plan, index: int) -> Batch:

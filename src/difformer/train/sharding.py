@@ -20,6 +20,8 @@ from difformer.errors import DifformerError
 from difformer.train.comm import Comm
 
 PARTITIONS = ("range", "metis")
+# Edges looked at together: their ends stay in the outer cache.
+EDGE_CHUNK = 2**19
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,27 @@ class LocalEdges:
     def of(cls, graph: Graph, layout: Layout, rank: int) -> LocalEdges:
         """Cut one process's part out of the whole graph."""
         new, own = layout.new_ids(), layout.own(rank)
-        target = new[graph.edge_index[1]]
-        mine = ((target >= own.start) & (target < own.stop)).nonzero().squeeze(1)
-        source, target = new[graph.edge_index[0][mine]], target[mine]
+        mine: list[Tensor] = []
+        sources: list[Tensor] = []
+        targets: list[Tensor] = []
+        for start in range(0, graph.num_edges, EDGE_CHUNK):
+            source, target = graph.ends(start, min(start + EDGE_CHUNK, graph.num_edges))
+            target = new.index_select(0, target)
+            held = ((target >= own.start) & (target < own.stop)).nonzero().squeeze(1)
+            mine.append(held + start)
+            sources.append(new.index_select(0, source.index_select(0, held)))
+            targets.append(target.index_select(0, held))
+        if not mine:
+            return cls(torch.zeros(2, 0, dtype=torch.int64), graph.edge_weight, graph.symmetric)
+        source, target = torch.cat(sources), torch.cat(targets)
         order = torch.argsort(target * graph.num_nodes + source)
-        weight = None if graph.edge_weight is None else graph.edge_weight[mine][order]
+        weight = graph.edge_weight
+        weight = None if weight is None else weight[torch.cat(mine)][order]
         return cls(torch.stack([source[order], target[order]]), weight, graph.symmetric)
+
+    def ends(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Sources and targets of a range of the edges."""
+        return self.edge_index[0, start:stop], self.edge_index[1, start:stop]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,250 @@
+"""A graph of Pokec's size: mini-batches beside PyTorch Geometric's loader, and a full batch.
+
+python -m benchmarks.large [--rows N] [--loader-batches B] [--folder DIR]
+    writes results/benchmarks/large.json
+
+The network is generated once into a scratch folder. Each case runs in a process of its own that
+holds what it needs and no more; its peak memory is that of the whole process while it trains, data
+and graph included. All cases take the same model, 3 layers of width 128, its loss on the training
+rows (10 %) and a step of Adam a batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import multiprocessing
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.measure import peak_from_here, status, write
+from difformer import DIFFormer, Graph
+from difformer.core.sparse import SparseMatrix
+from difformer.data import Dataset
+from difformer.data.batch import Batch
+from difformer.data.social import PEOPLE, load
+from difformer.data.split import ratio_split
+from difformer.train.batches import FullBatch
+from difformer.train.chunks import predict_in_chunks, recompute_layers
+from difformer.train.partition import Partitions
+
+LAYERS, WIDTH, BATCH = 3, 128, 100_000
+
+
+def prepare(folder: Path, rows: int) -> None:
+    """Generate the network and leave in the folder what the cases read; once."""
+    if (folder / "edges.npy").exists():
+        return
+    data = load(rows=rows, features=str(folder / "x.npy"))
+    assert data.edge_index is not None
+    graph = Graph.from_edges(data.edge_index, rows, undirected=True, self_loops=True)
+    np.save(folder / "y.npy", data.y.numpy())
+    csr = graph.adjacency.csr
+    for name, tensor in {"crow": csr.crow_indices(), "col": csr.col_indices()}.items():
+        np.save(folder / f"{name}.npy", tensor.numpy())
+    np.save(folder / "value.npy", csr.values().numpy())
+    np.save(folder / "edges.npy", graph.edge_index.numpy())
+
+
+def read(folder: Path, name: str, *, mapped: bool = False) -> Tensor:
+    """An array of the folder, in memory or mapped from its file."""
+    mode: Any = "c" if mapped else None
+    return torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode=mode))
+
+
+def graph_of(folder: Path) -> Graph:
+    """The prepared graph: 8 bytes an edge."""
+    crow, col, value = (read(folder, name) for name in ("crow", "col", "value"))
+    n = crow.numel() - 1
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*[Ss]parse.*")
+        csr = torch.sparse_csr_tensor(crow, col, value, size=(n, n), check_invariants=False)
+    return Graph(None, n, SparseMatrix(csr, csr))
+
+
+def model_of(features: int) -> DIFFormer:
+    torch.manual_seed(0)
+    return DIFFormer(features, WIDTH, 2, num_layers=LAYERS)
+
+
+def train(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
+    """A step a batch: seconds in all, and seconds of the model's own steps."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    number, inside, begin = 0, 0.0, time.perf_counter()
+    loss = torch.tensor(math.nan)
+    for batch in batches:
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        output = model(batch.x, batch.graph)
+        loss = nn.functional.cross_entropy(output[batch.rows], batch.y[batch.rows])
+        del output
+        loss.backward()
+        optimizer.step()
+        number += 1
+        inside += time.perf_counter() - start
+    seconds = time.perf_counter() - begin
+    return {
+        "batches": number,
+        "seconds": seconds,
+        "seconds_in_steps": inside,
+        "loss": float(loss.detach()),
+    }
+
+
+def ours(folder: Path, batches: int) -> dict[str, Any]:
+    """An epoch of random partitions."""
+    dataset = Dataset("social", read(folder, "x"), read(folder, "y"))
+    source = Partitions(
+        dataset, ratio_split(dataset.y, (0.1, 0.1, 0.8)), graph_of(folder), batch_size=BATCH
+    )
+    model = model_of(dataset.num_features)
+    peak_from_here()
+    return train(model, source.epoch(1))
+
+
+def feed_only(folder: Path, batches: int) -> dict[str, Any]:
+    """The batches of an epoch of random partitions, and no model."""
+    dataset = Dataset("social", read(folder, "x"), read(folder, "y"))
+    source = Partitions(
+        dataset, ratio_split(dataset.y, (0.1, 0.1, 0.8)), graph_of(folder), batch_size=BATCH
+    )
+    peak_from_here()
+    begin = time.perf_counter()
+    number = sum(1 for _ in source.epoch(1))
+    return {"batches": number, "seconds": time.perf_counter() - begin}
+
+
+def loader_of(folder: Path) -> Any:
+    from torch_geometric.data import Data
+    from torch_geometric.loader import RandomNodeLoader
+
+    x, y, edges = read(folder, "x"), read(folder, "y"), read(folder, "edges")
+    trains = torch.zeros(len(y), dtype=torch.bool)
+    trains[ratio_split(y, (0.1, 0.1, 0.8)).train] = True
+    data = Data(x=x, y=y, edge_index=edges, trains=trains)
+    return RandomNodeLoader(data, math.ceil(len(y) / BATCH), shuffle=True)
+
+
+def first(loader: Any, batches: int) -> Iterable[Batch]:
+    for number, part in enumerate(loader):
+        if number == batches:
+            return
+        yield Batch(part.x, part.y, part.edge_index, part.trains.nonzero().squeeze(1))
+
+
+def theirs(folder: Path, batches: int) -> dict[str, Any]:
+    """The same model on the first batches of PyTorch Geometric's RandomNodeLoader."""
+    torch.manual_seed(0)
+    loader = loader_of(folder)
+    model = model_of(loader.data.x.shape[1])
+    peak_from_here()
+    return train(model, first(loader, batches))
+
+
+def loader_only(folder: Path, batches: int) -> dict[str, Any]:
+    """The first batches of the loader, and no model."""
+    torch.manual_seed(0)
+    loader = loader_of(folder)
+    peak_from_here()
+    begin = time.perf_counter()
+    number = sum(1 for _ in first(loader, batches))
+    return {"batches": number, "seconds": time.perf_counter() - begin}
+
+
+def full(folder: Path, batches: int) -> dict[str, Any]:
+    """An epoch of one step on all rows, layers computed again, features from a mapped file."""
+    dataset = Dataset("social", read(folder, "x", mapped=True), read(folder, "y"))
+    source = FullBatch(dataset, ratio_split(dataset.y, (0.1, 0.1, 0.8)), graph_of(folder))
+    model = recompute_layers(model_of(dataset.num_features))
+    peak_from_here()
+    return train(model, source.epoch(1))
+
+
+def evaluation(folder: Path, batches: int) -> dict[str, Any]:
+    """All rows through the model in chunks, exactly."""
+    x, graph = read(folder, "x", mapped=True), graph_of(folder)
+    model = model_of(x.shape[1])
+    peak_from_here()
+    begin = time.perf_counter()
+    predict_in_chunks(model, x, graph)
+    return {"batches": 1, "seconds": time.perf_counter() - begin}
+
+
+CASES = {f.__name__: f for f in (feed_only, loader_only, ours, theirs, evaluation, full)}
+
+
+def _child(name: str, folder: Path, batches: int, sender: Any) -> None:
+    torch.set_num_threads(1)
+    result = CASES[name](folder, batches)
+    gc.collect()
+    sender.send({**result, "peak_mb": round(status("VmHWM")), "cpu_seconds": time.process_time()})
+
+
+def run(name: str, folder: Path, batches: int) -> dict[str, Any]:
+    """One case in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(name, folder, batches, sender))
+    process.start()
+    sender.close()
+    try:
+        result = receiver.recv()
+    except EOFError:
+        process.join()
+        raise MemoryError(f"{name} ended with code {process.exitcode}") from None
+    process.join()
+    return result
+
+
+def main() -> None:
+    """Measure every case and write the result file."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rows", type=int, default=PEOPLE)
+    parser.add_argument("--loader-batches", type=int, default=5, help="of an epoch of the loader")
+    parser.add_argument("--folder", type=Path, help="where the network is, or is put")
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder: Path = given.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare(folder, given.rows)
+        results: dict[str, Any] = {
+            "rows": given.rows,
+            "edges": int(np.load(folder / "col.npy", mmap_mode="r").shape[0]),
+            "batch": BATCH,
+            "layers": LAYERS,
+            "width": WIDTH,
+            "batches_an_epoch": math.ceil(given.rows / BATCH),
+        }
+        for name in given.cases:
+            results[name] = found = run(name, folder, given.loader_batches)
+            found["seconds_a_batch"] = found["seconds"] / found["batches"]
+            print(
+                f"{name:12} {found['batches']:3} batches {found['seconds']:8.1f} s "
+                f"{found['peak_mb']:8,} MB",
+                flush=True,
+            )
+    if {"ours", "theirs"} <= results.keys():
+        results["speed_up"] = (
+            results["theirs"]["seconds_a_batch"] / results["ours"]["seconds_a_batch"]
+        )
+    if {"feed_only", "loader_only"} <= results.keys():
+        results["speed_up_feeding"] = (
+            results["loader_only"]["seconds_a_batch"] / results["feed_only"]["seconds_a_batch"]
+        )
+    words = f"python -m benchmarks.large --loader-batches {given.loader_batches}"
+    words += "" if given.rows == PEOPLE else f" --rows {given.rows}"
+    write(Path("results/benchmarks/large.json"), words, results)
+
+
+if __name__ == "__main__":
+    main()
