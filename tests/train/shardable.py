@@ -4,13 +4,14 @@ shardable.py equal FOLDER WORLD...    every case of CASES on WORLD processes, fo
                                       losses of 20 steps and predictions to FOLDER/WORLD.json
 shardable.py bytes FOLDER             what two processes send for two numbers of rows
 shardable.py calm FOLDER              the job of `train`, two processes, nobody dies
-shardable.py faults FOLDER            a rank that runs into an error, and its message
+shardable.py faults FOLDER            jobs in which a rank fails: exit codes, messages, run folders
 shardable.py train FOLDER [DIE_AT]    one rank of a job that torchrun started; the last rank
                                       kills itself in step DIE_AT unless it was restarted
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -243,18 +244,47 @@ def train(folder: Path, die_at: int) -> None:
         )
 
 
-def faults(folder: Path) -> None:
+def faulty(folder: Path, kind: str) -> None:
+    """One rank of a job in which something goes wrong in its third epoch."""
+    errors = os.open(folder / f"{kind}.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(errors, 2)
     dataset, split, graph = problem({"graph": True})
     model = model_of({})
     with processes() as comm:
-        if comm.rank == 1:
+        epochs = 0
 
-            def fail(*_: Any) -> None:
-                raise MemoryError("cannot allocate 7 GB")
+        def hook(*_: Any) -> None:
+            nonlocal epochs
+            epochs += model.training
+            if epochs == 3 and comm.rank == 1 and kind == "memory":
+                torch.empty(2**50)
+            if epochs == 3 and comm.rank == 1 and kind == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if epochs == 3 and comm.rank == 0 and kind == "disk":
+                os.fsync = full_disk
 
-            model.output.register_forward_pre_hook(fail)
-        settings = TrainSettings(epochs=3, checkpoint_every=0)
-        fit_distributed(model, dataset, split, settings, comm, graph=graph, folder=folder)
+        model.output.register_forward_pre_hook(hook)
+        fit_distributed(
+            model,
+            dataset,
+            split,
+            TrainSettings(epochs=5, checkpoint_every=0),
+            comm,
+            graph=graph,
+            batch_size=N + 1 if kind == "batch" else None,
+            folder=folder / kind,
+        )
+
+
+def full_disk(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def faults(folder: Path) -> None:
+    """The exit codes of both ranks for each kind of fault."""
+    kinds = ("memory", "killed", "disk", "batch")
+    codes = {kind: launch(2, lambda kind=kind: faulty(folder, kind)) for kind in kinds}
+    (folder / "codes.json").write_text(json.dumps(codes))
 
 
 if __name__ == "__main__":
@@ -267,6 +297,6 @@ if __name__ == "__main__":
     elif command == "calm":
         sys.exit(max(launch(2, lambda: train(where, -1))))
     elif command == "faults":
-        sys.exit(min(launch(2, lambda: faults(where))))
+        faults(where)
     else:
         train(where, int(sys.argv[3]) if len(sys.argv) > 3 else -1)

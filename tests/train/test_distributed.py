@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from difformer.core.graph import Graph
 from difformer.errors import DifformerError
+from difformer.train.checkpoint import load_checkpoint
 from difformer.train.comm import Comm
 from difformer.train.distributed import fault, meet
 from difformer.train.launch import launched
@@ -116,10 +117,40 @@ def test_a_killed_rank_is_restarted_and_the_result_is_the_one_it_would_have_been
         assert ours == theirs, file
 
 
-def test_the_rank_that_saw_a_fault_says_so(tmp_path):
-    done = call("faults", tmp_path / "run", check=False)
-    assert done.returncode != 0
-    assert "difformer: rank 1 of 2: out of memory (cannot allocate 7 GB)" in done.stderr
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    """Jobs of two ranks in which something goes wrong in the third epoch."""
+    folder = tmp_path_factory.mktemp("faulty")
+    call("faults", folder)
+    return folder
+
+
+LOST = "rank {} of 2: lost the other processes"
+
+
+@pytest.mark.parametrize(
+    ("kind", "messages", "codes"),
+    [
+        ("memory", ["rank 1 of 2: out of memory (", LOST.format(0)], [1, 1]),
+        ("killed", [LOST.format(0)], [1, -9]),
+        ("disk", ["rank 0 of 2: cannot write", "No space left on device", LOST.format(1)], [2, 1]),
+        ("batch", ["rank 0 of 2: batch_size must lie in 1 to 41", "not 42"], [2, 2]),
+    ],
+)
+def test_the_rank_that_saw_a_fault_says_so_and_all_stop(faulty, kind, messages, codes):
+    assert json.loads((faulty / "codes.json").read_text())[kind] == codes
+    said = (faulty / f"{kind}.err").read_text()
+    for message in messages:
+        assert message in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("kind", ["memory", "killed", "disk"])
+def test_the_last_good_checkpoint_stays_and_the_run_goes_on_from_it(faulty, kind):
+    folder = faulty / kind
+    assert load_checkpoint(folder / "checkpoint.safetensors").epoch == 2
+    assert not list(folder.glob(".*.part"))
+    assert not (folder / "result.json").exists()
 
 
 def test_alone_a_job_sends_nothing():
