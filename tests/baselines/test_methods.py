@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric import transforms
 from torch_geometric.data import Data
@@ -359,7 +360,8 @@ def test_nodeformer_edge_score_is_its_equation(ring: Graph) -> None:
 
 
 def test_sgformer_is_the_librarys_model(small: Dataset) -> None:
-    model = build("sgformer", small, hidden_channels=8, graph_weight=0.7)
+    options = {"hidden_channels": 8, "graph_weight": 0.7, "graph_layers": 3}
+    model = build("sgformer", small, backbone="residual", **options)
     library = LibrarySGFormer(
         6, 8, 2, trans_num_layers=1, gnn_num_layers=3, graph_weight=0.7
     ).eval()
@@ -376,6 +378,24 @@ def test_sgformer_is_the_librarys_model(small: Dataset) -> None:
     zeros = torch.zeros(small.num_rows, dtype=torch.int64)
     expected = library(small.x, small.edge_index, zeros)
     torch.testing.assert_close(model(small.x, own_graph(small)), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_sgformer_with_a_plain_backbone_is_attention_beside_a_gcn(small: Dataset) -> None:
+    model = build("sgformer", small, hidden_channels=8, graph_weight=1.0)
+    gcn = model.model.graph_conv
+    expected = torch.log_softmax(model.model.fc(gcn(small.x, own_graph(small))), 1)
+    torch.testing.assert_close(model(small.x, own_graph(small)), expected)
+
+
+@pytest.mark.parametrize("name", ["gcn-tuned", "gat-tuned", "nodeformer", "sgformer"])
+def test_scaled_features_make_their_unit_irrelevant(name: str, small: Dataset) -> None:
+    outputs: list[Tensor] = []
+    for unit in (1.0, 0.01):
+        data = replace(small, x=small.x * unit)
+        model = build(name, data, scale_features=True)
+        model.observe(Batch(data.x, data.y, None, torch.arange(3)))
+        outputs.append(model(data.x, own_graph(data)))
+    torch.testing.assert_close(outputs[0], outputs[1], atol=1e-5, rtol=1e-5)
 
 
 def test_edge_softmax_sums_to_one_at_every_target(ring: Graph) -> None:

@@ -14,7 +14,13 @@ from difformer.experiments import run as run_module
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.reproduce import CellResult, measure_cell, read_results, result_path
 from difformer.experiments.specs import Cell, Spec, parse_spec
-from difformer.experiments.tables import details_table, figures_table, fill_page, markdown
+from difformer.experiments.tables import (
+    details_table,
+    figures_table,
+    fill_page,
+    markdown,
+    verdicts_table,
+)
 from difformer.train.run import FitResult
 from difformer.train.seeds import SeedsResult
 
@@ -206,6 +212,27 @@ def test_measured_figures_stand_beside_the_published_ones(
     details = details_table(spec, read_results(tmp_path, "toy"))
     assert details.rows[0][1:6] == ("80.5 ± 0.6", "80.0", "81.0", "random:0, random:1 × 0, 1", "1")
     assert details.notes == ("`difformer x`",)
+
+
+@pytest.mark.parametrize(
+    ("published", "verdict"),
+    [
+        ("[79.5, 0.6]", "within"),
+        ("[79.0, 0.6]", "better (+1.5)"),
+        ("[90.5, 1.5]", "worse (-10.0)"),
+        ("[80.0, 0.0]", "within"),
+        ('"out of memory"', "better (out of memory)"),
+    ],
+)
+def test_a_figure_is_within_two_published_deviations_or_better_or_has_its_reason(
+    cell: Cell, runs: list[Any], tmp_path: Path, published: str, verdict: str
+) -> None:
+    reasons = '[reasons]\nmlp = "the digits are smaller"\n'
+    spec = parse_spec("toy", TOY.replace("[90.5, 1.5]", published) + reasons)
+    measure(spec, cell, tmp_path)
+    table = verdicts_table(spec, read_results(tmp_path, "toy"))
+    why = "the digits are smaller" if verdict.startswith("worse") else ""
+    assert table.rows == (("MLP", verdict, why),)
 
 
 def test_an_unfinished_cell_says_how_many_runs_it_has(

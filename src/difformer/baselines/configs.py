@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 NORMS = ("batch", "layer")
+SCALE = "divide the features by the mean size of their entries that are not zero"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,7 @@ class GCNConfig:
     residual: bool = option(False, "add a linear map of each layer's input to its output")
     norm: str | None = option(None, "normalisation between layers", NORMS)
     head: bool = option(False, "end with a linear layer rather than with a convolution")
+    scale_features: bool = option(False, SCALE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,7 @@ class GATConfig:
     residual: bool = option(False, "add a linear map of each layer's input to its output")
     norm: str | None = option(None, "normalisation between layers", NORMS)
     head: bool = option(False, "end with a linear layer rather than with attention")
+    scale_features: bool = option(False, SCALE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +175,7 @@ class GRANDConfig:
     tolerance: float = option(1e-3, "relative and absolute tolerance of the adaptive ones")
     dropout: float = option(0.5, "dropout on the first and the last state")
     input_dropout: float = option(0.5, "dropout on the input features")
+    scale_features: bool = option(False, SCALE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +204,10 @@ class NodeFormerConfig:
     tau: float = option(0.25, "temperature")
     bias_order: int = option(2, "powers of the adjacency in the relational bias")
     penalty: float = option(1.0, "weight λ of the edge loss")
+    activation: bool = option(False, "ELU after every layer, not after the first linear one only")
     dropout: float = option(0.2, "dropout on the states")
     input_dropout: float = option(0.0, "dropout on the input features")
+    scale_features: bool = option(True, SCALE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,10 +217,18 @@ class SGFormerConfig:
     hidden_channels: int = option(64, "width of the states")
     num_layers: int = option(1, "all-pair attention layers")
     num_heads: int = option(1, "attention heads")
+    backbone: str = option(
+        "gcn",
+        "beside attention: a plain GCN, or a linear layer and convolutions with batch norm and "
+        "residuals",
+        ("gcn", "residual"),
+    )
     graph_layers: int = option(3, "graph convolutions")
     graph_weight: float = option(0.8, "weight α of the convolutions against attention")
-    dropout: float = option(0.5, "dropout on the states")
-    input_dropout: float = option(0.5, "dropout on the input features")
+    dropout: float = option(0.2, "dropout on the states of attention")
+    graph_dropout: float = option(0.5, "dropout on the states of the convolutions")
+    input_dropout: float = option(0.0, "dropout on the input features")
+    scale_features: bool = option(True, SCALE)
 
 
 # A kNN variant is a graph builder × a model: the options of both.

@@ -38,7 +38,9 @@ class ConvStack(GraphModel):
         inner = widths if config.head else widths[:-1]
         self.norms = nn.ModuleList(make_norm(config.norm, b) for _, b in inner)
         self.skips = nn.ModuleList(
-            FeatureLinear(a, b, dropout=0.0 if k else skip_dropout)
+            FeatureLinear(
+                a, b, dropout=0.0 if k else skip_dropout, scaled=config.scale_features and not k
+            )
             if config.residual
             else nn.Identity()
             for k, (a, b) in enumerate(widths)

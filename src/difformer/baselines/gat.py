@@ -47,7 +47,12 @@ class GAT(ConvStack):
             )
         first_width = wide if config.head or last else out_channels * config.out_heads
         self.convs[0].lin = FeatureLinear(
-            in_channels, first_width, dropout=config.input_dropout, bias=False, init="glorot"
+            in_channels,
+            first_width,
+            dropout=config.input_dropout,
+            bias=False,
+            init="glorot",
+            scaled=config.scale_features,
         )
         self.join(list(zip(widths, outs, strict=True)), out_channels, skip_dropout=0.0)
 

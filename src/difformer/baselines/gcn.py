@@ -37,7 +37,9 @@ class GCN(ConvStack):
         pairs = list(itertools.pairwise([in_channels, *[hidden] * (layers - 1), last]))
         self.convs = nn.ModuleList(GCNConv(a, b, normalize=False) for a, b in pairs)
         rate = config.input_dropout
-        self.convs[0].lin = FeatureLinear(*pairs[0], dropout=rate, bias=False, init="glorot")
+        self.convs[0].lin = FeatureLinear(
+            *pairs[0], dropout=rate, bias=False, init="glorot", scaled=config.scale_features
+        )
         self.join(pairs, out_channels, skip_dropout=rate)
 
     def forward(

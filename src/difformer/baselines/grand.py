@@ -40,7 +40,9 @@ class GRAND(GraphModel):
         if config.time <= 0 or config.step <= 0:
             raise ValueError(f"time and step must be above 0, got {config.time}, {config.step}")
         d = config.hidden_channels
-        self.encode = FeatureLinear(in_channels, d, dropout=config.input_dropout)
+        self.encode = FeatureLinear(
+            in_channels, d, dropout=config.input_dropout, scaled=config.scale_features
+        )
         self.query = nn.Linear(d, config.attention_channels * config.num_heads)
         self.key = nn.Linear(d, config.attention_channels * config.num_heads)
         self.decode = nn.Linear(d, out_channels)
@@ -50,6 +52,7 @@ class GRAND(GraphModel):
 
     def observe(self, batch: Batch) -> None:
         """Which rows are labelled: those that have a source in GRAND++."""
+        super().observe(batch)
         self._labelled = batch.rows
 
     def forward(

@@ -11,6 +11,7 @@ from torch_geometric.nn.inits import glorot
 
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
+from difformer.data.batch import Batch
 from difformer.nn.remembered import Remembered
 
 __all__ = [
@@ -39,6 +40,12 @@ class GraphModel(nn.Module):
         super().__init__()
         self._graph: Remembered[Graph] = Remembered()
 
+    def observe(self, batch: Batch) -> None:
+        """Take in the size of the features, where they are to be scaled."""
+        for module in self.modules():
+            if isinstance(module, FeatureLinear):
+                module.measure(batch.x)
+
     def graph(self, edge_index: Edges, edge_weight: Tensor | None, x: Tensor) -> Graph:
         """The prepared graph over x's rows; ValueError where there is none."""
         n = x.shape[0]
@@ -62,7 +69,11 @@ class GraphModel(nn.Module):
 
 
 class FeatureLinear(nn.Module):
-    """dropout(x) W + b for dense or sparse CSR x, in O(nonzeros · outputs)."""
+    """dropout(x) s W + b for dense or sparse CSR x, in O(nonzeros · outputs).
+
+    `s` is 1 unless `scaled`: then `measure(x)` makes it one over the mean size of x's entries that
+    are not zero, so that a learning rate suits features whatever their unit.
+    """
 
     def __init__(
         self,
@@ -72,8 +83,11 @@ class FeatureLinear(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
         init: str = "linear",
+        scaled: bool = False,
     ) -> None:
         super().__init__()
+        self.register_buffer("scale", torch.ones(()) if scaled else None)
+        self.scale: Tensor | None
         self.linear = nn.Linear(inputs, outputs, bias=bias)
         self.dropout, self.biased, self.init = dropout, bias, init
         self._matrix: Remembered[SparseMatrix] = Remembered()
@@ -84,12 +98,20 @@ class FeatureLinear(nn.Module):
         if self.init == "glorot":  # what PyG's graph layers start from
             glorot(self.linear.weight)
 
+    def measure(self, x: Tensor) -> None:
+        """Fix s by these features; nothing where it is not `scaled`."""
+        if self.scale is not None:
+            size = (x if x.layout == torch.strided else x.values()).abs()
+            total = size.sum() / (size > 0).sum().clamp_min(1)
+            self.scale = torch.where(total > 0, 1 / total, torch.ones_like(total)).to(self.scale)
+
     def forward(self, x: Tensor) -> Tensor:
         rate = self.dropout if self.training else 0.0
+        weight = self.linear.weight if self.scale is None else self.linear.weight * self.scale
         if x.layout == torch.strided:
-            return self.linear(F.dropout(x, rate, self.training))
+            return F.linear(F.dropout(x, rate, self.training), weight, self.linear.bias)
         matrix = self._matrix.get((x,), None, lambda: SparseMatrix.from_csr(x))
-        out = matrix.dropout(rate).matmul(self.linear.weight.T)
+        out = matrix.dropout(rate).matmul(weight.T)
         return out + self.linear.bias if self.biased else out
 
 

@@ -75,8 +75,11 @@ class NodeFormerLayer(nn.Module):
 class NodeFormer(GraphModel):
     """NodeFormer with its edge loss; the graph is used where one is given.
 
-        H⁽ᵏ⁺¹⁾ = dropout(act(LayerNorm(layer(H⁽ᵏ⁾) + H⁽ᵏ⁾))),   loss − λ · mean score  (eq. 8)
+        H⁽ᵏ⁺¹⁾ = dropout([act] LayerNorm(layer(H⁽ᵏ⁾) + H⁽ᵏ⁾)),   loss − λ · mean score  (eq. 8)
 
+    The first linear layer's bias would drown features that are divided by their row sums, and
+    LayerNorm would make it worse, so they are scaled; the released code trains through this in
+    1,000 epochs.
     Left out: jumping knowledge and BatchNorm in place of LayerNorm, both off in its citation runs.
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
@@ -87,7 +90,9 @@ class NodeFormer(GraphModel):
     def __init__(self, in_channels: int, out_channels: int, config: NodeFormerConfig) -> None:
         super().__init__()
         d = config.hidden_channels
-        self.first = FeatureLinear(in_channels, d, dropout=config.input_dropout)
+        self.first = FeatureLinear(
+            in_channels, d, dropout=config.input_dropout, scaled=config.scale_features
+        )
         self.layers = nn.ModuleList(NodeFormerLayer(d, config) for _ in range(config.num_layers))
         self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(config.num_layers + 1))
         self.last = nn.Linear(d, out_channels)
@@ -107,7 +112,8 @@ class NodeFormer(GraphModel):
         scores: list[Tensor] = []
         for layer, norm in zip(self.layers, list(self.norms)[1:], strict=True):
             new, score = layer(z, graph)
-            z = F.dropout(F.elu(norm(new + z)), rate, self.training)
+            z = norm(new + z)
+            z = F.dropout(F.elu(z) if self.config.activation else z, rate, self.training)
             scores += [] if score is None else [score]
         output = self.last(z)
         if not self.training or not scores or not self.config.penalty:

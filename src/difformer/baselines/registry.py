@@ -273,6 +273,7 @@ _ALL = (
             "dropout": 0.7,
             "input_dropout": 0.0,
             "head": True,
+            "scale_features": True,
         },
         train={"lr": 0.001, "weight_decay": 5e-4},
         space={
@@ -296,10 +297,11 @@ _ALL = (
             "num_heads": 1,
             "num_layers": 3,
             "dropout": 0.2,
-            "attention_dropout": 0.2,
+            "attention_dropout": 0.0,
             "input_dropout": 0.0,
             "residual": True,
             "head": True,
+            "scale_features": True,
         },
         train={"lr": 0.001, "weight_decay": 5e-4},
         space={
@@ -321,7 +323,8 @@ _ALL = (
         needs_graph=True,
         tasks=CLASSES,
         train={"lr": 0.01, "weight_decay": 5e-4},
-        space={"graph_layers": (2, 3), "graph_weight": (0.5, 0.8), "dropout": (0.3, 0.5)},
+        defaults={"graph_layers": 4},
+        space={"graph_layers": (2, 4), "graph_weight": (0.5, 0.8), "dropout": (0.2, 0.5)},
     ),
 )
 assert all(task in ALL_TASKS for system in _ALL for task in system.tasks)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn.models import SGFormer as Library
 
-from difformer.baselines.configs import SGFormerConfig
+from difformer.baselines.configs import GCNConfig, SGFormerConfig
+from difformer.baselines.gcn import GCN
 from difformer.baselines.layers import Edges, FeatureLinear, GraphModel
 
 __all__ = ["SGFormer", "build"]
@@ -17,8 +18,10 @@ class SGFormer(GraphModel):
 
         Z = α GCN(x) + (1 − α) (linear attention over all rows)(x)                    (eqs. 4, 5)
 
-    The first linear layers take sparse features and its convolutions the prepared adjacency;
-    otherwise it is the library's own. Left out: different weight decays for the two parts.
+    With backbone "residual" it is the library's own, but for first linear layers that take sparse
+    features and convolutions that take the prepared adjacency. That is the authors' model for large
+    graphs; their runs on the citation networks have a plain GCN in its place, backbone "gcn". Left
+    out: different weight decays for the two parts.
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels) log-probabilities.
     """
@@ -28,6 +31,7 @@ class SGFormer(GraphModel):
     def __init__(self, in_channels: int, out_channels: int, config: SGFormerConfig) -> None:
         super().__init__()
         d = config.hidden_channels
+        self.plain = config.backbone == "gcn"
         self.model = Library(
             d,
             d,
@@ -36,14 +40,26 @@ class SGFormer(GraphModel):
             trans_num_heads=config.num_heads,
             trans_dropout=config.dropout,
             gnn_num_layers=config.graph_layers,
-            gnn_dropout=config.dropout,
+            gnn_dropout=config.graph_dropout,
             graph_weight=config.graph_weight,
         )
         # The library's two input layers are these; features may be sparse, so they come first.
+        rate, scaled = config.input_dropout, config.scale_features
         self.model.trans_conv.fcs[0] = nn.Identity()
+        self.attention_input = FeatureLinear(in_channels, d, dropout=rate, scaled=scaled)
+        if self.plain:
+            self.graph_input = nn.Identity()
+            plain = GCNConfig(
+                hidden_channels=d,
+                num_layers=config.graph_layers,
+                dropout=config.graph_dropout,
+                input_dropout=rate,
+                scale_features=scaled,
+            )
+            self.model.add_module("graph_conv", GCN(in_channels, d, plain))
+            return
         self.model.graph_conv.fcs[0] = nn.Identity()
-        self.attention_input = FeatureLinear(in_channels, d, dropout=config.input_dropout)
-        self.graph_input = FeatureLinear(in_channels, d, dropout=config.input_dropout)
+        self.graph_input = FeatureLinear(in_channels, d, dropout=rate, scaled=scaled)
         for conv in self.model.graph_conv.convs:
             setattr(conv, "normalize", False)  # noqa: B010 - an attribute torch types as a module
 
@@ -54,12 +70,13 @@ class SGFormer(GraphModel):
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
     ) -> Tensor:
-        adjacency = self.graph(edge_index, edge_weight, x).adjacency.csr
+        graph = self.graph(edge_index, edge_weight, x)
         if batch is None:
             batch = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
         model = self.model
         pairs = model.trans_conv(self.attention_input(x), batch)
-        along = model.graph_conv(self.graph_input(x), adjacency)
+        edges = graph if self.plain else graph.adjacency.csr
+        along = model.graph_conv(self.graph_input(x), edges)
         mixed = model.graph_weight * along + (1 - model.graph_weight) * pairs
         return torch.log_softmax(model.fc(mixed), dim=-1)
 

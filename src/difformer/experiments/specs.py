@@ -14,7 +14,8 @@ named set of settings, a *protocol* a kind of split with its seeds. A cell is on
                         grid = {tau = [0.1, 0.5]}: one variant for each combination
     [published.mlp]     cora = [56.1, 1.6]        mean and deviation, or "out of memory"
     [[cells]]           systems, columns, variants, protocols: which (absent: all); then any of
-                        model, train, splits, seeds, note, skip = "the reason"
+                        data, model, train, splits, seeds, note, skip = "the reason"
+    [reasons]           mlp = "why its figures are below the published ones, or missing"
 
 No torch here: `difformer reproduce --help` lists the tables.
 """
@@ -41,7 +42,7 @@ _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli"
 
 Published = tuple[float, float | None] | str
 SELECTORS = ("systems", "columns", "variants", "protocols")
-CHANGES = ("model", "train", "splits", "seeds", "note", "skip")
+CHANGES = ("data", "model", "train", "splits", "seeds", "note", "skip")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Cell:
     train: Mapping[str, Any]
     note: str | None = None
     skip: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def name(self) -> str:
@@ -101,7 +103,7 @@ class Cell:
                 recipe=self.variant.recipe,
                 split=split,
                 seeds=self.protocol.seeds,
-                data=self.column.data,
+                data={**self.column.data, **self.data},
                 model=self.model,
                 train=self.train,
             )
@@ -125,6 +127,7 @@ class Spec:
     variants: Mapping[str, Variant]
     published: Mapping[str, Mapping[str, Published]]
     rules: Sequence[Mapping[str, Any]] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def cells(
         self,
@@ -186,7 +189,7 @@ def parse_spec(name: str, text: str) -> Spec:
         raise ValueError(f"spec {name} is not TOML: {error}") from error
     top = ("title", "note", "metric", "beside", "percent", "systems", "columns")
     top = (*top, "protocols", "variants")
-    check_keys(content, (*top, "published", "cells"), f"spec {name}")
+    check_keys(content, (*top, "published", "reasons", "cells"), f"spec {name}")
     for key in ("title", "metric", "systems", "columns", "protocols", "variants"):
         if not content.get(key):
             raise ValueError(f"spec {name} must give {key}")
@@ -205,7 +208,9 @@ def parse_spec(name: str, text: str) -> Spec:
         variants={v.name: v for n, c in content["variants"].items() for v in _variants(name, n, c)},
         published=_published(name, content.get("published", {}), content["columns"]),
         rules=content.get("cells", []),
+        reasons=content.get("reasons", {}),
     )
+    _known(f"spec {name} [reasons]", spec.reasons, systems)
     for rule in spec.rules:
         check_keys(rule, (*SELECTORS, *CHANGES), f"spec {name} [[cells]]")
         for key in SELECTORS:
@@ -228,6 +233,7 @@ def _changed(cell: Cell, rule: Mapping[str, Any]) -> Cell:
     return replace(
         cell,
         protocol=how,
+        data={**cell.data, **rule.get("data", {})},
         model={**cell.model, **rule.get("model", {})},
         train={**cell.train, **rule.get("train", {})},
         note=rule.get("note", cell.note),

@@ -5,7 +5,8 @@ A page asks for a table between two markers, and `fill_page` writes it there:
     <!-- results: table2 variants=stable protocols=released,random -->
     <!-- end of results -->
 
-`details` in place of the filters gives a row for each result file: how it was measured.
+`details` in place of the filters gives a row for each result file: how it was measured. `verdicts`
+beside the filters says of each figure whether it reaches the published one, and if not, why.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from difformer.errors import RunError
 from difformer.experiments.reproduce import CellResult, read_results
 from difformer.experiments.specs import Published, Spec, load_spec
 
-__all__ = ["Table", "details_table", "figures_table", "fill_page", "markdown"]
+__all__ = ["Table", "details_table", "figures_table", "fill_page", "markdown", "verdicts_table"]
 
 BEGIN = re.compile(r"<!-- results: (\S+)((?: [^>]*?)?) -->\n")
 END = "<!-- end of results -->"
 EMPTY = "—"
+CANNOT = "cannot run here"
+ERRORS = ("mse",)  # metrics that are better when they are lower
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,41 @@ def figures_table(
                     rows.append((title, variant.title, protocol.title, *cells))
     titles = [spec.columns[name].title for name in names]
     return Table(("Model", "Settings", "Runs", *titles), tuple(rows), tuple(notes))
+
+
+def verdicts_table(
+    spec: Spec,
+    results: Sequence[CellResult],
+    *,
+    systems: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    variants: Sequence[str] | None = None,
+    protocols: Sequence[str] | None = None,
+) -> Table:
+    """For each system and settings: within two published deviations, better, or the reason."""
+    names = [name for name in spec.columns if columns is None or name in columns]
+    by_cell = {result.cell: result for result in results}
+    rows: list[tuple[str, ...]] = []
+    for system in (s for s in spec.systems if s in spec.published and _asked(s, systems)):
+        for variant in spec.variants.values():
+            if system not in variant.systems or not _asked(variant.name, variants):
+                continue
+            for protocol in (p for p in spec.protocols if _asked(p, protocols)):
+                keys = [f"{name}.{system}.{variant.name}.{protocol}" for name in names]
+                published = [spec.published[system].get(name) for name in names]
+                cells = [
+                    _compared(spec, by_cell.get(key), figure)
+                    for key, figure in zip(keys, published, strict=True)
+                ]
+                short = any(c.startswith(("worse", EMPTY, CANNOT)) for c in cells)
+                reason = spec.reasons.get(system, "") if short else ""
+                rows.append((get_system(system).title, *cells, reason))
+    titles = [spec.columns[name].title for name in names]
+    note = (
+        "*within*: no further than two published deviations from the published mean, or two of "
+        "ours where none is published or it is zero; *better* and *worse*: by how much."
+    )
+    return Table(("Model", *titles, "Why not"), tuple(rows), (note,))
 
 
 def details_table(spec: Spec, results: Sequence[CellResult]) -> Table:
@@ -132,13 +170,15 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
     found = read_results(results, name)
     if "details" in words:
         return markdown(details_table(spec, found))
+    build = verdicts_table if "verdicts" in words else figures_table
+    words = [word for word in words if word != "verdicts"]
     filters: dict[str, list[str]] = {}
     for word in words:
         key, _, values = word.partition("=")
         if key not in ("systems", "columns", "variants", "protocols") or not values:
             raise ValueError(f"results: {name}: {word!r} must be systems=, columns=, variants= ...")
         filters[key] = values.split(",")
-    table = figures_table(
+    table = build(
         spec,
         found,
         systems=filters.get("systems"),
@@ -185,6 +225,24 @@ def _measured(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
 def _whole(spec: Spec, result: CellResult) -> str:
     metric = spec.metric_of(result.column)
     return _figure(spec, result.mean(metric), result.std(metric))
+
+
+def _compared(spec: Spec, result: CellResult | None, published: Published | None) -> str:
+    if result is not None and result.cannot is not None:
+        same = isinstance(published, str)
+        return f"{CANNOT}, nor in the paper" if same else CANNOT
+    if result is None or not result.runs or published is None:
+        return EMPTY
+    if isinstance(published, str):
+        return f"better ({published})"
+    scale = 100 if spec.percent else 1
+    metric = spec.metric_of(result.column)
+    ours, std = scale * result.mean(metric), scale * (result.std(metric) or 0.0)
+    gap = ours - published[0]
+    if abs(gap) <= 2 * (published[1] or std) + 1e-9:
+        return "within"
+    good = (gap > 0) is not (metric in ERRORS)
+    return f"{'better' if good else 'worse'} ({gap:+.{1 if spec.percent else 3}f})"
 
 
 def _figure(spec: Spec, mean: float, std: float | None) -> str:
