@@ -35,6 +35,15 @@ def test_a_table_is_shown_trained_on_and_predicted_with(
     shown = capsys.readouterr().out
     assert re.search(r"size\s+number\s+scaled", shown)
     assert "10 predictions in predictions.csv" in shown
+    page = Path("runs/t-1/report.html").read_text(encoding="utf-8")
+    for part in ("t.csv", "Validation accuracy", "Energy of each layer", "States and strongest"):
+        assert part in page
+    assert "What is missing" not in page
+    assert "left out" not in page
+    assert run("train", "--nodes", "t.csv", *words, "--out", "runs/t-1") == 2
+    assert "add --resume" in capsys.readouterr().err
+    assert run("train", "--nodes", "t.csv", *words, "--resume", "--no-report") == 0
+    assert "kept in runs/t-1" in capsys.readouterr().out
     assert run("predict", "runs/t-1", "new.csv", "-o", "out.csv") == 0
     lines = Path("out.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in lines] == [["id", "kind"], ["x", "b"], ["y", "a"]]

@@ -70,6 +70,39 @@ def test_a_run_holds_its_files_and_fills_the_empty_labels(run: Path) -> None:
     assert sum(right) > 50
 
 
+def test_a_killed_run_goes_on_to_the_same_bits(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from difformer.train.loop import Fit
+
+    settings = OwnSettings(epochs=25, hidden=16)
+    own = read_table(run.parent / "t.csv", "kind", id="name")
+    checkpoint, calls = Fit._checkpoint, list[int]()
+
+    def dies(self: Any, now: bool) -> None:
+        checkpoint(self, True)
+        calls.append(1)
+        if len(calls) in (3, 30):  # in the fit without a graph, and in the one with neighbours
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr(Fit, "_checkpoint", dies)
+    for resume in (False, True):
+        with pytest.raises(RuntimeError, match="killed"):
+            train_own(own, tmp_path / "run", settings, resume=resume)
+        with pytest.raises(RunError, match="is not a finished run"):
+            OwnRun.load(tmp_path / "run")
+    train_own(own, tmp_path / "run", settings, resume=True)
+    for name in ("estimator.safetensors", "predictions.csv", "metrics.csv", "split.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes(), name
+    finished = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert train_own(own, tmp_path / "run", settings, resume=True) == finished
+    with pytest.raises(RunError, match=r"another configuration \(own\.epochs"):
+        train_own(own, tmp_path / "run", OwnSettings(epochs=26, hidden=16), resume=True)
+    other = read_table(write(tmp_path / "o.csv", make_rows(90, start=1)), "kind", id="name")
+    with pytest.raises(RunError, match=r"data\.fingerprint"):
+        train_own(other, tmp_path / "run", settings, resume=True)
+
+
 def test_new_rows_get_label_probability_and_influential_rows(run: Path, tmp_path: Path) -> None:
     new = write(tmp_path / "new.csv", make_rows(20, start=200))
     assert predict_own(run, new, tmp_path / "out.csv") == 20
@@ -118,7 +151,7 @@ def test_what_is_not_a_run_is_named(run: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is not a finished run"):
         OwnRun.load(tmp_path)
     own = read_table(write(tmp_path / "t.csv", make_rows(30)), "kind", id="name")
-    with pytest.raises(RunError, match="holds a finished run"):
+    with pytest.raises(RunError, match="holds a run already"):
         train_own(own, run)
     for name in ("table.json", "estimator.safetensors", "result.json"):
         copy = tmp_path / name.replace(".", "-")

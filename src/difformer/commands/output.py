@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from math import isfinite
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from difformer.errors import RunError
 from difformer.experiments.tables import Table
+from difformer.train.launch import is_lead, launched, restarted
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -19,9 +22,11 @@ __all__ = [
     "DataDir",
     "Json",
     "Quiet",
+    "how_to_resume",
     "interrupted",
     "print_json",
     "print_table",
+    "run_folder",
     "say",
     "write_page",
 ]
@@ -72,6 +77,35 @@ def write_page(folder: Path, data: Dataset) -> Path:
     from difformer.report import write_report
 
     return write_report(folder, dataset=data)
+
+
+def run_folder(stem: str, out: Path | None, *, resume: bool) -> Path:
+    """The folder of a run: --out, or the next runs/STEM-number; with `resume` one that is there."""
+    # A restarted job goes on with its run; of several processes rank 0 makes the folder.
+    resume = resume or restarted() or not is_lead()
+    if launched() and out is None:
+        raise ValueError("--out must be given to torchrun: every process needs the same folder")
+    if out is not None:
+        if (out / "config.toml").exists() and not resume:
+            raise RunError(
+                f"{out} holds a run already: add --resume to go on with it, or give another folder"
+            )
+        if out.exists() and not out.is_dir():
+            raise RunError(f"{out} is a file: give --out a folder")
+        return out
+    there = [p for p in Path("runs").glob(f"{stem}-*") if p.name[len(stem) + 1 :].isdecimal()]
+    number = max((int(p.name[len(stem) + 1 :]) for p in there), default=0)
+    if resume and number == 0:
+        raise RunError(f"there is no run runs/{stem}-* to resume: leave --resume out")
+    return Path("runs") / f"{stem}-{number if resume else number + 1}"
+
+
+def how_to_resume(folder: Path) -> str:
+    """The command that goes on with an interrupted run: this one, and where it is kept."""
+    words = sys.argv[1:]
+    if not {"--out", "-o"} & {word.split("=")[0] for word in words}:
+        words += ["--out", str(folder)]
+    return shlex.join(["difformer", *words, *([] if "--resume" in words else ["--resume"])])
 
 
 def interrupted(message: str) -> typer.Exit:

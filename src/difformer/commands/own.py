@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from difformer.commands.options import Given
-from difformer.commands.output import print_json, print_table, say
+from difformer.commands.output import (
+    how_to_resume,
+    interrupted,
+    print_json,
+    print_table,
+    run_folder,
+    say,
+    write_page,
+)
 from difformer.experiments.tables import Table
+
+if TYPE_CHECKING:
+    from difformer.experiments.own import OwnSettings
 
 __all__ = [
     "EdgesFile",
@@ -19,9 +30,11 @@ __all__ = [
     "Label",
     "Nodes",
     "OwnTable",
+    "Told",
     "check_own",
     "own_dataset",
     "own_options",
+    "own_settings",
     "train_table",
 ]
 
@@ -97,50 +110,55 @@ def own_dataset(name: str, label: str | None, id: str | None, edges: Path | None
     return read_table(name, **options).dataset
 
 
-def train_table(
-    table: OwnTable,
-    model: str | None,
-    recipe: str | None,
-    neighbours: int | None,
-    given: Given,
-    out: Path | None,
-    *,
-    json: bool,
-    quiet: bool,
-) -> None:
+@dataclass(frozen=True)
+class Told:
+    """How a run is kept and shown, as the command line says."""
+
+    resume: bool
+    report: bool
+    json: bool
+    quiet: bool
+
+
+def train_table(table: OwnTable, settings: OwnSettings, out: Path | None, told: Told) -> None:
     """Read the table, show its columns, train, and say where the run is."""
     for name in table.refused:
         raise ValueError(f"{name} must be left out with --nodes")
     if table.label is None:
         raise ValueError("--label COLUMN must be given with --nodes: what to predict")
-    if model is not None and model not in SYSTEMS:
-        raise ValueError(f"--model must be one of {', '.join(SYSTEMS)} with --nodes, got {model}")
-    settings = own_settings(given, model, recipe, neighbours)
+    folder = run_folder(table.nodes.stem, out, resume=told.resume)
     from difformer.data.tables import read_table
     from difformer.experiments.own import train_own
 
     own = read_table(table.nodes, table.label, id=table.id, edges=table.edges)
-    if not json:
+    if not told.json:
         columns = Table(("column", "is", "becomes"), tuple(own.encoder.describe()))
         print_table(columns, own.dataset.describe())
-    folder = out or _folder(table.nodes)
-    result = train_own(own, folder, settings)
-    if json:
+    result = train_own(own, folder, settings, resume=told.resume, quiet=told.quiet or told.json)
+    if result["interrupted"]:
+        again = how_to_resume(folder)
+        raise interrupted(f"what was trained so far is kept in {folder}; go on with: {again}")
+    page = write_page(folder, own.dataset) if told.report else None
+    if told.json:
         print_json({**result, "folder": str(folder)})
         return
     figures = "  ".join(f"{k} {v:.4f}" for k, v in result["validation"].items())
-    say(f"graph: {result['graph']}; validation: {figures}", quiet=quiet)
+    say(f"graph: {result['graph']}; validation: {figures}", quiet=told.quiet)
     empty = result["rows"] - result["labelled"]
     print(f"kept in {folder}" + (f"; {empty} predictions in predictions.csv" if empty else ""))
+    if page is not None:
+        print(f"look at {page}")
     print(f"new rows: difformer predict {folder} NEW.csv -o OUT.csv")
 
 
 def own_settings(
     given: Given, model: str | None, recipe: str | None, neighbours: int | None
-) -> Any:
+) -> OwnSettings:
     """The options of the model and of the loop that the estimators take."""
     from difformer.experiments.own import OwnSettings
 
+    if model is not None and model not in SYSTEMS:
+        raise ValueError(f"--model must be one of {', '.join(SYSTEMS)} with --nodes, got {model}")
     loop = dict(given.train)
     chosen = dict(given.model)
     found: dict[str, Any] = {"kernel": SYSTEMS[model]} if model else {}
@@ -156,10 +174,3 @@ def own_settings(
     if "kernel" in chosen:
         found["kernel"] = chosen.pop("kernel")
     return OwnSettings(**found, options=chosen)
-
-
-def _folder(nodes: Path) -> Path:
-    number = 1
-    while (Path("runs") / f"{nodes.stem}-{number}").exists():
-        number += 1
-    return Path("runs") / f"{nodes.stem}-{number}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,9 +15,11 @@ from difformer.commands.output import (
     DataDir,
     Json,
     Quiet,
+    how_to_resume,
     interrupted,
     print_json,
     print_table,
+    run_folder,
     write_page,
 )
 from difformer.commands.own import (
@@ -28,10 +28,11 @@ from difformer.commands.own import (
     Label,
     Nodes,
     OwnTable,
+    Told,
     check_own,
+    own_settings,
     train_table,
 )
-from difformer.errors import RunError
 from difformer.experiments.experiment import (
     ALONE_RECIPE,
     AUTO_SPLIT,
@@ -42,7 +43,7 @@ from difformer.experiments.experiment import (
 from difformer.experiments.tables import Table
 from difformer.experiments.values import options_of
 from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
-from difformer.train.launch import is_lead, launched, restarted
+from difformer.train.launch import is_lead
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -187,16 +188,17 @@ def train(
         return
     if nodes is not None:
         refused = {"NAME": name, "--split": split, "--seeds": seeds, "--set": set}
-        refused |= {"--config": config, "--resume": resume or None}
+        refused |= {"--config": config, "--monitor": monitor, "--tensorboard": tensorboard}
         table = OwnTable(nodes, label, id, edges, {k: v for k, v in refused.items() if v})
-        train_table(table, model, recipe, neighbours, given, out, json=json, quiet=quiet)
+        settings = own_settings(given, model, recipe, neighbours)
+        train_table(table, settings, out, Told(resume, report, json, quiet))
         return
     check_own(label=label, id=id, edges=edges)
     if monitor not in (None, "energy"):
         raise ValueError(f"--monitor must be energy, got {monitor!r}")
     choices = (name, model, recipe, split, seeds, set, config, neighbours, given)
     experiment = _experiment(*choices)  # every word is checked before any data is read
-    folder = _folder(experiment, out, resume)
+    folder = run_folder(f"{experiment.dataset}-{experiment.system}", out, resume=resume)
     data = _load(experiment, data_dir)
     experiment = _experiment(*choices, graph=data.edge_index is not None)
     logs = Logs(tensorboard=tensorboard, energy=monitor == "energy", quiet=quiet or json)
@@ -210,8 +212,7 @@ def train(
         print_table(_table(result), f"{experiment.title}, split {_split_name(folder)}")
         print(f"kept in {folder}" + (f"; look at {page}" if page else ""))
     if result.interrupted:
-        words = [*sys.argv[1:], *([] if out else ["--out", str(folder)])]
-        again = shlex.join(["difformer", *words, *([] if resume else ["--resume"])])
+        again = how_to_resume(folder)
         raise interrupted(f"the best epoch so far is kept in {folder}; go on with: {again}")
 
 
@@ -265,28 +266,6 @@ def _experiment(
         model={**options, **given.model, **parse_set(pairs, own)},
         train=loop,
     )
-
-
-def _folder(experiment: Experiment, out: Path | None, resume: bool) -> Path:
-    """The folder of the run: a new one, or with --resume one that is there."""
-    # A restarted job goes on with its run; of several processes rank 0 makes the folder.
-    resume = resume or restarted() or not is_lead()
-    if launched() and out is None:
-        raise ValueError("--out must be given to torchrun: every process needs the same folder")
-    if out is not None:
-        if (out / "config.toml").exists() and not resume:
-            raise RunError(
-                f"{out} holds a run already: add --resume to go on with it, or give another folder"
-            )
-        if out.exists() and not out.is_dir():
-            raise RunError(f"{out} is a file: give --out a folder")
-        return out
-    stem, number = f"{experiment.dataset}-{experiment.system}", 1
-    there = [p for p in Path("runs").glob(f"{stem}-*") if p.name[len(stem) + 1 :].isdecimal()]
-    number = max((int(p.name[len(stem) + 1 :]) for p in there), default=0)
-    if resume and number == 0:
-        raise RunError(f"there is no run runs/{stem}-* to resume: leave --resume out")
-    return Path("runs") / f"{stem}-{number if resume else number + 1}"
 
 
 def _load(experiment: Experiment, data_dir: str | None) -> Dataset:

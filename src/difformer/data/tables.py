@@ -133,6 +133,7 @@ class OwnData:
     ids: tuple[str, ...]
     labels: tuple[Any, ...]  # as in the file, None where empty
     features: Any  # the rows as an array or CSR matrix, the same numbers as dataset.x
+    edges: str | None = None  # the file of edges, as given
 
 
 def read_table(
@@ -181,7 +182,8 @@ def read_table(
         class_names=names,
         source=_name(nodes),
     )
-    return OwnData(dataset, encoder, tuple(ids), tuple(labels), features)
+    named = None if edges is None else _name(edges)
+    return OwnData(dataset, encoder, tuple(ids), tuple(labels), features, named)
 
 
 def read_edges(source: Source, where: Mapping[str, int]) -> tuple[Tensor, Tensor | None]:

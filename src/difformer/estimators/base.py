@@ -240,6 +240,10 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self._known = None if graph is None else KnownRows.of(rows)
         return output
 
+    def graph_of(self, X: Any, graph: Any = None) -> Graph | None:
+        """The graph that `fit` makes between rows: of the edges given, or of neighbours."""
+        return self._prepare(X, read_rows(self, X, reset=False), graph)
+
     # --- new rows --------------------------------------------------------------------------
 
     def _answers(self, X: Any, graph: Any, known: Array, *, encode: bool = False) -> Array:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
-from difformer.data.dataset import Dataset
+from difformer.data.dataset import Dataset, fingerprint
 from difformer.data.split import Split
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import FullBatch
@@ -120,15 +118,8 @@ class Training:
 
     def _fingerprint(self) -> str:
         graph = self.graph
-        edges = () if graph is None else (graph.edge_index, graph.edge_weight)
-        digest = hashlib.sha256()
-        for tensor in (self.data.x, self.data.y, self.weight, *edges):
-            parts = [] if tensor is None else [tensor]
-            if tensor is not None and tensor.layout != torch.strided:
-                parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-            for part in parts:
-                digest.update(part.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        edges = (None, None) if graph is None else (graph.edge_index, graph.edge_weight)
+        return fingerprint(self.data.x, self.data.y, self.weight, *edges)
 
 
 def pick_kernels(kernel: Kernel, num_rows: int, width: int, num_layers: int) -> list[Kernel]:

@@ -1,36 +1,43 @@
 """Train on a user's own table and predict new rows of it: a run folder each way.
 
-config.toml            what was asked for
+config.toml            what was asked for; a resumed run must ask for the same
+fits                   where each fit stands, to go on from; gone once the run has finished
 table.json             how each column becomes numbers, and the ids of the known rows
 estimator.safetensors  the fitted estimator: weights and what is frozen
 split.json             the rows that trained and validated
 metrics.csv            a row an epoch
 predictions.csv        the rows whose label was empty: label, probability, influential rows
-result.json            the validation metrics, written last: a folder without it is not a run
+result.json            metrics and cost, written last: a folder without it is not a finished run
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from difformer.core.graph import Graph
+from difformer.data.dataset import Dataset
 from difformer.data.rawtable import CHUNK, read_chunks
-from difformer.data.tables import OwnData, Source, TableEncoder, read_edges
+from difformer.data.split import Split
+from difformer.data.tables import OwnData, Source, TableEncoder, read_edges, read_table
 from difformer.errors import DataError, RunError
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.regressor import DIFFormerRegressor
+from difformer.nn.model import DIFFormer
 from difformer.train.files import write_atomic
-from difformer.train.run import csv_text, plain
+from difformer.train.run import agree_config, csv_text, read_config
 
-__all__ = ["OwnRun", "OwnSettings", "predict_own", "train_own"]
+__all__ = ["OpenOwn", "OwnRun", "OwnSettings", "open_own", "predict_own", "train_own"]
 
 Array = NDArray[Any]
 Estimator = DIFFormerClassifier | DIFFormerRegressor
@@ -74,18 +81,32 @@ class OwnSettings:
 
 
 def train_own(
-    own: OwnData, folder: str | Path, settings: OwnSettings | None = None
+    own: OwnData,
+    folder: str | Path,
+    settings: OwnSettings | None = None,
+    *,
+    resume: bool = False,
+    quiet: bool = True,
 ) -> dict[str, Any]:
-    """Fit, and leave a run folder; returns what result.json holds."""
+    """Fit, and leave a run folder; returns what result.json holds.
+
+    A run that was killed goes on with `resume`, to the same bits. Ctrl-C leaves it ready for that:
+    the result then says `interrupted`, and nothing else is written.
+    """
     settings = settings or OwnSettings()
     folder = Path(folder)
+    if (folder / "config.toml").exists() and not resume:
+        raise RunError(f"{folder} holds a run already: resume it, or give another folder")
+    agree_config(folder, _config(own, settings))
     if (folder / "result.json").exists():
-        raise RunError(f"{folder} holds a finished run: give another folder")
+        return json.loads((folder / "result.json").read_text(encoding="utf-8"))
     data = own.dataset
     y: Any = data.y.numpy()[:, 0] if data.task == "regression" else _names(own)
     fits: dict[str, Estimator] = {}
     for graph in _graphs(own, settings):
-        fits[graph] = _fit(own, y, graph, settings)
+        fits[graph] = _fit(own, y, graph, settings, folder / "fits" / graph, quiet)
+        if fits[graph].result_.interrupted:
+            return {"interrupted": True}
     chosen = max(fits, key=lambda name: _score(fits[name]))
     estimator = fits[chosen]
     result = {
@@ -97,19 +118,28 @@ def train_own(
         "kernel": str(estimator.kernel_),
         "validation": estimator.validation_,
         "tried": {name: fit.validation_ for name, fit in fits.items()},
-        "epochs": estimator.n_iter_,
-        "best_epoch": estimator.best_epoch_,
+        **estimator.result_.to_json(),
+        "seconds": sum(fit.result_.seconds for fit in fits.values()),
     }
     _write(folder, own, estimator, settings, result)
     return result
 
 
-def _fit(own: OwnData, y: Any, graph: str, settings: OwnSettings) -> Estimator:
-    given: Any = None
-    if graph == "edges":
-        given = own.dataset.edge_index
-        if own.dataset.edge_weight is not None:
-            given = _weighted(own)
+def _config(own: OwnData, settings: OwnSettings) -> dict[str, Any]:
+    """What was asked for, and of which rows; the source is the table's path as it was given."""
+    source = own.dataset.source
+    data = {"nodes": source, "label": own.encoder.label, "id": own.encoder.id, "edges": own.edges}
+    return {
+        "system": "difformer",
+        "dataset": Path(source).name,
+        "data": {**data, "fingerprint": own.dataset.fingerprint},
+        "own": settings,
+    }
+
+
+def _fit(
+    own: OwnData, y: Any, graph: str, settings: OwnSettings, folder: Path, quiet: bool
+) -> Estimator:
     estimator = CLASSES[own.dataset.task](
         graph="knn" if graph == "knn" else None,
         hidden_channels=settings.hidden,
@@ -125,11 +155,12 @@ def _fit(own: OwnData, y: Any, graph: str, settings: OwnSettings) -> Estimator:
         patience=settings.patience,
         validation_fraction=settings.validation,
         scale=False,  # the table's columns are scaled already
+        checkpoint=folder,
         random_state=settings.seed,
         device=settings.device,
-        verbose=1,
+        verbose=int(not quiet),
     )
-    return estimator.fit(own.features, y, given)
+    return estimator.fit(own.features, y, _given(own.dataset))
 
 
 def _graphs(own: OwnData, settings: OwnSettings) -> list[str]:
@@ -151,12 +182,12 @@ def _names(own: OwnData) -> Array:
     return np.array([None if c < 0 else own.dataset.class_names[c] for c in y], object)
 
 
-def _weighted(own: OwnData) -> Any:
+def _given(data: Dataset) -> Any:
+    """The table's own edges as the estimators take them; None where it has none."""
+    if data.edge_index is None or data.edge_weight is None:
+        return data.edge_index
     from scipy.sparse import coo_matrix
 
-    data = own.dataset
-    assert data.edge_index is not None
-    assert data.edge_weight is not None
     source, target = data.edge_index.numpy()
     n = data.num_rows
     return coo_matrix((data.edge_weight.numpy(), (source, target)), shape=(n, n))
@@ -169,13 +200,6 @@ def _write(
     settings: OwnSettings,
     result: Mapping[str, Any],
 ) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    config = {"data": {"nodes": own.dataset.source, "label": own.encoder.label}}
-    text = tomli_w.dumps({**config, "own": plain(asdict(settings))})
-    write_atomic(folder / "config.toml", text.encode())
     table = {"encoder": json.loads(own.encoder.to_json()), "ids": list(own.ids)}
     write_atomic(folder / "table.json", json.dumps(table).encode())
     write_atomic(folder / "metrics.csv", csv_text(estimator.history_).encode())
@@ -192,6 +216,7 @@ def _write(
                 names = [own.ids[row] for row in part]
                 writer.writerows(run.lines(own.features[part], names))
     write_atomic(folder / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+    shutil.rmtree(folder / "fits", ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -269,6 +294,43 @@ class OwnRun:
                 pairs = zip(w, r, strict=True)
                 found.append([{"id": self.ids[j], "weight": v} for v, j in pairs if v > 0])
         return found
+
+
+@dataclass(frozen=True)
+class OpenOwn:
+    """A finished run's model with the rows it was trained on."""
+
+    model: DIFFormer
+    dataset: Dataset
+    split: Split
+    graph: Graph | None
+
+
+def open_own(folder: str | Path, *, dataset: Dataset | None = None) -> OpenOwn:
+    """Read a run back for a look inside; the table is read again where it is not at hand."""
+    folder = Path(folder)
+    run = OwnRun.load(folder)
+    asked = read_config(folder / "config.toml")["data"]
+    if dataset is None:
+        dataset = read_table(
+            asked["nodes"], asked["label"], id=asked.get("id"), edges=asked.get("edges")
+        ).dataset
+    if dataset.fingerprint != asked["fingerprint"]:
+        raise RunError(f"{asked['nodes']} has changed since {folder} was trained on it")
+    model = run.estimator.frozen_.model.float()
+    split = Split.load(folder / "split.json").check(dataset.num_rows)
+    graph = run.estimator.graph_of(_rows(dataset.x), _given(dataset))
+    return OpenOwn(model, dataset, split, graph)
+
+
+def _rows(x: Tensor) -> Any:
+    """Features as the estimators take them."""
+    if x.layout == torch.strided:
+        return x.numpy()
+    from scipy.sparse import csr_matrix
+
+    parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
+    return csr_matrix(parts, shape=tuple(x.shape))
 
 
 def predict_own(

@@ -15,6 +15,7 @@ from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError
+from difformer.experiments.own import open_own
 from difformer.experiments.run import load_run
 from difformer.experiments.sources import snapshots_for
 from difformer.nn.model import DIFFormer
@@ -54,6 +55,9 @@ def open_model(
     run: SeedRun, *, dataset: Dataset | None = None, data_dir: Any = None
 ) -> tuple[nn.Module, Dataset, Split, Any]:
     """The model of a run folder with its data, split and graph; DifformerError says why not."""
+    if (run.folder / "estimator.safetensors").exists():  # of a person's own table
+        own = open_own(run.folder, dataset=dataset)
+        return own.model, own.dataset, own.split, own.graph
     loaded = load_run(run.folder, dataset=dataset, data_dir=data_dir)
     data = loaded.dataset
     if isinstance(data, TemporalDataset):

@@ -273,8 +273,9 @@ def cost_section(run: Run, shown: SeedRun) -> Section:
         "peak memory, MB",
     ]
     blocks: list[Any] = [Table("What the run cost.", header, rows)]
-    weights = shown.folder / "model.safetensors"
-    if weights.exists():
+    files = [shown.folder / f"{name}.safetensors" for name in ("model", "estimator")]
+    weights = next((path for path in files if path.exists()), None)
+    if weights is not None:
         text = f"The saved model takes {number(weights.stat().st_size / 2**20, 3)} MB"
         count = _parameters(weights)
         blocks.append(Note(f"{text} ({number(count)} numbers)." if count else f"{text}."))
