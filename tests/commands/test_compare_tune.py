@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from difformer.cli import main
+from difformer.experiments.comparisons import comparison_block
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -35,6 +36,9 @@ def test_compare_prints_a_table_and_a_verdict_and_keeps_both(
         "lp-knn": 2,
         "difformer-s": 2,
     }
+    block = comparison_block(tmp_path / "kept" / "comparison.json")
+    assert block.startswith("| Model | Test | Paired difference to the best |")
+    assert all(line in block for line in kept["verdict"])
     code, out, _ = call(capsys, *words, "--json")  # reads what is there
     again = json.loads(out)
     assert (code, again["rows"]) == (0, kept["rows"])

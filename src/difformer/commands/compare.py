@@ -14,9 +14,8 @@ from difformer.baselines.registry import SYSTEMS
 from difformer.commands.options import DatasetName, Epochs, Patience, parse_names
 from difformer.commands.output import DataDir, Json, Quiet, print_json, print_table, say
 from difformer.commands.own import EdgesFile, Id, Label, own_dataset
-from difformer.experiments.compare import DEFAULT_MODELS, Comparison, Row, compare
-from difformer.experiments.statistics import spread
-from difformer.experiments.tables import Table
+from difformer.experiments.compare import DEFAULT_MODELS, Comparison, compare
+from difformer.experiments.comparisons import comparison_table
 from difformer.experiments.verdict import verdict
 
 
@@ -86,45 +85,10 @@ def command(
         say(f"look at {write_comparison(out)}", quiet=quiet or json)
     if json:
         return print_json(record)
-    print_table(table_of(result), f"{result.dataset}: {result.metric}, {len(result.splits)} splits")
-    print("\n".join(verdict(result)))
-
-
-def table_of(result: Comparison) -> Table:
-    """The systems, best first; those that did not run on every split below, with the reason."""
-    ranked = result.ranked()
-    rest = [row for row in result.rows if row not in ranked]
-    percent = result.metric in ("accuracy", "roc_auc", "macro_f1")
-    scale, digits = (100.0, 1) if percent else (1.0, 4)
-    rows: list[tuple[str, ...]] = []
-    for row in [*ranked, *rest]:
-        test = list(row.values("test").values())
-        figure = "—"
-        if test:
-            mean, std = spread(test)
-            figure = f"{mean * scale:.{digits}f}"
-            figure += "" if std is None else f" ± {std * scale:.{digits}f}"
-        behind = "best" if ranked and row is ranked[0] else "—"
-        if test and ranked and row is not ranked[0]:
-            behind = result.difference(row, ranked[0]).shown(scale, digits)
-        seconds = "—" if row.seconds is None else f"{row.seconds:.1f}"
-        memory = "—" if row.memory is None else f"{row.memory / 2**20:.0f}"
-        rows.append((row.title, figure, behind, seconds, memory, _remark(result, row)))
-    header = ("Model", "Test", "Paired difference to the best", "s a run", "MB", "")
-    notes = (
-        "Differences are over the same splits, with a 95 % interval; MB is the most memory "
-        "above an idle process.",
+    print_table(
+        comparison_table(result), f"{result.dataset}: {result.metric}, {len(result.splits)} splits"
     )
-    return Table(header, tuple(rows), notes)
-
-
-def _remark(result: Comparison, row: Row) -> str:
-    if row.cannot is not None:
-        return row.cannot
-    if not row.errors:
-        return ""
-    split, what = next(iter(row.errors.items()))
-    return f"failed on {len(row.errors)} of {len(result.splits)} splits; {split}: {what}"
+    print("\n".join(verdict(result)))
 
 
 def _record(result: Comparison) -> dict[str, Any]:

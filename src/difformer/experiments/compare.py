@@ -111,6 +111,8 @@ class Comparison:
         return {
             "dataset": self.dataset,
             "metric": self.metric,
+            "direction": self.direction,
+            "has_graph": self.has_graph,
             "splits": list(self.splits),
             "trials": self.trials,
             "rows": rows,
@@ -313,6 +315,7 @@ def _run_all(tasks: Sequence[Task], workers: int | None, look: Look) -> None:
     context = multiprocessing.get_context("spawn")
     limit = workers or min(os.cpu_count() or 1, len(waiting) or 1)
     running: list[tuple[Task, Any]] = []
+    told: dict[str, int] = {}
     try:
         while waiting or running:
             while waiting and len(running) < limit:
@@ -320,7 +323,12 @@ def _run_all(tasks: Sequence[Task], workers: int | None, look: Look) -> None:
                 process = context.Process(target=run_task, args=(task,), name=task.system)
                 process.start()
                 running.append((task, process))
-            time.sleep(0.05)
+            time.sleep(0.2)
+            for task, _ in running:
+                done = len(read_row(task.folder, task.system, task.splits).runs)
+                if done not in (told.get(task.system, 0), len(task.splits)):
+                    told[task.system] = done
+                    look(f"{task.system}: {done} of {len(task.splits)} splits")
             for task, process in [pair for pair in running if not pair[1].is_alive()]:
                 running.remove((task, process))
                 process.join()

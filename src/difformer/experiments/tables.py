@@ -7,6 +7,8 @@ A page asks for a table between two markers, and `fill_page` writes it there:
 
 `details` in place of the filters gives a row for each result file: how it was measured. `verdicts`
 beside the filters says of each figure whether it reaches the published one, and if not, why.
+`compare/NAME` in place of a table's name shows results/compare/NAME.json, the comparison.json of a
+`difformer compare`.
 """
 
 from __future__ import annotations
@@ -166,6 +168,10 @@ def fill_page(text: str, results: Path) -> str:
 
 
 def _block(name: str, words: Sequence[str], results: Path) -> str:
+    if name.startswith("compare/"):
+        from difformer.experiments.comparisons import comparison_block
+
+        return comparison_block(results / f"{name}.json")
     spec = load_spec(name)
     found = read_results(results, name)
     if "details" in words:

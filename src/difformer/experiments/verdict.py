@@ -90,7 +90,10 @@ def _gcn(comparison: Comparison, rows: Sequence[Row]) -> str:
     told = _told(comparison, gap)
     if gap.certain and gap.mean > 0:
         return f"{question} No: {best.title} is better than {gcn.title}, {told}."
-    return f"{question} Yes: {best.title}, the best other by validation, is not, {told}."
+    return (
+        f"{question} Yes: {best.title}, the best other by validation, is not better than "
+        f"{gcn.title} beyond chance, {told}."
+    )
 
 
 def _is_ours(row: Row) -> bool:
