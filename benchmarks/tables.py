@@ -1,4 +1,4 @@
-"""Put the figures of results/benchmarks into docs/estimators.md: python -m benchmarks.tables
+"""Put the figures of results/benchmarks into the pages of docs: python -m benchmarks.tables
 
 Each mark `<!-- name -->` is followed by the table of results/benchmarks/name.json, made anew.
 """
@@ -10,7 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-DOCS = Path("docs/estimators.md")
+from benchmarks.scale_tables import large, scale, scale_paper, scale_sent
+
+DOCS = (Path("docs/estimators.md"), Path("docs/scale.md"))
 
 
 def few_labels(results: dict[str, Any]) -> list[list[str]]:
@@ -86,12 +88,14 @@ def service_load(r: dict[str, Any]) -> list[list[str]]:
 
 
 MAKERS = (few_labels, frozen_distance, fit_growth, alone_recipe, kernel_choice, service_load)
-TABLES = {f.__name__: f for f in MAKERS}
+TABLES = {f.__name__: f for f in (*MAKERS, large, scale, scale_sent, scale_paper)}
+# Several tables of one result file.
+FILES = {"scale_sent": "scale", "scale_paper": "scale"}
 
 
 def table(name: str) -> str:
     """The Markdown of one result file, with where it comes from."""
-    path = Path("results/benchmarks") / f"{name}.json"
+    path = Path("results/benchmarks") / f"{FILES.get(name, name)}.json"
     if not path.exists():
         return "Not measured yet.\n"
     content = json.loads(path.read_text())
@@ -113,4 +117,5 @@ def filled(text: str) -> str:
 
 
 if __name__ == "__main__":
-    DOCS.write_text(filled(DOCS.read_text()))
+    for page in DOCS:
+        page.write_text(filled(page.read_text()))

@@ -18,6 +18,8 @@ BENCHMARKS = (
     "steps",
     "memory",
     "snapshots",
+    "large",
+    "scale",
     "fit_growth",
     "frozen_distance",
     "few_labels",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.experiments.experiment import Experiment
 
-PAGES = ("README.md", "docs/reproduce.md", "docs/temporal.md")
+PAGES = ("README.md", "docs/reproduce.md", "docs/temporal.md", "docs/scale.md")
 
 
 def _list(flag: str, help: str) -> Any:

@@ -1,0 +1,147 @@
+"""The constants of what a step costs: time, memory, bytes sent.
+
+python -m benchmarks.scale            writes results/benchmarks/scale.json
+
+Seconds are processor seconds of one core, so that other programs on the machine count little.
+A constant of a layer is the difference of models with more and fewer layers, over that number.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+from torch import nn
+
+from benchmarks.measure import extra_memory, write
+from difformer import DIFFormer, Graph
+from difformer.data import Dataset, Split
+from difformer.train.chunks import recompute_layers
+from difformer.train.comm import Comm
+from difformer.train.objective import CrossEntropy
+from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Shards
+
+ROWS, DEGREE, WIDTHS = 20_000, 20, (64, 128, 256)
+
+
+def stepper(
+    rows: int, width: int, layers: int, *, degree: int = 0, recompute: bool = False
+) -> Callable[[], None]:
+    """A step, forward and backward, ready to run."""
+    torch.manual_seed(0)
+    model = DIFFormer(64, width, 2, num_layers=layers)
+    if recompute:
+        recompute_layers(model)
+    x, y = torch.randn(rows, 64), torch.randint(2, (rows,))
+    graph = None
+    if degree:
+        graph = Graph.from_edges(
+            torch.randint(rows, (2, rows * degree // 2)), rows, undirected=True
+        )
+
+    def step() -> None:
+        nn.functional.cross_entropy(model(x, graph), y).backward()
+
+    return step
+
+
+def seconds(**options: Any) -> float:
+    """Processor seconds of a step: the median of five."""
+    step = stepper(**options)
+    step()
+    times: list[float] = []
+    for _ in range(5):
+        gc.collect()
+        begin = time.process_time()
+        step()
+        times.append(time.process_time() - begin)
+    return statistics.median(times)
+
+
+def layer_seconds(width: int, degree: int, recompute: bool) -> float:
+    """Seconds of one layer of a step."""
+    options = {"rows": ROWS, "width": width, "degree": degree, "recompute": recompute}
+    return (seconds(layers=3, **options) - seconds(layers=1, **options)) / 2
+
+
+def layer_bytes(recompute: bool, width: int = 64, rows: int = 200_000) -> float:
+    """Bytes one more layer of a step needs for each row and unit of width."""
+    options = {"rows": rows, "width": width, "recompute": recompute}
+    more, fewer = (extra_memory(partial(stepper, layers=n, **options))[0] for n in (6, 2))
+    return 1e6 * (more - fewer) / (4 * rows * width)
+
+
+def _rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    comm, width, rows = Comm(), 128, 2_000
+    torch.manual_seed(0)
+    edges = torch.randint(rows, (2, 5 * rows))
+    graph = Graph.from_edges(edges, rows, undirected=True)
+    dataset = Dataset("toy", torch.randn(rows, 8), torch.randint(2, (rows,)))
+    split = Split("all", torch.arange(rows), torch.zeros(0).long(), torch.zeros(0).long())
+    shards = Shards(dataset, split, graph, comm)
+    model = ShardedDIFFormer(DIFFormer(8, width, 2, num_layers=3), comm)
+    batch = shards.observed()
+    comm.sent.clear()
+    objective = ShardedObjective(CrossEntropy(), comm)
+    objective.loss(model(batch.x, batch.graph), batch).backward()
+    model.reduce_gradients()
+    sent = dict(comm.sent)
+    message = torch.zeros(width * width + 2 * width + 1)
+    begin = time.perf_counter()
+    for _ in range(50):
+        dist.all_reduce(message)
+    spent = (time.perf_counter() - begin) / 50
+    if rank == 0:
+        found = {
+            "width": width,
+            "layers": 3,
+            "context": sent["context"],
+            "boundary": sent["boundary"],
+            "boundary_rows": int(batch.graph.boundary.numel()),
+            "gradients": sent["gradients"],
+            "all_reduce_ms": 1e3 * spent,
+        }
+        torch.save(found, f"{folder}/found")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def sent() -> dict[str, Any]:
+    """What one of two processes sends in a step of three layers, and how long a message takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes.spawn(_rank, (folder,), nprocs=2)
+        return torch.load(f"{folder}/found")
+
+
+def main() -> None:
+    """Measure and write the result file."""
+    torch.set_num_threads(1)
+    results: dict[str, Any] = {"rows": ROWS, "degree": DEGREE, "sent": sent()}
+    for width in WIDTHS:
+        plain = layer_seconds(width, 0, False)
+        joined = layer_seconds(width, DEGREE, False)
+        again = layer_seconds(width, 0, True)
+        results[f"width {width}"] = {
+            "row_width2_ns": 1e9 * plain / (ROWS * width * width),
+            "edge_width_ns": 1e9 * (joined - plain) / (ROWS * DEGREE * width),
+            "recompute_ratio": again / plain,
+        }
+        print(width, results[f"width {width}"], flush=True)
+    results["layer_bytes_a_row_and_width"] = layer_bytes(False)
+    results["layer_bytes_recomputed"] = layer_bytes(True)
+    write(Path("results/benchmarks/scale.json"), "python -m benchmarks.scale", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The tables of docs/scale.md: measured constants, and what they say of larger clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Name, processes, cores each, gigabytes each, gigabits a second each. Assumptions, not measured.
+CLUSTERS = (
+    ("16 machines, 64 cores, 512 GB, 25 Gb/s", 16, 64, 512, 25),
+    ("128 machines, 64 cores, 512 GB, 100 Gb/s", 128, 64, 512, 100),
+    ("1,024 machines, 64 cores, 512 GB, 100 Gb/s", 1024, 64, 512, 100),
+)
+WIDTH, LAYERS, FEATURES, DEGREE = 128, 3, 100, 20
+NAMES = {
+    "ours": "random partitions, an epoch",
+    "theirs": "the same model fed by the loader",
+    "feed_only": "partitions alone, no model",
+    "loader_only": "the loader alone, no model",
+    "full": "all rows at once, recomputed, an epoch of one step",
+    "evaluation": "all rows evaluated in chunks",
+}
+
+
+def large(results: dict[str, Any]) -> list[list[str]]:
+    rows = [["", "batches timed", "s a batch", "of it in the model's steps", "peak memory"]]
+    for name, title in NAMES.items():
+        if name in results:
+            r = results[name]
+            inside = r.get("seconds_in_steps")
+            share = "" if inside is None else f"{inside / r['batches']:.1f}"
+            batch = f"{r['seconds_a_batch']:.2f}"
+            memory = f"{r['peak_mb'] / 1000:.1f} GB"
+            rows.append([title, str(r["batches"]), batch, share, memory])
+    for key, title in (("speed_up", "loader / ours"), ("speed_up_feeding", "feeding alone")):
+        if key in results:
+            rows.append([title, "", f"{results[key]:.1f} ×", "", ""])
+    return rows
+
+
+def scale(results: dict[str, Any]) -> list[list[str]]:
+    rows = [["width", "α, ns", "β, ns", "time with recomputing"]]
+    for name, r in results.items():
+        if name.startswith("width "):
+            figures = [f"{r['row_width2_ns']:.3f}", f"{r['edge_width_ns']:.2f}"]
+            rows.append([name[6:], *figures, f"{r['recompute_ratio']:.2f} ×"])
+    kept, again = results["layer_bytes_a_row_and_width"], results["layer_bytes_recomputed"]
+    rows.append(["μ, bytes", f"{kept:.1f}", "recomputed", f"{again:.1f}"])
+    return rows
+
+
+def scale_sent(results: dict[str, Any]) -> list[list[str]]:
+    r = results["sent"]
+    d, layers, b = r["width"], r["layers"], r["boundary_rows"]
+    context, boundary = layers * 2 * 4 * (d * d + 2 * d + 1), layers * 2 * 4 * b * d
+    return [
+        ["", "counted, bytes", "formula"],
+        ["all-pair term", f"{r['context']:,}", f"{context:,}"],
+        [f"graph term, {b:,} boundary rows", f"{r['boundary']:,}", f"{boundary:,}"],
+        ["gradients", f"{r['gradients']:,}", "4 · parameters"],
+        [f"one all-reduce of the Context, width {d}", f"{r['all_reduce_ms']:.2f} ms", ""],
+    ]
+
+
+def scale_paper(results: dict[str, Any]) -> list[list[str]]:
+    r = results[f"width {WIDTH}"]
+    mu = results["layer_bytes_recomputed"]
+    alpha = 1e-9 * r["row_width2_ns"] * r["recompute_ratio"]
+    beta = 1e-9 * r["edge_width_ns"] * r["recompute_ratio"]
+    header = ["rows", "cluster", "arithmetic, s a step", "sending, s a step"]
+    rows = [[*header, "memory of each, GB", "fits"]]
+    for n in (10**8, 10**9):
+        e = DEGREE * n
+        for name, p, cores, gigabytes, rate in CLUSTERS:
+            work = LAYERS * (alpha * n * WIDTH**2 + beta * e * WIDTH) / (p * cores)
+            b = e / (20 * p)
+            # The forward pass sends twice, as it is computed again.
+            sent = LAYERS * 3 * 4 * ((WIDTH + 1) ** 2 + b * WIDTH)
+            memory = (4 * n * FEATURES + 8 * e + mu * LAYERS * n * WIDTH) / p / 1e9
+            cells = [f"{work:.0f}", f"{8 * sent / (rate * 1e9):.0f}", f"{memory:.0f}"]
+            fits = "yes" if memory < 0.8 * gigabytes else "no"
+            rows.append([f"{n:,}", name, *cells, fits])
+    return rows
