@@ -30,7 +30,7 @@ from difformer.train.comm import Comm
 from difformer.train.objective import CrossEntropy
 from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Shards
 
-ROWS, DEGREE, WIDTHS = 20_000, 20, (64, 128, 256)
+ROWS, DEGREE, WIDTHS = 10_000, 20, (64, 128, 256)
 
 
 def stepper(
@@ -55,11 +55,11 @@ def stepper(
 
 
 def seconds(**options: Any) -> float:
-    """Processor seconds of a step: the median of five."""
+    """Processor seconds of a step: the median of three."""
     step = stepper(**options)
     step()
     times: list[float] = []
-    for _ in range(5):
+    for _ in range(3):
         gc.collect()
         begin = time.process_time()
         step()
@@ -73,7 +73,7 @@ def layer_seconds(width: int, degree: int, recompute: bool) -> float:
     return (seconds(layers=3, **options) - seconds(layers=1, **options)) / 2
 
 
-def layer_bytes(recompute: bool, width: int = 64, rows: int = 200_000) -> float:
+def layer_bytes(recompute: bool, width: int = 64, rows: int = 100_000) -> float:
     """Bytes one more layer of a step needs for each row and unit of width."""
     options = {"rows": rows, "width": width, "recompute": recompute}
     more, fewer = (extra_memory(partial(stepper, layers=n, **options))[0] for n in (6, 2))
