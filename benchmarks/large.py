@@ -1,7 +1,7 @@
 """A graph of Pokec's size: mini-batches beside PyTorch Geometric's loader, and a full batch.
 
-python -m benchmarks.large [--rows N] [--loader-batches B] [--folder DIR]
-    writes results/benchmarks/large.json
+python -m benchmarks.large [--rows N] [--loader-batches B] [--cases CASE ...] [--folder DIR]
+    writes results/benchmarks/large.json (another NAME.json with --name NAME)
 
 The network is generated once into a scratch folder. Each case runs in a process of its own that
 holds what it needs and no more; its peak memory is that of the whole process while it trains, data
@@ -79,7 +79,7 @@ def model_of(features: int) -> DIFFormer:
 def train(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
     """A step a batch: seconds in all, and seconds of the model's own steps."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    number, inside, begin = 0, 0.0, time.perf_counter()
+    number, inside, begin, cpu = 0, 0.0, time.perf_counter(), time.process_time()
     loss = torch.tensor(math.nan)
     for batch in batches:
         start = time.perf_counter()
@@ -96,7 +96,19 @@ def train(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
         "batches": number,
         "seconds": seconds,
         "seconds_in_steps": inside,
+        "processor_seconds": time.process_time() - cpu,
         "loss": float(loss.detach()),
+    }
+
+
+def drain(batches: Iterable[Any]) -> dict[str, Any]:
+    """Take the batches and do nothing with them."""
+    begin, cpu = time.perf_counter(), time.process_time()
+    number = sum(1 for _ in batches)
+    return {
+        "batches": number,
+        "seconds": time.perf_counter() - begin,
+        "processor_seconds": time.process_time() - cpu,
     }
 
 
@@ -118,9 +130,7 @@ def feed_only(folder: Path, batches: int) -> dict[str, Any]:
         dataset, ratio_split(dataset.y, (0.1, 0.1, 0.8)), graph_of(folder), batch_size=BATCH
     )
     peak_from_here()
-    begin = time.perf_counter()
-    number = sum(1 for _ in source.epoch(1))
-    return {"batches": number, "seconds": time.perf_counter() - begin}
+    return drain(source.epoch(1))
 
 
 def loader_of(folder: Path) -> Any:
@@ -155,9 +165,7 @@ def loader_only(folder: Path, batches: int) -> dict[str, Any]:
     torch.manual_seed(0)
     loader = loader_of(folder)
     peak_from_here()
-    begin = time.perf_counter()
-    number = sum(1 for _ in first(loader, batches))
-    return {"batches": number, "seconds": time.perf_counter() - begin}
+    return drain(first(loader, batches))
 
 
 def full(folder: Path, batches: int) -> dict[str, Any]:
@@ -174,9 +182,7 @@ def evaluation(folder: Path, batches: int) -> dict[str, Any]:
     x, graph = read(folder, "x", mapped=True), graph_of(folder)
     model = model_of(x.shape[1])
     peak_from_here()
-    begin = time.perf_counter()
-    predict_in_chunks(model, x, graph)
-    return {"batches": 1, "seconds": time.perf_counter() - begin}
+    return drain(predict_in_chunks(model, x, graph) for _ in range(1))
 
 
 CASES = {f.__name__: f for f in (feed_only, loader_only, ours, theirs, evaluation, full)}
@@ -186,7 +192,7 @@ def _child(name: str, folder: Path, batches: int, sender: Any) -> None:
     torch.set_num_threads(1)
     result = CASES[name](folder, batches)
     gc.collect()
-    sender.send({**result, "peak_mb": round(status("VmHWM")), "cpu_seconds": time.process_time()})
+    sender.send({**result, "peak_mb": round(status("VmHWM"))})
 
 
 def run(name: str, folder: Path, batches: int) -> dict[str, Any]:
@@ -212,6 +218,7 @@ def main() -> None:
     parser.add_argument("--loader-batches", type=int, default=5, help="of an epoch of the loader")
     parser.add_argument("--folder", type=Path, help="where the network is, or is put")
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--name", default="large", help="of the result file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder: Path = given.folder or Path(scratch)
@@ -233,17 +240,20 @@ def main() -> None:
                 f"{found['peak_mb']:8,} MB",
                 flush=True,
             )
-    if {"ours", "theirs"} <= results.keys():
-        results["speed_up"] = (
-            results["theirs"]["seconds_a_batch"] / results["ours"]["seconds_a_batch"]
-        )
-    if {"feed_only", "loader_only"} <= results.keys():
-        results["speed_up_feeding"] = (
-            results["loader_only"]["seconds_a_batch"] / results["feed_only"]["seconds_a_batch"]
-        )
+    for key, theirs_, ours_ in (
+        ("speed_up", "theirs", "ours"),
+        ("speed_up_feeding", "loader_only", "feed_only"),
+    ):
+        if {theirs_, ours_} <= results.keys():
+            a, b = results[theirs_], results[ours_]
+            results[key] = a["seconds_a_batch"] / b["seconds_a_batch"]
+            spent = [r["processor_seconds"] / r["batches"] for r in (a, b)]
+            results[f"{key}_processor"] = spent[0] / spent[1]
     words = f"python -m benchmarks.large --loader-batches {given.loader_batches}"
     words += "" if given.rows == PEOPLE else f" --rows {given.rows}"
-    write(Path("results/benchmarks/large.json"), words, results)
+    words += "" if given.name == "large" else f" --name {given.name}"
+    words += "" if given.cases == list(CASES) else f" --cases {' '.join(given.cases)}"
+    write(Path(f"results/benchmarks/{given.name}.json"), words, results)
 
 
 if __name__ == "__main__":

@@ -22,18 +22,20 @@ NAMES = {
 
 
 def large(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["", "batches timed", "s a batch", "of it in the model's steps", "peak memory"]]
+    size = f"{results['rows']:,} rows, {results['edges']:,} edges"
+    header = [size, "batches timed", "s a batch", "of it in the model's steps"]
+    rows = [[*header, "processor s a batch", "peak memory"]]
     for name, title in NAMES.items():
         if name in results:
             r = results[name]
-            inside = r.get("seconds_in_steps")
-            share = "" if inside is None else f"{inside / r['batches']:.1f}"
-            batch = f"{r['seconds_a_batch']:.2f}"
-            memory = f"{r['peak_mb'] / 1000:.1f} GB"
-            rows.append([title, str(r["batches"]), batch, share, memory])
+            number, inside = r["batches"], r.get("seconds_in_steps")
+            share = "" if inside is None else f"{inside / number:.1f}"
+            times = [f"{r['seconds_a_batch']:.1f}", share, f"{r['processor_seconds'] / number:.1f}"]
+            rows.append([title, str(number), *times, f"{r['peak_mb'] / 1000:.1f} GB"])
     for key, title in (("speed_up", "loader / ours"), ("speed_up_feeding", "feeding alone")):
         if key in results:
-            rows.append([title, "", f"{results[key]:.1f} ×", "", ""])
+            ratios = [f"{results[k]:.1f} ×" for k in (key, f"{key}_processor")]
+            rows.append([title, "", ratios[0], "", ratios[1], ""])
     return rows
 
 

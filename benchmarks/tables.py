@@ -89,6 +89,7 @@ def service_load(r: dict[str, Any]) -> list[list[str]]:
 
 MAKERS = (few_labels, frozen_distance, fit_growth, alone_recipe, kernel_choice, service_load)
 TABLES = {f.__name__: f for f in (*MAKERS, large, scale, scale_sent, scale_paper)}
+TABLES["large_full"] = large
 # Several tables of one result file.
 FILES = {"scale_sent": "scale", "scale_paper": "scale"}
 
