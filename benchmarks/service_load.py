@@ -9,24 +9,25 @@ import asyncio
 import csv
 import socket
 import statistics
-import threading
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import torch
-import uvicorn
 from sklearn.datasets import load_wine
 
 from benchmarks.measure import write
 from difformer.data.tables import read_table
 from difformer.experiments.own import OwnSettings, train_own
-from difformer.experiments.service import make_app
 
 CLIENTS = 200
-REQUESTS = 5  # of each client, one after another
+REQUESTS = 10  # of each client, one after another
 SECONDS = 120.0  # the most the whole test may take
 
 
@@ -64,24 +65,39 @@ async def ask(url: str, rows: list[dict[str, Any]]) -> tuple[list[int], list[flo
     return statuses, waits
 
 
+@contextmanager
+def service(folder: Path) -> Iterator[str]:
+    """`difformer serve` in a process of its own; its address once it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [sys.executable, "-m", "difformer", "serve", str(folder), "--port", str(port)]
+    server = subprocess.Popen(words)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        begin = time.perf_counter()
+        while True:
+            try:
+                httpx.get(f"{address}/health").raise_for_status()
+                break
+            except httpx.TransportError:
+                if server.poll() is not None or time.perf_counter() - begin > SECONDS:
+                    raise
+                time.sleep(0.1)
+        yield address
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def main() -> None:
     torch.set_num_threads(1)
     with TemporaryDirectory() as place:
         folder, rows = train(Path(place))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        config = uvicorn.Config(make_app(folder), port=port, log_level="error", backlog=1024)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.05)
-        begin = time.perf_counter()
-        statuses, waits = asyncio.run(ask(f"http://127.0.0.1:{port}/predict", rows))
-        seconds = time.perf_counter() - begin
-        server.should_exit = True
-        thread.join()
+        with service(folder) as address:
+            begin = time.perf_counter()
+            statuses, waits = asyncio.run(ask(f"{address}/predict", rows))
+            seconds = time.perf_counter() - begin
     waits.sort()
     result = {
         "clients": CLIENTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import random
@@ -191,6 +192,40 @@ def test_the_service_answers_as_the_run_does(client: Any, run: Path) -> None:
     assert len(first["influential"]) == 3
     alone = client.post("/predict", json={"rows": [ROW]}).json()["predictions"][0]
     assert alone == first
+
+
+def test_requests_that_wait_are_answered_together_and_as_alone(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from difformer.experiments import service
+
+    loaded, limits = OwnRun.load(run), Limits(rows=6, concurrent=1)
+    chunks = [
+        {name: [value, value] for name, value in ROW.items()} | {"size": [i, -i]} for i in range(9)
+    ]
+    chunks[4]["size"] = ["big", 1]
+    alone = [service._predict_together(loaded, [chunk])[0] for chunk in chunks]
+    sizes: list[int] = []
+    whole = service._predict_together
+
+    def counted(run: Any, some: Any) -> Any:
+        sizes.append(len(some))
+        return whole(run, some)
+
+    monkeypatch.setattr(service, "_predict_together", counted)
+
+    async def ask() -> list[Any]:
+        together = service.Together(loaded, limits)
+        waiting = [together.predict(chunk, 2) for chunk in chunks]
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    found = asyncio.run(ask())
+    assert max(sizes) == 3  # of two rows each: no more rows than one request may have
+    assert len([s for s in sizes if s > 1]) >= 2
+    refused = found.pop(4)
+    assert isinstance(refused, service.RefusedError)
+    assert "row 1, column 'size': 'big'" in refused.reason
+    assert found == [*alone[:4], *alone[5:]]
 
 
 def test_the_service_tells_about_itself(client: Any) -> None:

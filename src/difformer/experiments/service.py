@@ -2,15 +2,18 @@
 
 Every request is bounded (bytes, rows, time to arrive) and checked before the model sees it; what
 is wrong with it is a 4xx with one line that says what. A row's answer does not depend on who else
-asks: predictions go through the frozen context.
+asks, for predictions go through the frozen context: so requests that wait are answered together.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +31,7 @@ class Limits:
     rows: int = 1_000
     cell: int = 100_000  # characters of one text cell
     seconds: float = 10.0  # for the body to arrive
-    concurrent: int = 4  # predictions worked on at a time; the others wait their turn
+    concurrent: int = 2  # batches worked on at a time; requests that come meanwhile are the next
 
 
 @dataclass
@@ -60,6 +63,22 @@ class Counters:
         return "\n".join(lines) + "\n"
 
 
+@dataclass(frozen=True)
+class Counted:
+    """Counts the answers by status, straight from what is sent."""
+
+    app: Any
+    counters: Counters
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def counting(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self.counters.count(message["status"])
+            await send(message)
+
+        await self.app(scope, receive, counting if scope["type"] == "http" else send)
+
+
 class RefusedError(Exception):
     """A request that is answered with a 4xx and one line."""
 
@@ -68,21 +87,72 @@ class RefusedError(Exception):
         self.status, self.reason = status, reason
 
 
+Chunk = dict[str, list[Any]]
+Answers = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A request that has been read and checked."""
+
+    chunk: Chunk
+    rows: int
+    answers: asyncio.Future[Answers]
+
+
+class Together:
+    """Answers in one batch the requests that wait: most of what one costs, it costs only once."""
+
+    def __init__(self, run: OwnRun, limits: Limits) -> None:
+        self.run, self.limits = run, limits
+        self.waiting: deque[Waiting] = deque()
+        self.workers: set[asyncio.Task[None]] = set()
+
+    async def predict(self, chunk: Chunk, rows: int) -> Answers:
+        """The answers for one request's rows; RefusedError where a value is wrong."""
+        mine = Waiting(chunk, rows, asyncio.get_running_loop().create_future())
+        self.waiting.append(mine)
+        if len(self.workers) < self.limits.concurrent:
+            worker = asyncio.create_task(self._work())
+            self.workers.add(worker)
+            worker.add_done_callback(self.workers.discard)
+        return await mine.answers
+
+    async def _work(self) -> None:
+        while self.waiting:
+            batch = self._next()
+            chunks = [request.chunk for request in batch]
+            found = await asyncio.to_thread(_predict_together, self.run, chunks)
+            for request, answers in zip(batch, found, strict=True):
+                if request.answers.done():  # whoever asked has gone
+                    continue
+                if isinstance(answers, Exception):
+                    request.answers.set_exception(answers)
+                else:
+                    request.answers.set_result(answers)
+
+    def _next(self) -> list[Waiting]:
+        """The requests that have waited longest, of together no more rows than one may have."""
+        batch = [self.waiting.popleft()]
+        rows = batch[0].rows
+        while self.waiting and rows + self.waiting[0].rows <= self.limits.rows:
+            batch.append(self.waiting.popleft())
+            rows += batch[-1].rows
+        return batch
+
+
 def make_app(run: OwnRun | str | Path, limits: Limits | None = None) -> Any:
     """The FastAPI application of a run."""
     try:
-        import anyio
-        from anyio import to_thread
-        from fastapi import FastAPI, Request, Response
+        from fastapi import FastAPI, Request
         from fastapi.responses import JSONResponse, PlainTextResponse
-        from starlette.exceptions import HTTPException
     except ImportError as error:
         raise DifformerError("serve needs: pip install 'difformer[serve]'") from error
 
     run = run if isinstance(run, OwnRun) else OwnRun.load(run)
     limits = limits or Limits()
     counters = Counters()
-    turns = anyio.CapacityLimiter(limits.concurrent)
+    together = Together(run, limits)
     schema = _schema(run, limits)
     app = FastAPI(title="difformer", description="Predictions of one run.", version="1")
 
@@ -90,8 +160,7 @@ def make_app(run: OwnRun | str | Path, limits: Limits | None = None) -> Any:
         body = await _body(request, limits)
         chunk, count = _chunk(run, body, limits)
         begin = time.perf_counter()
-        async with turns:
-            predictions = await to_thread.run_sync(_predict, run, chunk)
+        predictions = await together.predict(chunk, count)
         counters.predicted(count, time.perf_counter() - begin)
         return {"predictions": predictions}
 
@@ -120,15 +189,7 @@ def make_app(run: OwnRun | str | Path, limits: Limits | None = None) -> Any:
     def metrics() -> str:  # pyright: ignore[reportUnusedFunction]
         return counters.text()
 
-    async def counted(request: Any, call_next: Any) -> Any:
-        try:
-            response: Response = await call_next(request)
-        except HTTPException as error:
-            response = JSONResponse({"detail": error.detail}, error.status_code)
-        counters.count(response.status_code)
-        return response
-
-    app.middleware("http")(counted)
+    app.add_middleware(Counted, counters=counters)
     return app
 
 
@@ -178,7 +239,7 @@ async def _body(request: Any, limits: Limits) -> bytes:
     return b"".join(parts)
 
 
-def _chunk(run: OwnRun, body: bytes, limits: Limits) -> tuple[dict[str, list[Any]], int]:
+def _chunk(run: OwnRun, body: bytes, limits: Limits) -> tuple[Chunk, int]:
     """The rows of a request by column, checked; numbers JSON does not know are refused."""
     try:
         content = json.loads(body, parse_constant=_no_constant)
@@ -214,7 +275,21 @@ def _check_row(run: OwnRun, row: Any, where: str, allowed: set[Any], limits: Lim
             raise RefusedError(422, f"{where}: column {name!r} is missing (null is a value)")
 
 
-def _predict(run: OwnRun, chunk: dict[str, list[Any]]) -> list[dict[str, Any]]:
+def _predict_together(run: OwnRun, chunks: list[Chunk]) -> list[Answers | Exception]:
+    """The answers of each request; where one of them cannot be answered, each on its own."""
+    sizes = [len(next(iter(chunk.values()))) for chunk in chunks]
+    merged = {name: [v for chunk in chunks for v in chunk[name]] for name in chunks[0]}
+    try:
+        found = _predict(run, merged)
+        ends = list(accumulate(sizes))
+        return [found[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    except Exception as error:
+        if len(chunks) == 1:
+            return [error]
+        return [_predict_together(run, [chunk])[0] for chunk in chunks]
+
+
+def _predict(run: OwnRun, chunk: Chunk) -> Answers:
     import torch
 
     try:

@@ -129,7 +129,12 @@ class FrozenDIFFormer(nn.Module):
             if module.diffusivity.local:  # a new row keeps to itself
                 pairs = z.new_zeros(x.shape[0], known.shape[0])
             else:
-                pairs = module.diffusivity.weights(q, k).mean(-3)
+                # In blocks of one size, as everywhere here: then no bit depends on batch-mates.
+                parts = [
+                    module.diffusivity.weights(_padded(q[..., rows, :]), k).mean(-3)
+                    for rows in tiles(x.shape[0], BLOCK)
+                ]
+                pairs = torch.cat(parts)[: x.shape[0]]
             incoming = self._incoming(edge_index, edge_weight, x.shape[0])
             if incoming is None:
                 return pairs
@@ -228,10 +233,10 @@ class FrozenDIFFormer(nn.Module):
         parts: list[Tensor] = []
         with torch.no_grad():
             for rows in tiles(x.shape[0], BLOCK):
-                block = features[rows]
-                size = block.shape[0]
-                block = F.pad(block, (0, 0, 0, BLOCK - size))
-                z = self._encode(block, None if incoming is None else (incoming, rows), layers)
+                size = rows.stop - rows.start
+                z = self._encode(
+                    _padded(features[rows]), None if incoming is None else (incoming, rows), layers
+                )
                 parts.append((self.model.decode(z) if output else z)[:size])
         return torch.cat(parts)
 
@@ -385,3 +390,8 @@ def _layer_from(kind: str | None, index: int, tensors: dict[str, Tensor]) -> Fro
         own = {n.removeprefix("context."): t for n, t in mine.items() if n.startswith("context.")}
         context = getattr(contexts, kind)(**own)
     return FrozenLayer(context, mine.get("center"), mine.get("value"))
+
+
+def _padded(rows: Tensor) -> Tensor:
+    """Rows (..., m, p) followed by zeros, (..., BLOCK, p)."""
+    return F.pad(rows, (0, 0, 0, BLOCK - rows.shape[-2]))
