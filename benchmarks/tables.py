@@ -87,7 +87,76 @@ def service_load(r: dict[str, Any]) -> list[list[str]]:
     return [header, [*map(str, numbers), *(f"{t:.2f} s" for t in times)]]
 
 
-MAKERS = (few_labels, frozen_distance, fit_growth, alone_recipe, kernel_choice, service_load)
+def _ratios(results: dict[str, Any], first: str, theirs: str) -> list[list[str]]:
+    rows = [[first, "ours", theirs, "times as fast", "middle half"]]
+    for name, r in results.items():
+        times = [f"{r[key]:,.1f} ms" for key in ("ours_ms", "theirs_ms")]
+        low, high = r["spread"]
+        rows.append([name, *times, f"{r['speed_up']:.2f}", f"{low:.2f} to {high:.2f}"])
+    return rows
+
+
+def steps(results: dict[str, Any]) -> list[list[str]]:
+    return _ratios(results, "training step", "transcription")
+
+
+def peers(results: dict[str, Any]) -> list[list[str]]:
+    return _ratios(results, "", "theirs")
+
+
+def memory(results: dict[str, Any]) -> list[list[str]]:
+    rows = [["training step", "extra memory", "seconds"]]
+    return rows + [[n, f"{r['extra_mb']:,} MB", f"{r['seconds']:.1f}"] for n, r in results.items()]
+
+
+def limit(results: dict[str, Any]) -> list[list[str]]:
+    m = results["machine"]
+    about = f"{m['square_flops'] / 1e9:.0f} Gflop/s, {m['bytes'] / 1e9:.1f} GB/s"
+    rows = [[f"all-pair average; the machine: {about}", "forward", "", "with backward", ""]]
+    for name, r in results.items():
+        if name != "machine":
+            cells = [
+                cell
+                for part in ("forward", "step")
+                for cell in (f"{r[part + '_seconds']:.2f} s", f"{100 * r[part + '_share']:.0f} %")
+            ]
+            rows.append([name, *cells])
+    return rows
+
+
+def growth(results: dict[str, Any]) -> list[list[str]]:
+    rows = [
+        ["one layer, width 64", "rows", "seconds a step", "extra memory", "grows as rows to the"]
+    ]
+    for name, found in results.items():
+        for n, r in found["rows"].items():
+            cells = [f"{int(n):,}", f"{r['seconds']:.3f}", f"{r['extra_mb']:,.0f} MB", ""]
+            rows.append([name, *cells])
+        rows[-1][-1] = f"{found['exponent']:.2f}"
+    return rows
+
+
+def imports(results: dict[str, Any]) -> list[list[str]]:
+    rows = [["", "processor seconds", "of `import torch`"]]
+    for name, r in results.items():
+        rows.append([f"`{name}`", f"{r['seconds']:.2f}", f"{r['of_import_torch']:.2f}"])
+    return rows
+
+
+MAKERS = (
+    few_labels,
+    frozen_distance,
+    fit_growth,
+    alone_recipe,
+    kernel_choice,
+    service_load,
+    steps,
+    memory,
+    peers,
+    limit,
+    growth,
+    imports,
+)
 TABLES = {f.__name__: f for f in (*MAKERS, large, scale, scale_sent, scale_paper)}
 TABLES["large_full"] = large
 # Several tables of one result file.

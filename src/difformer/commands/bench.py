@@ -17,6 +17,10 @@ from difformer.errors import DifformerError
 BENCHMARKS = (
     "steps",
     "memory",
+    "peers",
+    "limit",
+    "growth",
+    "imports",
     "snapshots",
     "large",
     "scale",

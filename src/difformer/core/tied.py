@@ -14,13 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from difformer.core.tiled import SIGMOID_FLOOR, sigmoid_tile, tiles
+from difformer.core.tiled import COLUMN_TILE, ROW_TILE, SIGMOID_FLOOR, sigmoid_tile, tiles
 
 __all__ = ["tied_sigmoid_average"]
-
-# Two products read each tile both ways, so larger ones pay: half a megabyte, in a core's cache.
-ROW_TILE = 256
-COLUMN_TILE = 512
 
 
 def tied_sigmoid_average(z: Tensor, v: Tensor) -> Tensor:
@@ -41,14 +37,16 @@ class _TiedSigmoidAverage(torch.autograd.Function):
         out = (SIGMOID_FLOOR * v.sum(0)).expand(n, -1).contiguous()
         mass = z.new_full((n, 1), SIGMOID_FLOOR * n)
         buffer = z.new_empty(_tile_size(n))
+        # The other side is gathered transposed: a product with a transposed tile is slower.
+        v_t, out_t = v.mT.contiguous(), v.new_zeros(v.shape[1], n)
         for rows, columns in _upper_tiles(n):
             omega = sigmoid_tile(z[rows], z[columns], buffer)
             out[rows].addmm_(omega, v[columns])
             mass[rows].add_(omega.sum(1, keepdim=True))
             if columns.start != rows.start:
-                out[columns].addmm_(omega.mT, v[rows])
+                out_t[:, columns].addmm_(v_t[:, rows], omega)
                 mass[columns].add_(omega.sum(0).unsqueeze(1))
-        out.div_(mass)
+        out.add_(out_t.mT).div_(mass)
         ctx.save_for_backward(z, v, out, mass)
         return out
 
@@ -63,19 +61,21 @@ class _TiedSigmoidAverage(torch.autograd.Function):
         forth, back = torch.cat([left, right], dim=1), torch.cat([right, left], dim=1)
         dz = torch.zeros_like(z)
         dv = (SIGMOID_FLOOR * g.sum(0)).expand(n, -1).contiguous()
+        z_t, g_t = z.mT.contiguous(), g.mT.contiguous()
+        dz_t, dv_t = torch.zeros_like(z_t), torch.zeros_like(g_t)
         buffer, other = z.new_empty(_tile_size(n)), z.new_empty(_tile_size(n))
         for rows, columns in _upper_tiles(n):
-            z_rows, z_columns = z[rows], z[columns]
-            omega = sigmoid_tile(z_rows, z_columns, buffer)
+            z_columns = z[columns]
+            omega = sigmoid_tile(z[rows], z_columns, buffer)
             slope = other[: omega.numel()].view(omega.shape)
             torch.mm(forth[rows], back[columns].mT, out=slope)
             torch.ops.aten.sigmoid_backward.grad_input(slope, omega, grad_input=slope)
             dv[rows].addmm_(omega, g[columns])
             dz[rows].addmm_(slope, z_columns)
             if columns.start != rows.start:
-                dv[columns].addmm_(omega.mT, g[rows])
-                dz[columns].addmm_(slope.mT, z_rows)
-        return dz, dv
+                dv_t[:, columns].addmm_(g_t[:, rows], omega)
+                dz_t[:, columns].addmm_(z_t[:, rows], slope)
+        return dz.add_(dz_t.mT), dv.add_(dv_t.mT)
 
 
 def _upper_tiles(n: int) -> Iterator[tuple[slice, slice]]:

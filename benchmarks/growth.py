@@ -1,0 +1,92 @@
+"""How the cost of a training step grows with the number of rows, and a figure of it.
+
+python -m benchmarks.growth            writes results/benchmarks/growth.json, docs/images/growth.svg
+
+One layer, width 64, forward and backward, no graph; every size in a process of its own, so that the
+peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import extra_memory, write
+
+WIDTH = 64
+ROWS = {
+    "simple": (1_000, 10_000, 100_000, 1_000_000, 10_000_000),
+    "sigmoid": (1_000, 5_000, 20_000, 80_000, 200_000),
+}
+TITLES = {"simple": "DIFFormer-s", "sigmoid": "DIFFormer-a"}
+
+
+def prepare(kernel: str, rows: int) -> Callable[[], None]:
+    """A layer's step, ready to run; large ones once, small ones often enough to be timed."""
+    import torch
+
+    from difformer.core.diffusivity import make_diffusivity
+
+    torch.manual_seed(0)
+    z = torch.randn(rows, WIDTH, requires_grad=True)
+    diffusivity = make_diffusivity(kernel)
+
+    def step() -> None:
+        diffusivity.of_states(z, None, None, None, 1).sum().backward()
+
+    if rows <= 1_000:
+        step()
+    return step
+
+
+def exponent(sizes: list[int], seconds: list[float]) -> float:
+    """The slope between the last two sizes in logarithms: 1 is linear, 2 is quadratic."""
+    return math.log(seconds[-1] / seconds[-2]) / math.log(sizes[-1] / sizes[-2])
+
+
+def main() -> None:
+    """Measure every size, write the figures and the picture."""
+    results: dict[str, Any] = {}
+    for kernel, sizes in ROWS.items():
+        found = {}
+        for rows in sizes:
+            megabytes, seconds = extra_memory(partial(prepare, kernel, rows))
+            found[str(rows)] = {"seconds": round(seconds, 4), "extra_mb": round(megabytes, 1)}
+            print(f"{kernel:8} {rows:12,} rows {seconds:9.3f} s {megabytes:9,.0f} MB", flush=True)
+        times = [f["seconds"] for f in found.values()]
+        results[TITLES[kernel]] = {
+            "rows": found,
+            "exponent": round(exponent(list(sizes), times), 2),
+        }
+    write(Path("results/benchmarks/growth.json"), "python -m benchmarks.growth", results)
+    draw(results, Path("docs/images/growth.svg"))
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Time and memory against rows, both axes logarithmic."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    for axis, key, label in zip(
+        axes, ("seconds", "extra_mb"), ("seconds a step", "extra megabytes"), strict=True
+    ):
+        for (name, found), marker in zip(results.items(), "os", strict=True):
+            rows = [int(n) for n in found["rows"]]
+            axis.loglog(rows, [f[key] for f in found["rows"].values()], marker=marker, label=name)
+        axis.set_xlabel("rows")
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+        axis.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()
