@@ -56,8 +56,8 @@ class LDS(GraphModel):
     The paper's outer loss takes labels from the validation set; here no method sees those, so
     `outer_share` of the training rows serve instead: the unrolled steps leave them out, the steps
     of the loop do not, or the weights would miss their labels. The prediction averages sampled
-    graphs (eq. 10), the same ones at every call. Left out: restarting w for every outer problem, and
-    unrolling through Adam rather than through plain gradient steps.
+    graphs (eq. 10), the same ones at every call. Left out: restarting w for every outer problem,
+    and unrolling through Adam rather than through plain gradient steps.
 
     Shapes: x (n, in_channels) -> (n, out_channels); theta (n, n).
     """
