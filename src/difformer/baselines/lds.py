@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from difformer.baselines.configs import LDSConfig
-from difformer.baselines.layers import Edges, GraphModel, dense_features
+from difformer.baselines.layers import Edges, GraphModel
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.data.batch import Batch
@@ -20,6 +20,7 @@ from difformer.nn.remembered import Remembered
 __all__ = ["LDS", "TwoLayers", "build"]
 
 Weights = dict[str, Tensor]
+Matrix = Tensor | SparseMatrix
 
 
 class TwoLayers(nn.Module):
@@ -31,10 +32,16 @@ class TwoLayers(nn.Module):
         self.second = nn.Linear(hidden, outputs)
         self.dropout = dropout
 
-    def forward(self, x: Tensor, adjacency: Tensor | SparseMatrix) -> Tensor:
-        h = _product(adjacency, self.first(F.dropout(x, self.dropout, self.training)))
+    def forward(self, x: Matrix, adjacency: Matrix) -> Tensor:
+        h = _product(adjacency, self._enter(x))
         h = F.dropout(F.relu(h), self.dropout, self.training)
         return _product(adjacency, self.second(h))
+
+    def _enter(self, x: Matrix) -> Tensor:
+        if isinstance(x, Tensor):
+            return self.first(F.dropout(x, self.dropout, self.training))
+        rate = self.dropout if self.training else 0.0
+        return _product(x.dropout(rate), self.first.weight.T) + self.first.bias
 
 
 class LDS(GraphModel):
@@ -47,9 +54,10 @@ class LDS(GraphModel):
     straight-through sample of eq. 9), projected on [0, 1]. θ starts at the given graph.
 
     The paper's outer loss takes labels from the validation set; here no method sees those, so
-    `outer_share` of the training rows serve instead. The prediction averages sampled graphs
-    (eq. 10), the same ones at every call. Left out: restarting w for every outer problem, and
-    unrolling through Adam rather than through plain gradient steps.
+    `outer_share` of the training rows serve instead: the unrolled steps leave them out, the steps
+    of the loop do not, or the weights would miss their labels. The prediction averages sampled
+    graphs (eq. 10), the same ones at every call. Left out: restarting w for every outer problem,
+    and unrolling through Adam rather than through plain gradient steps.
 
     Shapes: x (n, in_channels) -> (n, out_channels); theta (n, n).
     """
@@ -64,7 +72,7 @@ class LDS(GraphModel):
         self.gcn = TwoLayers(in_channels, config.hidden_channels, out_channels, config.dropout)
         self.config = config
         self.register_buffer("theta", torch.zeros(0, 0))
-        self._dense: Remembered[Tensor] = Remembered()
+        self._features: Remembered[Matrix] = Remembered()
         self._drawn: Remembered[list[SparseMatrix]] = Remembered()
         self._inner = self._outer = torch.zeros(0, dtype=torch.int64)
 
@@ -84,22 +92,27 @@ class LDS(GraphModel):
         batch: Tensor | None = None,
     ) -> Tensor:
         self.one_graph(batch)
-        x = self._dense.get((x,), None, lambda: dense_features(x))
+        features = self.features(x)
         if self.theta.shape[0] != x.shape[0]:
             raise ValueError("observe(batch) must be called with these rows first")
         graphs = self._drawn.get((self.theta,), None, self._draw)
         return torch.logsumexp(
-            torch.stack([F.log_softmax(self.gcn(x, graph), 1) for graph in graphs]), 0
+            torch.stack([F.log_softmax(self.gcn(features, graph), 1) for graph in graphs]), 0
         )
+
+    def features(self, x: Tensor) -> Matrix:
+        """x as the layers take it: a sparse one is prepared once."""
+        sparse = x.layout != torch.strided
+        return self._features.get((x,), None, lambda: SparseMatrix.from_csr(x)) if sparse else x
 
     def training_step(self, batch: Batch, objective: Any, optimizer: Optimizer) -> float:
         """Inner steps for the weights, then one hypergradient step for θ; the last inner loss."""
-        x = self._dense.get((batch.x,), None, lambda: dense_features(batch.x))
-        graph = normalised(draw_edges(self.theta), x.shape[0])
+        x = self.features(batch.x)
+        graph = normalised(draw_edges(self.theta), batch.x.shape[0])
         value = 0.0
         for _ in range(self.config.inner_steps):
             optimizer.zero_grad(set_to_none=True)
-            loss = self._loss(None, x, graph, batch, objective, self._inner)
+            loss = self._loss(None, x, graph, batch, objective, batch.rows)
             loss.backward()  # pyright: ignore[reportUnknownMemberType]
             optimizer.step()
             value = float(loss.detach())
@@ -109,7 +122,7 @@ class LDS(GraphModel):
             self.theta = (self.theta - slope).clamp_(0.0, 1.0)
         return value
 
-    def hypergradient(self, x: Tensor, batch: Batch, objective: Any) -> Tensor:
+    def hypergradient(self, x: Matrix, batch: Batch, objective: Any) -> Tensor:
         """∂ L_outer(w after `unroll` gradient steps, A) / ∂θ, (n, n)."""
         theta = self.theta.detach().requires_grad_()
         weights: Weights = dict(self.gcn.named_parameters())
@@ -131,8 +144,8 @@ class LDS(GraphModel):
     def _loss(
         self,
         weights: Weights | None,
-        x: Tensor,
-        adjacency: Tensor | SparseMatrix,
+        x: Matrix,
+        adjacency: Matrix,
         batch: Batch,
         objective: Any,
         rows: Tensor,
@@ -147,8 +160,10 @@ class LDS(GraphModel):
 
 def draw_edges(theta: Tensor, draw: torch.Generator | None = None) -> Tensor:
     """A ~ Ber(θ) as a (2, e) edge list, symmetric, without loops; θ is read above its diagonal."""
-    uniform = torch.rand(theta.shape, generator=draw, device=theta.device)
-    row, col = torch.nonzero((uniform < theta).triu_(1), as_tuple=True)
+    row, col = torch.nonzero(theta.triu(1), as_tuple=True)  # most pairs have no chance at all
+    chance = theta[row, col]
+    kept = torch.rand(chance.shape, generator=draw, device=theta.device) < chance
+    row, col = row[kept], col[kept]
     return torch.stack([torch.cat([row, col]), torch.cat([col, row])])
 
 
@@ -176,8 +191,21 @@ def adjacency_of(graph: Graph) -> Tensor:
     return dense.fill_diagonal_(0.0)
 
 
-def _product(adjacency: Tensor | SparseMatrix, value: Tensor) -> Tensor:
-    return adjacency @ value if isinstance(adjacency, Tensor) else adjacency.matmul(value)
+class _Product(torch.autograd.Function):
+    """Y = A X for a constant sparse A, or Aᵀ X; differentiable as often as one likes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: SparseMatrix, transposed: bool) -> Tensor:
+        ctx.matrix, ctx.transposed = matrix, transposed
+        return (matrix.transpose if transposed else matrix.csr) @ x.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return _Product.apply(grads[0], ctx.matrix, not ctx.transposed), None, None
+
+
+def _product(matrix: Matrix, value: Tensor) -> Tensor:
+    return matrix @ value if isinstance(matrix, Tensor) else _Product.apply(value, matrix, False)
 
 
 def build(config: LDSConfig, in_channels: int, out_channels: int) -> LDS:

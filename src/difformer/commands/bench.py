@@ -24,6 +24,7 @@ BENCHMARKS = (
     "snapshots",
     "large",
     "scale",
+    "forecast_scatter",
     "fit_growth",
     "frozen_distance",
     "few_labels",
