@@ -218,3 +218,8 @@ def test_reproduce_measures_a_cell_and_goes_on(
     assert cell["mean"] > 0.5
     assert cell["published"] == [68.2, None]
     assert json.loads(cli(*words, "--show").out)["cells"][0]["mean"] == cell["mean"]
+
+
+def test_a_batch_larger_than_the_data_is_refused(cli: Any) -> None:
+    said = cli.refused("train", "digits", "--batch-size", "1798", "--epochs", "1")
+    assert "batch_size must lie in 1 to 1797, the number of rows, got 1798" in said
