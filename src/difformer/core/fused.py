@@ -63,7 +63,9 @@ class _SimpleAverage(torch.autograd.Function):
                     target.addcdiv_(numerator, mass)
             if heads > 1:
                 target.div_(heads)
-        ctx.save_for_backward(z, *flat, *(t for context in contexts for t in context))
+        # The average itself saves a product of the backward pass where one head made it.
+        kept = out if keep and heads == 1 else None
+        ctx.save_for_backward(z, *flat, kept, *(t for context in contexts for t in context))
         ctx.heads, ctx.constant, ctx.units = heads, constant, (queries, keys)
         return out
 
@@ -71,7 +73,7 @@ class _SimpleAverage(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         z, *rest = ctx.saved_tensors
         heads, constant = ctx.heads, ctx.constant
-        flat, saved = rest[:6], rest[6:]
+        flat, out, saved = rest[:6], rest[6], rest[7:]
         grad = grads[0]
         query, key, value = (_split(flat[i], flat[i + 1], heads) for i in (0, 2, 4))
         queries, keys = ctx.units
@@ -85,9 +87,12 @@ class _SimpleAverage(torch.autograd.Function):
             for rows in tiles(z.shape[0], ROW_CHUNK):
                 q, length = queries.get(h, rows)
                 mass = (q @ s).add_(constant * z.shape[0])
-                average = torch.addmm(u, q, c, beta=constant).div_(mass)
+                if out is None:
+                    average = torch.addmm(u, q, c, beta=constant).div_(mass)
+                else:
+                    average = out[rows]
                 g = grad[rows] / (mass if heads == 1 else mass * heads)
-                dmass = average.mul_(g).sum(-1, keepdim=True).neg_()
+                dmass = torch.linalg.vecdot(average, g).unsqueeze(1).neg_()
                 du.add_(g.sum(0, keepdim=True), alpha=constant)
                 dc.addmm_(q.T, g)
                 ds.addmm_(q.T, dmass)
