@@ -81,10 +81,13 @@ def kernel_choice(results: dict[str, Any]) -> list[list[str]]:
 
 
 def service_load(r: dict[str, Any]) -> list[list[str]]:
-    header = ["clients at once", "requests", "errors", "a second", "median", "95 %", "longest"]
+    header = ["clients at once", "requests", "errors", "a second", "server's processor time each"]
+    header += ["median", "95 %", "longest"]
     times = [r["seconds_median"], r["seconds_95_percent"], r["seconds_longest"]]
     numbers = [r["clients"], r["requests"], r["errors"], round(r["requests_a_second"])]
-    return [header, [*map(str, numbers), *(f"{t:.2f} s" for t in times)]]
+    worked = r.get("processor_ms_a_request")
+    each = "not measured" if worked is None else f"{worked:.1f} ms"
+    return [header, [*map(str, numbers), each, *(f"{t:.2f} s" for t in times)]]
 
 
 def _ratios(results: dict[str, Any], first: str, theirs: str) -> list[list[str]]:

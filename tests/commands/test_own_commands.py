@@ -47,9 +47,10 @@ def test_a_table_is_shown_trained_on_and_predicted_with(
     assert run("predict", "runs/t-1", "new.csv", "-o", "out.csv") == 0
     lines = Path("out.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in lines] == [["id", "kind"], ["x", "b"], ["y", "a"]]
-    assert run("train", "--nodes", "t.csv", *words, "--model", "difformer-a", "--json") == 0
-    found = json.loads(capsys.readouterr().out.split("out.csv\n")[-1])
-    assert found["kernel"] == "sigmoid"
+    for model, kernels in (("difformer-a", {"sigmoid"}), ("auto", {"simple", "sigmoid"})):
+        capsys.readouterr()
+        assert run("train", "t.csv", *words, "--model", model, "--json", "--no-report") == 0
+        assert json.loads(capsys.readouterr().out)["kernel"] in kernels
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,11 @@ def test_a_table_is_shown_trained_on_and_predicted_with(
         (["train", "--nodes", "t.csv", "--label", "kid"], "has no label column 'kid'"),
         (["train", "cora", "--nodes", "t.csv", "--label", "kind"], "NAME must be left out"),
         (["train", "--nodes", "t.csv", "--label", "kind", "--model", "mlp"], "--model must be"),
+        (
+            ["train", "t.csv", "--label", "kind", "--edges", "t.csv"],
+            "t.csv: row 1, column 'name': 'n0'"
+            " is no known id: rows are numbered from 0, or name the column of their ids",
+        ),
         (["predict", "nowhere", "t.csv", "-o", "o.csv"], "is not a finished run"),
         (["serve", "nowhere"], "is not a finished run"),
     ],

@@ -164,6 +164,17 @@ def test_what_is_not_a_run_is_named(run: Path, tmp_path: Path) -> None:
             OwnRun.load(copy)
 
 
+def test_a_model_file_from_elsewhere_is_named(run: Path, tmp_path: Path) -> None:
+    own = read_table(write(tmp_path / "t.csv", make_rows(90)), "kind", id="name")
+    train_own(own, tmp_path / "other", OwnSettings(epochs=2, hidden=16, graph="none"))
+    model = (run / "estimator.safetensors").read_bytes()
+    (tmp_path / "other" / "estimator.safetensors").write_bytes(model)
+    with pytest.raises(
+        RunError, match=r"estimator\.safetensors is not the file that the run wrote"
+    ):
+        OwnRun.load(tmp_path / "other")
+
+
 def test_new_ids_must_be_different(run: Path, tmp_path: Path) -> None:
     new = write(tmp_path / "new.csv", make_rows(2, start=5) + make_rows(1, start=5))
     with pytest.raises(DataError, match="row 3, column 'name': the id 'r5' is there twice"):

@@ -35,6 +35,7 @@ __all__ = [
     "own_dataset",
     "own_options",
     "own_settings",
+    "table_named",
     "train_table",
 ]
 
@@ -62,7 +63,7 @@ EdgesFile = Annotated[
     ),
 ]
 
-SYSTEMS = {"difformer-s": "simple", "difformer-a": "sigmoid"}
+SYSTEMS = {"difformer-s": "simple", "difformer-a": "sigmoid", "auto": "auto"}
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,16 @@ def check_own(**given: Any) -> None:
             raise ValueError(f"--{name} needs --nodes FILE: the table it is of")
 
 
-def own_options(name: str, label: str | None, id: str | None, edges: Path | None) -> dict[str, Any]:
-    """The options of `read_table` where a dataset is named by a file; none for the others."""
+def table_named(name: str | None) -> Path | None:
+    """The file, where what stands in a dataset's place is a table by its ending."""
     from difformer.data.rawtable import ENDINGS
 
-    if Path(name).suffix.lower() not in ENDINGS:
+    return Path(name) if name is not None and Path(name).suffix.lower() in ENDINGS else None
+
+
+def own_options(name: str, label: str | None, id: str | None, edges: Path | None) -> dict[str, Any]:
+    """The options of `read_table` where a dataset is named by a file; none for the others."""
+    if table_named(name) is None:
         for option, value in (("label", label), ("id", id), ("edges", edges)):
             if value is not None:
                 raise ValueError(f"--{option} needs a table in place of the dataset's name: {name}")

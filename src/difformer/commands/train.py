@@ -31,6 +31,7 @@ from difformer.commands.own import (
     Told,
     check_own,
     own_settings,
+    table_named,
     train_table,
 )
 from difformer.experiments.experiment import (
@@ -172,7 +173,8 @@ def train(
     Example: difformer train cora --model difformer-s --split random:0 --seeds 5
 
     Your own table: difformer train --nodes table.csv --label COLUMN [--id COLUMN --edges edges.csv]
-    types its columns, shows them, trains on the rows with a label and predicts the others.
+    types its columns, shows them, trains on the rows with a label and predicts the others; --model
+    auto tries DIFFormer-a as well, and keeps it where it validates better.
 
     The folder holds config.toml, split.json, metrics.csv, model.safetensors, result.json and
     report.html. Ctrl-C keeps the best epoch so far; --resume goes on from there. Validation picks
@@ -186,6 +188,8 @@ def train(
         others |= {"--seeds": seeds, "--config": config, "--neighbours": neighbours}
         forecast(series, edges, out, set or [], others, as_json=json)
         return
+    if nodes is None and config is None and (named := table_named(name)) is not None:
+        nodes, name = named, None
     if nodes is not None:
         refused = {"NAME": name, "--split": split, "--seeds": seeds, "--set": set}
         refused |= {"--config": config, "--monitor": monitor, "--tensorboard": tensorboard}

@@ -171,7 +171,10 @@ def read_table(
     encoder = TableEncoder.learn(nodes, label=label, id=id, kinds=kinds, size=size)
     features = encoder.encode(nodes, size)
     y, task, names = _read_labels(labels, label, task, _name(nodes))
-    edge_index, weight = (None, None) if edges is None else read_edges(edges, where)
+    edge_index = weight = None
+    if edges is not None:
+        numbered = "" if id else ": rows are numbered from 0, or name the column of their ids"
+        edge_index, weight = read_edges(edges, where, hint=numbered)
     dataset = Dataset(
         name=Path(nodes).stem if isinstance(nodes, str | Path) else "table",
         x=csr_tensor(features) if sparse.issparse(features) else torch.from_numpy(features),
@@ -186,7 +189,9 @@ def read_table(
     return OwnData(dataset, encoder, tuple(ids), tuple(labels), features, named)
 
 
-def read_edges(source: Source, where: Mapping[str, int]) -> tuple[Tensor, Tensor | None]:
+def read_edges(
+    source: Source, where: Mapping[str, int], *, hint: str = ""
+) -> tuple[Tensor, Tensor | None]:
     """Edges (2, e) of a file by the rows' ids, and their weights; unknown ids are named."""
     pairs: list[tuple[int, int]] = []
     weights: list[float] = []
@@ -203,7 +208,7 @@ def read_edges(source: Source, where: Mapping[str, int]) -> tuple[Tensor, Tensor
                 found = where.get(str(cell).strip())
                 if found is None:
                     at = f"{_name(source)}: row {start + i}, column {name!r}"
-                    raise DataError(f"{at}: {cell!r} is no known id")
+                    raise DataError(f"{at}: {cell!r} is no known id{hint}")
                 ends.append(found)
             pairs.append((ends[0], ends[1]))
             if width == 3:

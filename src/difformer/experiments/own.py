@@ -27,6 +27,7 @@ from torch import Tensor
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
+from difformer.data.download import sha256_of
 from difformer.data.rawtable import CHUNK, read_chunks
 from difformer.data.split import Split
 from difformer.data.tables import OwnData, Source, TableEncoder, read_edges, read_table
@@ -47,6 +48,7 @@ CLASSES: dict[str, type[Estimator]] = {
     "regression": DIFFormerRegressor,
 }
 GRAPHS = ("auto", "knn", "none")
+FILES = ("table.json", "estimator.safetensors")  # whose digests result.json keeps
 
 
 def _option(default: Any, text: str) -> Any:
@@ -99,7 +101,7 @@ def train_own(
         raise RunError(f"{folder} holds a run already: resume it, or give another folder")
     agree_config(folder, _config(own, settings))
     if (folder / "result.json").exists():
-        return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        return _read_result(folder)
     data = own.dataset
     y: Any = data.y.numpy()[:, 0] if data.task == "regression" else _names(own)
     fits: dict[str, Estimator] = {}
@@ -122,7 +124,11 @@ def train_own(
         "seconds": sum(fit.result_.seconds for fit in fits.values()),
     }
     _write(folder, own, estimator, settings, result)
-    return result
+    return _read_result(folder)
+
+
+def _read_result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
 
 
 def _config(own: OwnData, settings: OwnSettings) -> dict[str, Any]:
@@ -215,7 +221,9 @@ def _write(
                 part = empty[start : start + CHUNK]
                 names = [own.ids[row] for row in part]
                 writer.writerows(run.lines(own.features[part], names))
-    write_atomic(folder / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+    files = {name: sha256_of(folder / name) for name in FILES}
+    text = json.dumps({**result, "files": files}, indent=2) + "\n"
+    write_atomic(folder / "result.json", text.encode())
     shutil.rmtree(folder / "fits", ignore_errors=True)
 
 
@@ -233,12 +241,15 @@ class OwnRun:
         """Read a run folder, or say in one line why it is none."""
         folder = Path(folder)
         try:
-            task = json.loads((folder / "result.json").read_text(encoding="utf-8"))["task"]
+            result = _read_result(folder)
+            for name, digest in result["files"].items():
+                if sha256_of(folder / name) != digest:
+                    raise ValueError(f"{name} is not the file that the run wrote")
             table = json.loads((folder / "table.json").read_text(encoding="utf-8"))
             encoder = TableEncoder.from_json(json.dumps(table["encoder"]))
             ids = tuple(str(name) for name in table["ids"])
-            kind = CLASSES[task]
-        except (OSError, ValueError, KeyError, TypeError, DataError) as error:
+            kind = CLASSES[result["task"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
             raise RunError(f"{folder} is not a finished run on a table ({error})") from error
         estimator = kind.load(folder / "estimator.safetensors")
         width = estimator.frozen_.model.in_channels
