@@ -8,6 +8,7 @@ two), and nothing for a backward pass.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -70,7 +71,16 @@ class _Recomputed(DiffusionLayer):
     def forward(self, *arguments: object) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not torch.is_grad_enabled():
             return super().forward(*arguments)  # pyright: ignore[reportArgumentType]
-        return cast("Tensor", checkpoint(super().forward, *arguments, use_reentrant=False))
+        return computed_again(super().forward, *arguments)
+
+
+def computed_again(function: Callable[..., Tensor], *arguments: object) -> Tensor:
+    """The function's value; what it needs for the backward pass is computed again there."""
+    states = (a for a in arguments if isinstance(a, Tensor))
+    # Re-entrant where it can be: nothing at all is kept then, also not what a function of ours
+    # notes down beside its saved tensors. It sees only gradients that come in by its arguments.
+    entrant = any(state.requires_grad for state in states)
+    return cast("Tensor", checkpoint(function, *arguments, use_reentrant=entrant))
 
 
 def _embed(model: DIFFormer, x: Tensor, chunk: int) -> Tensor:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from difformer.core.diffusivity import Sigmoid
 from difformer.core.graph import Graph
@@ -26,7 +25,7 @@ from difformer.data.batch import Batch
 from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import hide_labels, predict
-from difformer.train.chunks import recomputes
+from difformer.train.chunks import computed_again, recomputes
 from difformer.train.comm import Comm
 from difformer.train.objective import Monitor
 from difformer.train.partition import Epoch, bucket
@@ -65,7 +64,7 @@ class ShardedDIFFormer(nn.Module):
             arguments = cast("DiffusionLayer", layer), z, first, graph
             if recomputes(layer) and torch.is_grad_enabled():
                 # Every process computes its layers again in the same order, and sends again.
-                z = cast("Tensor", checkpoint(self._layer, *arguments, use_reentrant=False))
+                z = computed_again(self._layer, *arguments)
             else:
                 z = self._layer(*arguments)
         return model.decode(z)
