@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ import pytest
 import torch
 
 from difformer.data import Dataset
+from difformer.data.snapshots import TemporalDataset
+from difformer.experiments.compare import Comparison, Row
 from difformer.report import Note, Section, Table, write_page, write_report
 
 DESK, PHONE = (1280, 900), (390, 844)
+SIZES = {"desktop": DESK, "phone": PHONE}
 DRAWN = (
     "() => window.difformerReport && "
     "window.difformerReport.drawn() >= document.querySelectorAll('.plot').length"
@@ -69,7 +74,7 @@ def test_every_figure_is_drawn_at_a_desk_and_on_a_phone(
     browser: Any, report: Path, tmp_path: Path
 ) -> None:
     kept = Path(os.environ.get("DIFFORMER_SCREENSHOTS", tmp_path))
-    for name, size in {"desktop": DESK, "phone": PHONE}.items():
+    for name, size in SIZES.items():
         with opened(browser, report, size) as page:
             empty = page.evaluate(
                 "[...document.querySelectorAll('.plot')]"
@@ -204,3 +209,27 @@ def test_a_graph_run_draws_too(
     data = Dataset("blobs", plain.x, plain.y, edge_index=edges, class_names=plain.class_names)
     with opened(browser, write_report(trained(tmp_path / "r", data), dataset=data), PHONE) as page:
         assert page.locator(".panel").count() == 2
+
+
+def test_a_comparison_and_a_series_fit_a_desk_and_a_phone(
+    browser: Any, tmp_path: Path, trained: Callable[..., Path]
+) -> None:
+    runs = {"a": {"val": 0.5, "test": 0.51, "seconds": 1.0}}
+    rows = [Row("mlp", runs), Row("gcn", runs), Row("lp", cannot="it needs a graph " * 9)]
+    found = Comparison("blobs", "accuracy", "max", ("a",), 0, tuple(rows), True)
+    (tmp_path / "comparison.json").write_text(json.dumps(found.to_json()))
+    x = torch.randn(48, 3, generator=torch.Generator().manual_seed(0))
+    weeks = TemporalDataset("weeks", x, x[:, :1], "regression", num_nodes=6)
+    pages = {
+        "comparison": (write_report(tmp_path), 2),
+        "series": (write_report(trained(tmp_path / "run", weeks), dataset=weeks), 6),
+    }
+    kept = Path(os.environ.get("DIFFORMER_SCREENSHOTS", tmp_path))
+    for (name, (path, plots)), (kind, size) in product(pages.items(), SIZES.items()):
+        with opened(browser, path, size) as page:
+            assert page.locator(".plot").count() >= plots
+            assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+            # No table is so wide that a row of it must be looked for by scrolling.
+            wide = "ts => ts.filter(t => t.scrollWidth > document.body.clientWidth).length"
+            assert name == "series" or page.eval_on_selector_all("table", wide) == 0
+            page.screenshot(path=kept / f"{name}-{kind}.png", full_page=True)

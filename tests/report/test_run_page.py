@@ -15,6 +15,7 @@ from difformer.data import Dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.errors import DifformerError, RunError
 from difformer.report import write_report
+from difformer.report.blocks import number
 from difformer.report.page import safe_json
 
 Make = Callable[..., Dataset]
@@ -198,3 +199,22 @@ def test_snapshots_are_never_mixed(tmp_path: Path, trained: Train) -> None:
     assert "Of the last of 10 snapshots" in text_of(path)
     assert len(data_of(path)["explorer"]["rows"]) == 6
     assert "predicted" in data_of(path)["plots"]
+
+
+def test_rows_with_known_influences_have_their_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    from difformer.data.registry import load_dataset
+    from difformer.report import images
+
+    monkeypatch.setattr(images, "MOST", 10)
+    found = images.row_images(load_dataset("digits"), list(range(100)), first=[3, 5, 8])
+    assert found is not None
+    shown = [i for i, uri in enumerate(found) if uri]
+    assert {3, 5, 8} < set(shown)
+    assert len(shown) <= 10
+
+
+def test_large_numbers_are_written_out() -> None:
+    assert number(14_670.2) == "14,670"
+    assert number(2960.5) == "2,960"
+    assert number(0.91234) == "0.9123"
+    assert number(1.2e-7) == "1.2e-07"

@@ -186,6 +186,8 @@ def read_folder(folder: str | Path, *, side: int = 32) -> Images:
     """
     from PIL import Image
 
+    if side < 1:
+        raise ValueError(f"side must be at least 1 pixel, got {side}")
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder of images")

@@ -107,7 +107,8 @@ def number(value: Any, digits: int = 4) -> str:
         return f"{value:,}"
     if value and not 1e-3 <= abs(value) < 1e6:
         return f"{value:.{digits - 1}g}"
-    return f"{value:,.{digits}g}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+    # From a thousand on whole numbers: `g` would write 14,670 as 1.467e+04.
+    return f"{value:,.0f}" if abs(value) >= 10 ** min(3, digits) else f"{value:.{digits}g}"
 
 
 def mean_std(mean: float | None, std: float | None) -> str:

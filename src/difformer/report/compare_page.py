@@ -15,6 +15,7 @@ __all__ = ["comparison_sections", "write_comparison"]
 
 FILE = "comparison.json"
 PERCENT = ("accuracy", "roc_auc", "macro_f1")
+JOIN = "\N{NO-BREAK SPACE}"  # a figure and its deviation stay on one line
 
 
 def write_comparison(folder: Path | str, out: Path | str | None = None) -> Path:
@@ -37,7 +38,8 @@ def comparison_sections(record: Mapping[str, Any]) -> list[Section]:
     rows = sorted(record["rows"], key=lambda r: (r["mean"] is None, -_lead(r)))
     ran = [r for r in rows if r["mean"] is not None]
     verdict = [Note(str(line)) for line in record.get("verdict", [])]
-    results: list[Any] = [_table(record, rows)]
+    remarks = [f"{r['title']}: {remark}." for r in rows if (remark := _remark(r))]
+    results: list[Any] = [_table(record, rows), *(Note(text, missing=True) for text in remarks)]
     if ran:
         results += [_plot(record, ran), _differences(record, ran)]
     return [
@@ -58,31 +60,33 @@ def _metric(record: Mapping[str, Any]) -> str:
     return f"Test {str(record['metric']).replace('_', ' ')}{unit}"
 
 
+def _value(record: Mapping[str, Any], value: float, sign: str = "") -> str:
+    """One decimal of a percentage, so that figures under each other compare."""
+    return f"{100 * value:{sign}.1f}" if _scale(record) == 100 else f"{value:{sign}.4g}"
+
+
 def _figure(record: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     if row["mean"] is None:
         return "–"
-    scale = _scale(record)
-    std = "" if row.get("std") is None else f" ± {number(row['std'] * scale, 2)}"
-    return f"{number(row['mean'] * scale)}{std}"
+    std = "" if row.get("std") is None else f"{JOIN}±{JOIN}{_value(record, row['std'])}"
+    return _value(record, row["mean"]) + std
 
 
 def _behind(record: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     found = row.get("behind_best")
     if not found or (found["mean"] == 0 and found["low"] in (0, None)):
         return "best" if found else "–"
-    scale = _scale(record)
-    text = f"{found['mean'] * scale:+.3g}"
+    text = _value(record, found["mean"], "+")
     if found["low"] is None:
         return text
-    return f"{text} [{found['low'] * scale:.3g}, {found['high'] * scale:.3g}]"
+    return f"{text} [{_value(record, found['low'])},{JOIN}{_value(record, found['high'])}]"
 
 
 def _table(record: Mapping[str, Any], rows: list[dict[str, Any]]) -> Table:
     cells = [
-        [r["title"], _figure(record, r), _behind(record, r), number(len(r["runs"])), _remark(r)]
-        for r in rows
+        [r["title"], _figure(record, r), _behind(record, r), number(len(r["runs"]))] for r in rows
     ]
-    header = ["system", _metric(record).lower(), "paired difference to the best", "splits", ""]
+    header = ["system", _metric(record).lower(), "paired difference to the best", "splits"]
     caption = "Mean ± sample deviation over splits; differences on the same splits, 95 % interval."
     return Table(caption, header, cells)
 
@@ -159,11 +163,10 @@ def _or(row: Mapping[str, Any], end: str) -> float:
 
 
 def _splits(record: Mapping[str, Any], rows: list[dict[str, Any]]) -> Table:
-    scale = _scale(record)
     cells: list[list[str]] = []
     for split in record["splits"]:
         values = [r["runs"].get(split, {}).get("test") for r in rows]
-        cells.append([split, *("–" if v is None else number(v * scale) for v in values)])
+        cells.append([split, *("–" if v is None else _value(record, v) for v in values)])
     return Table(f"{_metric(record)} of every run.", ["split", *(r["title"] for r in rows)], cells)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,29 @@ PICTURES = ("cifar10", "stl10")
 MOST = 2000  # images a page carries at most
 
 
-def row_images(dataset: Dataset, rows: list[int], data_dir: Any = None) -> list[str | None] | None:
+def row_images(
+    dataset: Dataset,
+    rows: list[int],
+    data_dir: Any = None,
+    *,
+    first: Collection[int] = (),
+) -> list[str | None] | None:
     """A data URI for each of the rows, or None where they are not images.
 
-    Of more than 2,000 rows, only every so many has its image. `digits` is read from scikit-learn,
+    Of more than 2,000 rows, those at the places `first` have their image, then every so many of
+    the others. `digits` is read from scikit-learn,
     CIFAR-10 and STL-10 from their files where they lie beside the features.
     """
     images = _pixels(dataset, data_dir)
     if images is None or len(images) != dataset.num_rows:
         return None
-    every = -(-len(rows) // MOST)
-    return [_uri(images[row]) if i % every == 0 else None for i, row in enumerate(rows)]
+    wanted = set(range(len(rows)))
+    if len(rows) > MOST:
+        wanted = set(sorted(first)[:MOST])
+        others = [i for i in range(len(rows)) if i not in wanted]
+        room = MOST - len(wanted)
+        wanted |= set(others[:: -(-len(others) // room)]) if room else set()
+    return [_uri(images[row]) if i in wanted else None for i, row in enumerate(rows)]
 
 
 def _pixels(dataset: Dataset, data_dir: Any) -> Any:

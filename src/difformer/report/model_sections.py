@@ -256,7 +256,6 @@ def _explorer(
         "rows": shown,
         "part": part[rows].tolist(),
         "colours": list(COLOURS),
-        "images": row_images(dataset, shown, data_dir),
         "projections": wanted_projections(projection, rows.numel()),
     }
     if dataset.task == "multiclass":
@@ -274,6 +273,9 @@ def _explorer(
         _panel(found, rows, title, state, layer, data["projections"])
         for title, state, layer in _chosen_states(found, weights)
     ]
+    # A row whose influences are known is one that people look at: it has its image.
+    known = {int(i) for panel in data["panels"] for i in panel.get("influences", ())}
+    data["images"] = row_images(dataset, shown, data_dir, first=known)
     return data
 
 

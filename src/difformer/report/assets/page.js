@@ -99,7 +99,11 @@
         box.append(element("h3", {}, `Influenced most, ${panel.title.toLowerCase()}`));
         const found = panel.influences[i];
         if (!found) {
-          box.append(element("p", {}, "Not computed for this row: only for a sample."));
+          const known = Object.keys(panel.influences).map(Number);
+          const near = known.reduce((best, k) => (Math.abs(k - i) < Math.abs(best - i) ? k : best), known[0]);
+          const button = element("button", { type: "button" }, `Show row ${data.rows[near]}`);
+          button.addEventListener("click", () => choose(near));
+          box.append(element("p", {}, `Computed for ${format(known.length)} of the rows, not for this one. `, button));
         } else {
           const body = element("tbody", {});
           found[0].forEach((row, at) => {
