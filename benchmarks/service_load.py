@@ -92,7 +92,7 @@ def service(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def processor_seconds(process: int) -> float:
-    """What a process has computed so far: unlike its waits, hardly a matter of who else is there."""
+    """What a process has computed so far: hardly a matter of who else is on the machine."""
     fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -239,6 +239,23 @@ def test_requests_that_wait_are_answered_together_and_as_alone(
     assert found == [*alone[:4], *alone[5:]]
 
 
+def test_two_hundred_clients_at_once_are_answered_without_an_error(run: Path) -> None:
+    httpx = pytest.importorskip("httpx", reason="the service needs the extra serve")
+    fish = {"size": 0.1, "colour": "red", "note": "likes to swim in the sea"}
+    rows = [fish, ROW] * 100
+
+    async def ask() -> list[Any]:
+        transport = httpx.ASGITransport(app=make_app(run))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            posts = [client.post("/predict", json={"rows": [row]}) for row in rows]
+            return await asyncio.gather(*posts)
+
+    answers = asyncio.run(ask())
+    assert {answer.status_code for answer in answers} == {200}
+    kinds = [answer.json()["predictions"][0]["kind"] for answer in answers]
+    assert kinds == ["fish", "ape"] * 100
+
+
 def test_the_service_tells_about_itself(client: Any) -> None:
     health = client.get("/health").json()
     assert health["status"] == "ok"

@@ -211,7 +211,8 @@ def serve(
     except ImportError as error:
         raise DifformerError("serve needs: pip install 'difformer[serve]'") from error
     app = make_app(folder, limits)
-    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_keep_alive=5, backlog=1024)
+    # A connection closed while a slow client writes its next request is an error for the client.
+    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_keep_alive=75, backlog=1024)
 
 
 async def _body(request: Any, limits: Limits) -> bytes:
