@@ -27,7 +27,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "alone, eight layers": {"options": {"num_layers": 8}},
     "alone, source 0.1": {"options": {"source": 0.1}},
     "alone, columns not standardised": {"scale": False},
-    "alone, `consistency=1`": {"consistency": 1.0},
     "stable": {"recipe": "stable"},
     "stable, two layers": {"recipe": "stable", "options": {"num_layers": 2}},
     "paper": {"recipe": "paper"},
