@@ -211,14 +211,29 @@ class Task:
     threads: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The read-only mapping of a dataset's splits does not travel to another process.
+        # The read-only mapping of a dataset's splits does not travel to another process, and torch
+        # warns of every sparse tensor that does.
         parts = {f.name: getattr(self.data, f.name) for f in fields(self.data)}
-        return {**vars(self), "data": {**parts, "splits": dict(self.data.splits)}}
+        parts |= {"splits": dict(self.data.splits), "x": scipy_csr(self.data.x)}
+        return {**vars(self), "data": parts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        from difformer.data.convert import csr_tensor
         from difformer.data.dataset import Dataset
 
-        vars(self).update({**state, "data": Dataset(**state["data"])})
+        parts = state["data"]
+        x = csr_tensor(parts["x"]) if hasattr(parts["x"], "tocsr") else parts["x"]
+        vars(self).update({**state, "data": Dataset(**{**parts, "x": x})})
+
+
+def scipy_csr(x: Any) -> Any:
+    """A sparse CSR tensor as scipy has it; a dense one as it is."""
+    from scipy.sparse import csr_matrix
+
+    if not x.is_sparse_csr:
+        return x
+    parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
+    return csr_matrix(parts, shape=tuple(x.shape))
 
 
 def run_task(task: Task) -> None:
