@@ -221,9 +221,10 @@ class Task:
         from difformer.data.convert import csr_tensor
         from difformer.data.dataset import Dataset
 
-        parts = state["data"]
-        x = csr_tensor(parts["x"]) if hasattr(parts["x"], "tocsr") else parts["x"]
-        vars(self).update({**state, "data": Dataset(**{**parts, "x": x})})
+        parts: dict[str, Any] = {**state["data"]}
+        if hasattr(parts["x"], "tocsr"):
+            parts["x"] = csr_tensor(parts["x"])
+        vars(self).update({**state, "data": Dataset(**parts)})
 
 
 def scipy_csr(x: Any) -> Any:
