@@ -78,7 +78,8 @@ def scale_paper(results: dict[str, Any]) -> list[list[str]]:
             # The forward pass sends twice, as it is computed again.
             sent = LAYERS * 3 * 4 * ((WIDTH + 1) ** 2 + b * WIDTH)
             memory = (4 * n * FEATURES + 8 * e + mu * LAYERS * n * WIDTH) / p / 1e9
-            cells = [f"{work:.0f}", f"{8 * sent / (rate * 1e9):.0f}", f"{memory:.0f}"]
+            cells = [f"{figure:.2g}" for figure in (work, 8 * sent / (rate * 1e9), memory)]
+            cells[2] = f"{memory:.0f}" if memory >= 10 else cells[2]
             fits = "yes" if memory < 0.8 * gigabytes else "no"
             rows.append([f"{n:,}", name, *cells, fits])
     return rows
