@@ -28,8 +28,8 @@ from difformer.data.tables import read_table
 from difformer.experiments.own import OwnSettings, train_own
 
 CLIENTS = 200
-REQUESTS = 10  # of each client, one after another
-SECONDS = 120.0  # the most the whole test may take
+REQUESTS = 5  # of each client, one after another
+SECONDS = 600.0  # the most the whole test may take
 
 
 def train(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
