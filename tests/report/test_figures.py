@@ -108,7 +108,7 @@ def test_depth_is_drawn_and_put_into_words(tmp_path: Path) -> None:
     assert "τ = 0.1: 60.0 % at K = 2, 80.0 % at K = 32." in text
     assert "As in the paper, a large step does well with few layers" in text
     assert "loss of the large step at depth is seen: 10.0 points" in text
-    assert "GCN goes from 80.0 % to 40.0 %." in text
+    assert "GCN goes from 80.0 % at K = 2 to 40.0 % at K = 32." in text
     assert depth.PLANS["cora"].depths[-1] == 32
 
 
