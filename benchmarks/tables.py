@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.scale_tables import large, scale, scale_paper, scale_sent
 
-DOCS = (Path("docs/estimators.md"), Path("docs/scale.md"))
+DOCS = tuple(Path("docs") / f"{name}.md" for name in ("estimators", "scale", "speed"))
 
 
 def few_labels(results: dict[str, Any]) -> list[list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -21,15 +20,6 @@ def test_the_tables_of_a_page_are_those_of_the_results(name: str) -> None:
     text = (REPOSITORY / name).read_text(encoding="utf-8")
     assert "<!-- results: table" in text
     assert fill_page(text, REPOSITORY / "results") == text, "run: difformer reproduce --readme"
-
-
-def test_the_tables_of_the_estimators_are_those_of_the_benchmarks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(REPOSITORY)
-    filled = runpy.run_path("benchmarks/tables.py")["filled"]
-    text = Path("docs/estimators.md").read_text(encoding="utf-8")
-    assert filled(text) == text, "run: python -m benchmarks.tables"
 
 
 def test_the_python_example_learns(tmp_path: Path) -> None:
