@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gc
 import math
-import multiprocessing
 import tempfile
 import time
 import warnings
@@ -26,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import peak_from_here, status, write
+from benchmarks.measure import in_fresh_process, peak_from_here, status, write
 from difformer import DIFFormer, Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.data import Dataset
@@ -195,22 +194,6 @@ def _child(name: str, folder: Path, batches: int, sender: Any) -> None:
     sender.send({**result, "peak_mb": round(status("VmHWM"))})
 
 
-def run(name: str, folder: Path, batches: int) -> dict[str, Any]:
-    """One case in a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(name, folder, batches, sender))
-    process.start()
-    sender.close()
-    try:
-        result = receiver.recv()
-    except EOFError:
-        process.join()
-        raise MemoryError(f"{name} ended with code {process.exitcode}") from None
-    process.join()
-    return result
-
-
 def main() -> None:
     """Measure every case and write the result file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -233,7 +216,7 @@ def main() -> None:
             "batches_an_epoch": math.ceil(given.rows / BATCH),
         }
         for name in given.cases:
-            results[name] = found = run(name, folder, given.loader_batches)
+            results[name] = found = in_fresh_process(_child, name, folder, given.loader_batches)
             found["seconds_a_batch"] = found["seconds"] / found["batches"]
             print(
                 f"{name:12} {found['batches']:3} batches {found['seconds']:8.1f} s "

@@ -95,9 +95,14 @@ def extra_memory(prepare: Callable[[], Callable[[], Any]]) -> tuple[float, float
 
     In a fresh process: what one call leaves behind would hide what the next one takes.
     """
+    return in_fresh_process(_measure_memory, prepare)
+
+
+def in_fresh_process(target: Callable[..., None], *arguments: Any) -> Any:
+    """What `target(*arguments, sender)` sends from a process of its own."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_measure_memory, args=(prepare, sender))
+    process = context.Process(target=target, args=(*arguments, sender))
     process.start()
     sender.close()
     try:
