@@ -25,7 +25,7 @@ from sklearn.datasets import load_wine
 
 from benchmarks.measure import write
 from difformer.data.tables import read_table
-from difformer.experiments.own import OwnSettings, train_own
+from difformer.experiments.own.train import OwnSettings, train_own
 
 CLIENTS = 200
 REQUESTS = 5  # of each client, one after another

@@ -23,8 +23,9 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from benchmarks.measure import write
-from difformer.data.images import Images, load_images
-from difformer.experiments.encoders import FeatureSettings, make_features
+from difformer.data.images import Images, load_raw
+from difformer.experiments.encoders.features import make_features
+from difformer.experiments.encoders.settings import FeatureSettings
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import Row
 from difformer.train.loop import Fit
@@ -71,7 +72,7 @@ def subset(images: Images, count: int) -> Images:
 
 def main() -> None:
     torch.set_num_threads(1)
-    images = subset(load_images("cifar10"), IMAGES)
+    images = subset(load_raw("cifar10"), IMAGES)
     losses = Losses()
     trained = make_features(images, SETTINGS, callbacks=[losses])
     random = make_features(images, replace(SETTINGS, encoder="random"))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from difformer.baselines import get_system, graph_for
 from difformer.core.graph import Graph
 from difformer.data import Dataset, load_dataset
+from difformer.data.batch import Batch
+from difformer.train import seeded
 
 
 def make_small(n: int = 40, seed: int = 0) -> Dataset:
@@ -38,3 +43,40 @@ def ring() -> Graph:
 @pytest.fixture
 def cora(data_root: Path) -> Dataset:
     return load_dataset("cora", data_root)
+
+
+@pytest.fixture
+def build() -> Callable[..., nn.Module]:
+    """build(name, dataset, **options): a system's model from a fixed seed, in eval mode."""
+
+    def make(name: str, dataset: Dataset, **options: object) -> nn.Module:
+        system = get_system(name)
+        with seeded(3):
+            return system.build(system.configure(**options), dataset.num_features, 2).eval()
+
+    return make
+
+
+@pytest.fixture
+def own_graph() -> Callable[[Dataset], Graph]:
+    """own_graph(dataset): its edges, both ways, with loops."""
+    return make_graph
+
+
+@pytest.fixture
+def with_labels() -> Callable[[Dataset, Tensor], Batch]:
+    """with_labels(dataset, rows): a batch that knows the labels of those rows alone."""
+
+    def make(dataset: Dataset, rows: Tensor) -> Batch:
+        y = torch.full_like(dataset.y, -1)
+        y[rows] = dataset.y[rows]
+        return Batch(dataset.x, y, make_graph(dataset), rows)
+
+    return make
+
+
+def make_graph(dataset: Dataset) -> Graph:
+    system = get_system("gcn")
+    graph = graph_for(system, system.configure(), dataset)
+    assert graph is not None
+    return graph

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from difformer.core import diffusivity, fused, gram, tied
-from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple, WholeTensorSimple
+from difformer.core import fused, gram, tied
+from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple, WholeTensorSimple, sigmoid
 
 FUSED = pytest.mark.parametrize("kernel", [Simple(), WholeTensorSimple()], ids=["row", "tensor"])
 
@@ -96,7 +96,7 @@ def test_of_many_rows_only_the_states_and_small_matrices_are_kept(monkeypatch):
 def test_the_tied_sigmoid_equals_the_dense_one(n, heads, maps, row_tile, column_tile, monkeypatch):
     monkeypatch.setattr(tied, "ROW_TILE", row_tile)
     monkeypatch.setattr(tied, "COLUMN_TILE", column_tile)
-    monkeypatch.setattr(diffusivity, "DENSE_SCORES", 0)
+    monkeypatch.setattr(sigmoid, "DENSE_SCORES", 0)
     z, affine = make(n, 5, heads, maps)
     inputs = [z, *(t for a in affine if a for t in a)]
     kernel = Sigmoid()

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from difformer.data import load_dataset
-from difformer.data.images import load_images, read_cifar, read_folder, read_stl
+from difformer.data.images import load_raw, read_cifar, read_folder, read_stl
 from difformer.errors import DataError
 
 Array = np.ndarray[Any, Any]
@@ -43,7 +43,7 @@ def write_stl(folder: Path, n: int = 6) -> Array:
 
 
 def test_the_real_images_and_features_agree(data_root: Path) -> None:
-    data, images = load_dataset("cifar10", data_root), load_images("cifar10", data_root)
+    data, images = load_dataset("cifar10", data_root), load_raw("cifar10", data_root)
     assert (data.num_rows, data.num_features, data.num_outputs) == (15_000, 1_280, 10)
     assert torch.equal(data.y, images.y)
     assert torch.bincount(data.y).tolist() == [1500] * 10
@@ -55,20 +55,20 @@ def test_the_real_images_and_features_agree(data_root: Path) -> None:
 
 def test_cifar_is_read_to_the_pixel(tmp_path: Path) -> None:
     pixels = write_cifar(tmp_path / "cifar10/cifar-10-batches-bin")
-    images = load_images("cifar10", tmp_path, per_class=4)
+    images = load_raw("cifar10", tmp_path, per_class=4)
     np.testing.assert_array_equal(images.pixels.numpy(), pixels)
     assert images.y.tolist() == [i % 10 for i in range(40)]
-    first = load_images("cifar10", tmp_path, per_class=1)
+    first = load_raw("cifar10", tmp_path, per_class=1)
     assert first.y.tolist() == list(range(10))
     data = load_dataset("cifar10", tmp_path, features="pixels", per_class=4, normalize=False)
     torch.testing.assert_close(data.x, torch.from_numpy(pixels).flatten(1).float() / 255)
     with pytest.raises(DataError, match="per_class=1500 images are asked for, .* class0 has 4"):
-        load_images("cifar10", tmp_path)
+        load_raw("cifar10", tmp_path)
 
 
 def test_stl_is_read_to_the_pixel(tmp_path: Path) -> None:
     pixels = write_stl(tmp_path / "stl10/stl10_binary")
-    images = load_images("stl10", tmp_path)
+    images = load_raw("stl10", tmp_path)
     np.testing.assert_array_equal(images.pixels.numpy(), pixels)
     assert images.y.tolist() == [0, 1, 2, 3, 4, 5]
     assert load_dataset("stl10", tmp_path, features="pixels").num_features == 3 * 96 * 96

@@ -6,13 +6,21 @@ from pathlib import Path
 import pytest
 
 from difformer.data import registry
-from difformer.data.registry import DATASETS, fetch_dataset, list_datasets, load_dataset
+from difformer.data.registry import DATASETS, fetch_dataset, list_datasets, load_dataset, load_raw
 
 
 def test_every_listed_dataset_has_a_loader() -> None:
     for name in list_datasets():
         assert callable(import_module(f"difformer.data.{DATASETS[name].module}").load)
         assert DATASETS[name].summary
+
+
+def test_what_is_said_to_have_images_or_texts_can_load_them() -> None:
+    for name in list_datasets():
+        family = import_module(f"difformer.data.{DATASETS[name].module}")
+        assert hasattr(family, "load_raw") == (DATASETS[name].raw is not None)
+    with pytest.raises(ValueError, match="dataset must be one of digits.* not 'cora'"):
+        load_raw("cora")
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

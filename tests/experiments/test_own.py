@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from difformer.data.tables import read_table
 from difformer.errors import DataError, DifformerError, RunError
-from difformer.experiments.own import OwnRun, OwnSettings, predict_own, train_own
+from difformer.experiments.own.predict import predict_own
+from difformer.experiments.own.run import OwnRun
+from difformer.experiments.own.train import OwnSettings, train_own
 from difformer.experiments.service import Limits, make_app
 
 HEADER = ("name", "size", "colour", "note", "kind")

@@ -29,6 +29,8 @@ systems = ["mlp"]
 systems = ["difformer-s"]
 train = { epochs = 7 }
 grid = { num_layers = [1, 2], tau = [0.5] }
+choose = { lr = [0.1, 0.2] }
+lowest = "default"
 [[cells]]
 systems = ["difformer-s"]
 columns = ["few"]
@@ -97,6 +99,12 @@ def test_a_grid_is_a_variant_for_each_combination_and_stands_against_rules(toy: 
     ]
 
 
+def test_a_variant_says_what_validation_chooses(toy: Spec) -> None:
+    depth = toy.variants["depth:num_layers=2,tau=0.5"]
+    assert (depth.choose, depth.lowest) == ({"lr": [0.1, 0.2]}, "default")
+    assert (toy.variants["default"].choose, toy.variants["default"].lowest) == ({}, None)
+
+
 def test_only_the_systems_of_a_variant_have_cells(toy: Spec) -> None:
     assert {cell.system for cell in toy.cells(variants=["default"])} == {"mlp"}
     assert len(toy.cells()) == 2 + 4
@@ -118,6 +126,8 @@ def test_published_figures_may_be_a_mean_or_a_word(toy: Spec) -> None:
         ('systems = ["mlp"]', 'systems = ["lmp"]', "systems must be among"),
         ("[columns.digits]", "[columns.digits", "spec toy is not TOML"),
         ("few = ", "fwe = ", "no key 'fwe'"),
+        ("lr = [0.1, 0.2]", "lr = 0.1", "choose.lr must be a list of values, got 0.1"),
+        ('lowest = "default"', 'lowest = "best"', "lowest must be among default.*, got 'best'"),
     ],
 )
 def test_a_wrong_spec_names_what_is_wrong(old: str, new: str, message: str) -> None:

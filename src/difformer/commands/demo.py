@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,10 +29,25 @@ if TYPE_CHECKING:
     from difformer.train.callbacks import Callback
 
 NEIGHBOURS = 7
+METRIC = "euclidean"
 LABELS = 10  # a class
 TRAIN = {"epochs": 100, "lr": 0.01, "weight_decay": 5e-4}
 # Digits have 64 dense features: dropping half of them, as of a bag of words, costs accuracy.
 DIGITS = {"num_layers": 4, "input_dropout": 0.0}
+CORA = {**TRAIN, "epochs": 60, "weight_decay": 0.01}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run of the demo: a method by the name people read, and what it is trained with.
+
+    Args:
+        page: whether a page is written of it; `difformer report` writes those of the others.
+    """
+
+    method: str
+    experiment: Experiment
+    page: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,20 +101,19 @@ def _digits(out: Path, *, quiet: bool) -> list[Row]:
 
     data = load_dataset("digits")
     split = random_split(data.y, 0, per_class=LABELS, num_val=500, num_test=1000)
-    joined = with_neighbours(data, NEIGHBOURS, "euclidean")
+    joined = with_neighbours(data, NEIGHBOURS, METRIC)
     said = f"digits, {split.train.numel()} labels"
     rows = _classical(said, data, split)
-    edges = {"neighbours": NEIGHBOURS, "metric": "euclidean"}
-    plans: list[tuple[str, str, Dataset, dict[str, Any]]] = [
-        ("MLP", "mlp", data, {}),
-        ("DIFFormer-s, no graph", "difformer-s", data, {"recipe": "alone"}),
-        ("DIFFormer-s, neighbours", "difformer-s", joined, {"data": edges, "model": DIGITS}),
-        ("DIFFormer-a, neighbours", "difformer-a", joined, {"data": edges, "model": DIGITS}),
+    make = partial(Experiment.make, "digits", train=TRAIN)
+    edges = {"neighbours": NEIGHBOURS, "metric": METRIC}
+    near = partial(make, data=edges, model=DIGITS)
+    plans: list[tuple[Plan, Dataset]] = [
+        (Plan("MLP", make(system="mlp")), data),
+        (Plan("DIFFormer-s, no graph", make(system="difformer-s", recipe="alone")), data),
+        (Plan("DIFFormer-s, neighbours", near(system="difformer-s"), page=True), joined),
+        (Plan("DIFFormer-a, neighbours", near(system="difformer-a")), joined),
     ]
-    for method, system, given, options in plans:
-        experiment = Experiment.make("digits", system=system, train=TRAIN, **options)
-        rows.append(_run(said, method, experiment, given, split, out, quiet=quiet))
-    return rows
+    return rows + [_run(plan, said, given, split, out, quiet=quiet) for plan, given in plans]
 
 
 def _cora(out: Path, data_dir: str | None, *, quiet: bool) -> list[Row]:
@@ -118,29 +133,19 @@ def _cora(out: Path, data_dir: str | None, *, quiet: bool) -> list[Row]:
         return []
     split = data.split("public")
     said = f"Cora, {split.train.numel()} labels"
-    rows: list[Row] = []
-    for method, system in (("MLP", "mlp"), ("DIFFormer-s, citations", "difformer-s")):
-        experiment = Experiment.make("cora", system=system, split="public", train=CORA)
-        rows.append(_run(said, method, experiment, data, split, out, quiet=quiet))
-    return rows
+    make = partial(Experiment.make, "cora", split="public", train=CORA)
+    plans = [
+        Plan("MLP", make(system="mlp")),
+        Plan("DIFFormer-s, citations", make(system="difformer-s"), page=True),
+    ]
+    return [_run(plan, said, data, split, out, quiet=quiet) for plan in plans]
 
 
-CORA = {**TRAIN, "epochs": 60, "weight_decay": 0.01}
-
-
-def _run(
-    said: str,
-    method: str,
-    experiment: Experiment,
-    data: Dataset,
-    split: Split,
-    out: Path,
-    *,
-    quiet: bool,
-) -> Row:
+def _run(plan: Plan, said: str, data: Dataset, split: Split, out: Path, *, quiet: bool) -> Row:
     from difformer.experiments.run import run_experiment
     from difformer.train.callbacks import Progress
 
+    method, experiment = plan.method, plan.experiment
     folder = out / f"{experiment.dataset}-{_name(method)}"
 
     def look(seed: int) -> list[Callback]:
@@ -150,9 +155,7 @@ def _run(
     if result.interrupted:
         raise interrupted(f"what was trained is kept in {out}; the same command goes on")
     (fit,) = result.results.values()
-    # A page of the run worth looking at; `difformer report` writes those of the others.
-    shown = data.edge_index is not None and experiment.system == "difformer-s"
-    page = write_page(folder, data) if shown else None
+    page = write_page(folder, data) if plan.page else None
     return Row(said, method, fit.metrics["test"]["accuracy"], fit.seconds, page)
 
 

@@ -8,8 +8,11 @@ from typing import Annotated
 import typer
 
 from difformer.commands.output import DataDir, Json, Quiet, print_json
+from difformer.data.registry import raw_datasets
+from difformer.experiments.encoders import ENCODERS
 
-ENCODERS = "simclr, random, effnetlite0 (images), minilm (text)"
+DATASETS = ", ".join(raw_datasets())
+NAMES = ", ".join(f"{name} ({encoder.takes})" for name, encoder in ENCODERS.items())
 
 
 def command(
@@ -17,12 +20,12 @@ def command(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="cifar10, stl10, 20news, a folder of images, or a .txt file with a text a line.",
+            help=f"{DATASETS}, a folder of images, or a .txt file with a text a line.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The .npz to write.")],
     encoder: Annotated[
-        str, typer.Option("--encoder", metavar="NAME", help=f"One of {ENCODERS}.")
+        str, typer.Option("--encoder", metavar="NAME", help=f"One of {NAMES}.")
     ] = "simclr",
     epochs: Annotated[int, typer.Option("--epochs", help="Of SimCLR.")] = 100,
     lr: Annotated[float, typer.Option("--lr", help="Of SimCLR.")] = 0.001,
@@ -46,7 +49,8 @@ def command(
     The file is used as `features`: load_dataset("cifar10", features="cifar10.npz").
     """
     from difformer.data.features import write_features
-    from difformer.experiments.encoders import FeatureSettings, load_source, make_features
+    from difformer.experiments.encoders.features import load_source, make_features
+    from difformer.experiments.encoders.settings import FeatureSettings
     from difformer.train.callbacks import Progress
     from difformer.train.settings import TrainSettings
 
@@ -67,7 +71,7 @@ def command(
             device=device,
         ),
     )
-    rows = load_source(source, None if data_dir is None else Path(data_dir).expanduser(), side=side)
+    rows = load_source(source, data_dir, side=side)
     progress = [Progress("SimCLR", quiet=quiet or json)]
     features = make_features(rows, settings, folder=run, callbacks=progress)
     path = write_features(out, features)

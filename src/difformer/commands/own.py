@@ -22,7 +22,7 @@ from difformer.commands.output import (
 from difformer.experiments.tables import Table
 
 if TYPE_CHECKING:
-    from difformer.experiments.own import OwnSettings
+    from difformer.experiments.own.train import OwnSettings
 
 __all__ = [
     "EdgesFile",
@@ -134,7 +134,7 @@ def train_table(table: OwnTable, settings: OwnSettings, out: Path | None, told: 
         raise ValueError("--label COLUMN must be given with --nodes: what to predict")
     folder = run_folder(table.nodes.stem, out, resume=told.resume)
     from difformer.data.tables import read_table
-    from difformer.experiments.own import train_own
+    from difformer.experiments.own.train import train_own
 
     own = read_table(table.nodes, table.label, id=table.id, edges=table.edges)
     if not told.json:
@@ -161,7 +161,7 @@ def own_settings(
     given: Given, model: str | None, recipe: str | None, neighbours: int | None
 ) -> OwnSettings:
     """The options of the model and of the loop that the estimators take."""
-    from difformer.experiments.own import OwnSettings
+    from difformer.experiments.own.train import OwnSettings
 
     if model is not None and model not in SYSTEMS:
         raise ValueError(f"--model must be one of {', '.join(SYSTEMS)} with --nodes, got {model}")

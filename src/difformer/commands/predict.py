@@ -37,7 +37,7 @@ def command(
 
     The file gives each row's label, its probability, and the known rows that weigh most in it.
     """
-    from difformer.experiments.own import predict_own
+    from difformer.experiments.own.predict import predict_own
 
     count = predict_own(run, table, out, edges=edges)
     if json:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["Context", "Mean", "Moments", "Pairs", "ScaledMoments"]
+__all__ = ["Context", "Mean", "Moments", "Pairs", "ScaledMoments", "row_count"]
 
 C = TypeVar("C", bound="Context")
 
@@ -89,3 +89,8 @@ class Pairs(Context):
     @staticmethod
     def _join(a: Tensor, b: Tensor) -> Tensor:
         return torch.cat([a, b], dim=-2)
+
+
+def row_count(rows: Tensor) -> Tensor:
+    """How many rows (..., m, d) has, as a scalar tensor of its kind: what a context sums."""
+    return rows.new_full((), rows.shape[-2])

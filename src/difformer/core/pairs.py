@@ -12,7 +12,13 @@ from torch import Tensor
 
 from difformer.core.tiled import tiles
 
-__all__ = ["PAIR_CHUNK", "pull_and_mass", "squared_distances", "total_over_pairs"]
+__all__ = [
+    "PAIR_CHUNK",
+    "pull_and_mass",
+    "squared_distances",
+    "total_of_squares",
+    "total_over_pairs",
+]
 
 PAIR_CHUNK = 2**22  # pairs looked at together
 
@@ -23,6 +29,11 @@ def squared_distances(a: Tensor, b: Tensor) -> Tensor:
     """‖a_i − b_j‖² (..., n, m), dense, never negative."""
     square = a.square().sum(-1, keepdim=True) + b.square().sum(-1).unsqueeze(-2)
     return (square - 2 * (a @ b.mT)).clamp_min(0)
+
+
+def total_of_squares(z: Tensor) -> Tensor:
+    """Σ_ij ‖z_i − z_j‖² = 2 n Σ‖z‖² − 2 ‖Σz‖², in O(n d)."""
+    return 2 * z.shape[0] * z.square().sum() - 2 * z.sum(0).square().sum()
 
 
 def total_over_pairs(delta: OfSquare, z: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,9 +20,10 @@ from difformer.data.dataset import Dataset
 from difformer.data.features import find_features, read_features, standardize
 from difformer.data.files import search_path
 from difformer.data.neighbours import neighbour_edges
+from difformer.data.registry import Raw
 from difformer.errors import DataError
 
-__all__ = ["Images", "load", "load_images", "read_cifar", "read_folder", "read_stl"]
+__all__ = ["Images", "load", "load_raw", "read_cifar", "read_folder", "read_stl"]
 
 PER_CLASS = {"cifar10": 1500, "stl10": None}  # of each class, the first so many; None: all
 SOURCES = {
@@ -40,6 +41,8 @@ NAMED = 5  # how many bad files an error names
 @dataclass(frozen=True, eq=False)
 class Images:
     """Images as (n, 3, height, width) uint8, with a class (-1: none) and a name each."""
+
+    kind: ClassVar[Raw] = "images"
 
     pixels: Tensor
     y: Tensor
@@ -94,7 +97,7 @@ def load(
         neighbours: with more than 0, a graph: each image and its so many nearest by cosine.
     """
     if features == "pixels":
-        images = load_images(name, root, per_class=per_class)
+        images = load_raw(name, root, per_class=per_class)
         x = images.pixels.flatten(1).float() / 255
         y, classes, source = images.y, images.class_names, "pixels"
     else:
@@ -102,7 +105,7 @@ def load(
         file = read_features(path)
         y, classes, source = file.y, file.class_names, f"features {path.name}"
         if y is None:
-            images = load_images(name, root, per_class=per_class)
+            images = load_raw(name, root, per_class=per_class)
             file.check_rows(images.y, path, name)
             y, classes = images.y, images.class_names
         x = file.x
@@ -117,7 +120,7 @@ def load(
     )
 
 
-def load_images(name: str, root: Path | None = None, *, per_class: int | None = None) -> Images:
+def load_raw(name: str, root: Path | None = None, *, per_class: int | None = None) -> Images:
     """The images of a dataset, in the order of its files: what its features are made from."""
     reader, inner, _ = LAYOUTS[name]
     for place in search_path(root):

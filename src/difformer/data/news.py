@@ -17,15 +17,27 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
+from torch import Tensor
 
 from difformer.data.convert import csr_tensor
 from difformer.data.dataset import Dataset
 from difformer.data.features import read_features, standardize
 from difformer.data.files import cache_dir, search_path
 from difformer.data.neighbours import neighbour_edges
+from difformer.data.texts import Texts
 from difformer.errors import DataError
 
-__all__ = ["CLASSES", "NUM_POSTS", "Post", "fetch", "load", "load_posts", "read_posts", "tfidf"]
+__all__ = [
+    "CLASSES",
+    "NUM_POSTS",
+    "Post",
+    "fetch",
+    "load",
+    "load_posts",
+    "load_raw",
+    "read_posts",
+    "tfidf",
+]
 
 CLASSES = (
     "alt.atheism",
@@ -74,7 +86,7 @@ def load(
         neighbours: with more than 0, a graph: each post and its so many nearest by cosine.
     """
     posts = load_posts(root)
-    y = torch.tensor([CLASSES.index(post.group) for post in posts])
+    y = _classes(posts)
     if features == "tfidf":
         x, source = tfidf([post.text for post in posts], min_df=min_df), SOURCE
     else:
@@ -101,6 +113,13 @@ def tfidf(texts: list[str], *, min_df: float = 0.05) -> Any:
     except ValueError as error:  # no word is left, or none is in so many texts
         raise ValueError(f"min_df={min_df} leaves no words: {error}") from error
     return csr_tensor(TfidfTransformer(smooth_idf=False).fit_transform(counts))
+
+
+def load_raw(name: str = "20news", root: Path | None = None) -> Texts:
+    """The posts themselves, in the order of `load`: what its features are made from."""
+    posts = load_posts(root)
+    names = tuple(f"{post.part}/{post.group}/{post.number}" for post in posts)
+    return Texts([post.text for post in posts], _classes(posts), CLASSES, names)
 
 
 def load_posts(root: Path | None = None) -> list[Post]:
@@ -173,6 +192,10 @@ def _in_folder(path: Path) -> Iterator[Post]:
             except OSError as error:
                 reason = error.strerror or error
                 raise DataError(f"cannot read {error.filename or folder}: {reason}") from error
+
+
+def _classes(posts: list[Post]) -> Tensor:
+    return torch.tensor([CLASSES.index(post.group) for post in posts])
 
 
 def _checked(posts: list[Post], path: Path) -> list[Post]:

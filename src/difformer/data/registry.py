@@ -10,21 +10,33 @@ from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
+    from difformer.data.images import Images
+    from difformer.data.texts import Texts
+
+
+Raw = Literal["images", "text"]
 
 
 class Entry(NamedTuple):
-    """The module of a dataset's family, and one line that tells people what the dataset is."""
+    """The module of a dataset's family, and one line that tells people what the dataset is.
+
+    Args:
+        raw: what its features are made of; the module then has `load_raw(name, root)` as well.
+    """
 
     module: str
     summary: str
+    raw: Raw | None = None
 
 
 DATASETS: dict[str, Entry] = {
-    "digits": Entry("digits", "1,797 images of handwritten digits, 8 × 8; no graph; embedded"),
+    "digits": Entry(
+        "digits", "1,797 images of handwritten digits, 8 × 8; no graph; embedded", raw="images"
+    ),
     "cora": Entry("planetoid", "2,708 papers, 5,278 citations, 1,433 words, 7 classes"),
     "citeseer": Entry("planetoid", "3,327 papers, 4,552 citations, 3,703 words, 6 classes"),
     "pubmed": Entry("planetoid", "19,717 papers, 44,324 citations, 500 words, 3 classes"),
@@ -33,9 +45,15 @@ DATASETS: dict[str, Entry] = {
     "chameleon-filtered": Entry("heterophilous", "chameleon without duplicates, 890 pages"),
     "squirrel": Entry("heterophilous", "5,201 pages, 198,353 edges, 2,089 words, 5 classes"),
     "squirrel-filtered": Entry("heterophilous", "squirrel without duplicates, 2,223 pages"),
-    "20news": Entry("news", "9,607 posts of ten newsgroups, TF-IDF of 236 words; no graph"),
-    "cifar10": Entry("images", "15,000 images of 32 × 32, 10 classes, features of each; no graph"),
-    "stl10": Entry("images", "13,000 images of 96 × 96, 10 classes, features of each; no graph"),
+    "20news": Entry(
+        "news", "9,607 posts of ten newsgroups, TF-IDF of 236 words; no graph", raw="text"
+    ),
+    "cifar10": Entry(
+        "images", "15,000 images of 32 × 32, 10 classes, features of each; no graph", raw="images"
+    ),
+    "stl10": Entry(
+        "images", "13,000 images of 96 × 96, 10 classes, features of each; no graph", raw="images"
+    ),
     "pokec": Entry("pokec", "1,632,803 people, 30,622,564 friendships, 65 features, 2 classes"),
     "ogbn-proteins": Entry("proteins", "132,534 proteins, 39,561,252 links, 8 features, 112 tasks"),
     "social": Entry("social", "a generated network of Pokec's size and kind, or any other size"),
@@ -72,6 +90,23 @@ def load_dataset(name: str, root: str | Path | None = None, **options: Any) -> D
                 f"{name} takes no option {option!r}; its options: {', '.join(known) or 'none'}"
             )
     return load(name, _folder(root), **options)
+
+
+def raw_datasets(kind: Raw | None = None) -> list[str]:
+    """The names `load_raw` knows, or those of one kind.
+
+    >>> raw_datasets("text")
+    ['20news']
+    """
+    found = {name: entry.raw for name, entry in DATASETS.items() if entry.raw is not None}
+    return [name for name, raw in found.items() if kind in (None, raw)]
+
+
+def load_raw(name: str, root: str | Path | None = None) -> Images | Texts:
+    """The images or texts that the features of a dataset are made of, a row each."""
+    if name not in raw_datasets():
+        raise ValueError(f"dataset must be one of {', '.join(raw_datasets())}, not {name!r}")
+    return _family(name).load_raw(name, _folder(root))
 
 
 def fetch_dataset(name: str, root: str | Path | None = None) -> Path | None:

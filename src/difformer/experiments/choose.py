@@ -2,13 +2,15 @@
 
 python -m difformer.experiments.choose table5 --columns covid --seeds 3
 
-writes results/choices/table5/CELL.json for every cell and prints the rules for the spec.
+writes results/choices/table5/CELL.json for every cell whose variant says what it chooses, and
+prints the rules for the spec: that of the lowest error and that of one standard error, each for the
+variant that takes it.
 
 Few validation snapshots cannot tell settings apart whose errors differ by less than they vary from
 snapshot to snapshot. So the rule is that of one standard error (Breiman et al., 1984): of all
 settings within one standard error of the lowest validation error, the most regularised, here by
-dropout, then weight decay, then the smaller learning rate. The lowest is kept beside it. Structure
-(the source) is that of the lowest error: neither value is a stronger form of the other.
+ridge, dropout, then weight decay, then the smaller learning rate. The lowest is kept beside it.
+Structure (any other setting) is that of the lowest error: no value is a stronger form of another.
 """
 
 from __future__ import annotations
@@ -31,25 +33,17 @@ from difformer.data.snapshots import TemporalDataset
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.machine import describe_machine
 from difformer.experiments.sources import snapshots_for
-from difformer.experiments.specs import load_spec
+from difformer.experiments.specs import Cell, load_spec
 from difformer.train.loop import fit
 from difformer.train.objective import SnapshotError
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 from difformer.train.snapshots import Snapshots
 
-__all__ = ["GRID", "Tried", "lowest", "one_standard_error", "try_settings"]
+__all__ = ["Tried", "lowest", "one_standard_error", "rules", "try_settings"]
 
-# The grid of the paper's appendix (spatial-temporal prediction).
-GRID: dict[str, tuple[float, ...]] = {
-    "lr": (0.01, 0.05, 0.005),
-    "weight_decay": (0.0, 0.005),
-    "dropout": (0.0, 0.2, 0.5),
-}
-# What the variants of these names choose as well.
-STRUCTURE: dict[str, tuple[float, ...]] = {"source": (0.0, 0.5)}
-STRUCTURED = ("linear", "linear-nograph")
-RIDGES: dict[str, tuple[float, ...]] = {"ridge": (0.0, 1.0, 10.0, 100.0)}
+LOOP = ("lr", "weight_decay")  # of the training; the others are of the model
+MORE = ("ridge", "dropout", "weight_decay")  # the larger, the more regularised
 FIRST_SEED = 100  # those of the table start at 0
 OUT = Path("results/choices")
 
@@ -72,8 +66,8 @@ class Tried:
 def try_settings(
     experiment: Experiment,
     dataset: TemporalDataset,
+    grid: Mapping[str, Sequence[float]],
     *,
-    grid: Mapping[str, Sequence[float]] = GRID,
     seeds: Sequence[int] = (FIRST_SEED,),
     done: Path | None = None,
 ) -> list[Tried]:
@@ -137,10 +131,12 @@ def one_standard_error(tried: Sequence[Tried]) -> Tried:
     best = lowest(tried)
 
     def order(t: Tried) -> tuple[float, ...]:
-        more = [-t.settings.get(name, 0.0) for name in ("ridge", "dropout", "weight_decay")]
-        return (*more, t.settings.get("lr", 0.0))
+        return (*(-t.settings.get(name, 0.0) for name in MORE), t.settings.get("lr", 0.0))
 
-    alike = [t for t in tried if all(t.settings.get(k) == best.settings.get(k) for k in STRUCTURE)]
+    def structure(t: Tried) -> dict[str, float]:
+        return {name: v for name, v in t.settings.items() if name not in (*MORE, "lr")}
+
+    alike = [t for t in tried if structure(t) == structure(best)]
     return min((t for t in alike if t.val <= best.val + best.error), key=order)
 
 
@@ -165,14 +161,31 @@ def _write(done: Path | None, found: Sequence[Tried]) -> None:
     done.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def rule(system: str, column: str, variant: str, settings: Mapping[str, float]) -> str:
-    """The chosen settings as a rule of a spec."""
-    loop = {k: v for k, v in settings.items() if k in ("lr", "weight_decay")}
+def rules(cell: Cell, tried: Sequence[Tried]) -> str:
+    """What was chosen as rules of a spec, a comment before each.
+
+    The lowest error is for the variant that the spec names for it; where that is the cell's own,
+    there is no other rule.
+    """
+    own, best = cell.variant.name, lowest(tried)
+    found: list[str] = []
+    if cell.variant.lowest is not None:
+        found.append(f"# lowest validation error, {best.val:.3f} ± {best.error:.3f}")
+        found.append(_rule(cell, cell.variant.lowest, best.settings))
+    if cell.variant.lowest != own:
+        chosen = one_standard_error(tried)
+        found.append(f"# within one standard error of {best.val:.3f}: {chosen.val:.3f}")
+        found.append(_rule(cell, own, chosen.settings))
+    return "\n".join(found)
+
+
+def _rule(cell: Cell, variant: str, settings: Mapping[str, float]) -> str:
+    loop = {k: v for k, v in settings.items() if k in LOOP}
     own = {k: v for k, v in settings.items() if k not in loop}
     lines = [
         "[[cells]]",
-        f'columns = ["{column}"]',
-        f'systems = ["{system}"]',
+        f'columns = ["{cell.column.name}"]',
+        f'systems = ["{cell.system}"]',
         f'variants = ["{variant}"]',
         *([f"model = {_inline(own)}"] if own else []),
         *([f"train = {_inline(loop)}"] if loop else []),
@@ -196,21 +209,14 @@ def main() -> None:
     cells = spec.cells(systems=given.systems, columns=given.columns, variants=given.variants)
     seeds = range(FIRST_SEED, FIRST_SEED + given.seeds)
     for cell in cells:
-        known = get_system(cell.system).space if cell.variant.name == "naive" else GRID
-        if not known:
-            continue  # nothing to choose
-        grid = RIDGES if "ridge" in known else GRID
-        if cell.variant.name in STRUCTURED:
-            grid = {**STRUCTURE, **GRID}
+        if not cell.variant.choose or not get_system(cell.system).space:
+            continue  # the spec leaves nothing to choose, or nothing of the system can be
         data = load_dataset(cell.column.dataset)
         assert isinstance(data, TemporalDataset)
         (experiment,) = cell.experiments()
         done = OUT / spec.name / f"{cell.name}.json"
-        tried = try_settings(experiment, data, grid=grid, seeds=seeds, done=done)
-        chosen = one_standard_error(tried)
-        best = lowest(tried)
-        print(f"# lowest {best.val:.3f} ± {best.error:.3f}, chosen {chosen.val:.3f}")
-        print(rule(cell.system, cell.column.name, cell.variant.name, chosen.settings), flush=True)
+        tried = try_settings(experiment, data, cell.variant.choose, seeds=seeds, done=done)
+        print(rules(cell, tried), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from difformer.errors import DataError, DifformerError
-from difformer.experiments.own import OwnRun
+from difformer.experiments.own.run import OwnRun
 
 __all__ = ["Limits", "make_app", "serve"]
 

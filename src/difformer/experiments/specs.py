@@ -11,7 +11,9 @@ named set of settings, a *protocol* a kind of split with its seeds. A cell is on
                         metric (the table's unless given)
     [protocols.random]  title, splits = [...], seeds = [...]: every split with every seed
     [variants.stable]   title, systems, recipe, model = {...}, train = {...},
-                        grid = {tau = [0.1, 0.5]}: one variant for each combination
+                        grid = {tau = [0.1, 0.5]}: one variant for each combination,
+                        choose = {lr = [0.01, 0.05]}: what `experiments.choose` picks by validation,
+                        lowest = "other": the variant at the settings of the lowest error
     [published.mlp]     cora = [56.1, 1.6]        mean and deviation, or "out of memory"
     [[cells]]           systems, columns, variants, protocols: which (absent: all); then any of
                         data, model, train, splits, seeds, note, skip = "the reason"
@@ -73,6 +75,8 @@ class Variant:
     model: Mapping[str, Any]
     train: Mapping[str, Any]
     varied: Mapping[str, Any]  # of a grid: stands against every rule, it is what is studied
+    choose: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+    lowest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -211,6 +215,9 @@ def parse_spec(name: str, text: str) -> Spec:
         reasons=content.get("reasons", {}),
     )
     _known(f"spec {name} [reasons]", spec.reasons, systems)
+    for variant in spec.variants.values():
+        other = [variant.lowest] if variant.lowest is not None else []
+        _known(f"spec {name} [variants.{variant.name}]: lowest", other, spec.variants)
     for rule in spec.rules:
         check_keys(rule, (*SELECTORS, *CHANGES), f"spec {name} [[cells]]")
         for key in SELECTORS:
@@ -259,18 +266,34 @@ def _protocol(spec: str, name: str, given: Mapping[str, Any]) -> Protocol:
 
 def _variants(spec: str, name: str, given: Mapping[str, Any]) -> list[Variant]:
     where = f"spec {spec} [variants.{name}]"
-    check_keys(given, ("title", "systems", "recipe", "model", "train", "grid"), where)
+    keys = ("title", "systems", "recipe", "model", "train", "grid", "choose", "lowest")
+    check_keys(given, keys, where)
     systems = tuple(given.get("systems", SYSTEMS))
     _known(f"{where}: systems", systems, {**SYSTEMS, **FORECASTS})
     grid = cast("dict[str, list[Any]]", given.get("grid", {}))
     title = given.get("title", name)
-    rest = given.get("recipe"), given.get("model", {}), given.get("train", {})
+    choose = given.get("choose", {})
+    for key, values in choose.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"{where}: choose.{key} must be a list of values, got {values!r}")
     found: list[Variant] = []
     for values in product(*grid.values()):
         varied = dict(zip(grid, values, strict=True))
         point = ",".join(f"{key}={value}" for key, value in varied.items())
         full = f"{name}:{point}" if point else name
-        found.append(Variant(full, f"{title}, {point}" if point else title, systems, *rest, varied))
+        found.append(
+            Variant(
+                name=full,
+                title=f"{title}, {point}" if point else title,
+                systems=systems,
+                recipe=given.get("recipe"),
+                model=given.get("model", {}),
+                train=given.get("train", {}),
+                varied=varied,
+                choose=choose,
+                lowest=given.get("lowest"),
+            )
+        )
     return found
 
 

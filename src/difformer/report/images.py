@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 from difformer.data.dataset import Dataset
-from difformer.data.images import load_images
+from difformer.data.registry import load_raw, raw_datasets
 from difformer.errors import DifformerError
 
 __all__ = ["row_images"]
 
-PICTURES = ("cifar10", "stl10")
 MOST = 2000  # images a page carries at most
 
 
@@ -28,8 +26,7 @@ def row_images(
     """A data URI for each of the rows, or None where they are not images.
 
     Of more than 2,000 rows, those at the places `first` have their image, then every so many of
-    the others. `digits` is read from scikit-learn,
-    CIFAR-10 and STL-10 from their files where they lie beside the features.
+    the others. They are read again, from where the dataset's own files lie.
     """
     images = _pixels(dataset, data_dir)
     if images is None or len(images) != dataset.num_rows:
@@ -44,25 +41,22 @@ def row_images(
 
 
 def _pixels(dataset: Dataset, data_dir: Any) -> Any:
-    """(n, height, width) or (n, height, width, 3) uint8 of all rows, or None."""
-    if dataset.name in PICTURES:
-        try:
-            pixels = load_images(dataset.name, None if data_dir is None else Path(data_dir)).pixels
-        except (DifformerError, OSError, ValueError):
-            return None  # the features are here, the images are not
-        return pixels.permute(0, 2, 3, 1).numpy()
-    if dataset.name != "digits":
+    """(n, height, width, 3) uint8 of all rows, or None."""
+    if dataset.name not in raw_datasets("images"):
         return None
-    from sklearn.datasets import load_digits
-
-    bunch: Any = load_digits()
-    return (255 - bunch.images * (255 / 16)).round().astype("uint8")
+    try:
+        images: Any = load_raw(dataset.name, data_dir)
+    except (DifformerError, OSError, ValueError):
+        return None  # the features are here, the images are not
+    return images.pixels.permute(0, 2, 3, 1).numpy()
 
 
 def _uri(pixels: Any) -> str:
     from PIL import Image
 
     file = io.BytesIO()
+    if (pixels == pixels[..., :1]).all():
+        pixels = pixels[..., 0]  # grey, in a third of the bytes
     small = pixels.size <= 1024
     Image.fromarray(pixels).save(file, "PNG" if small else "JPEG", optimize=True)
     kind = "png" if small else "jpeg"

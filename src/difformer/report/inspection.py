@@ -15,7 +15,7 @@ from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError
-from difformer.experiments.own import open_own
+from difformer.experiments.own.opened import open_own
 from difformer.experiments.run import load_run
 from difformer.experiments.sources import snapshots_for
 from difformer.nn.model import DIFFormer

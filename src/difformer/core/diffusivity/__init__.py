@@ -1,0 +1,53 @@
+"""Diffusivities: how strongly every pair of instances pulls on each other.
+
+One protocol, six forms. Letters: q (..., h, n, d) queries, k (..., h, m, d) keys,
+v (..., h, m, e) values; ω_ij ≥ 0 is the unnormalised diffusivity of a pair, and
+
+    Ŝ_ij = ω_ij / Σ_l ω_il                                                     (eq. 6)
+
+The energy side is f(z²), a function of a squared distance, and its integral δ(z²) (eq. 4).
+"""
+
+from __future__ import annotations
+
+from difformer.core.diffusivity.base import Diffusivity
+from difformer.core.diffusivity.constant import Constant
+from difformer.core.diffusivity.gaussian import Gaussian
+from difformer.core.diffusivity.identity import Identity
+from difformer.core.diffusivity.sigmoid import Sigmoid
+from difformer.core.diffusivity.simple import FLOOR, Simple, WholeTensorSimple
+from difformer.core.diffusivity.softmax import Softmax
+
+__all__ = [
+    "FLOOR",
+    "KERNELS",
+    "Constant",
+    "Diffusivity",
+    "Gaussian",
+    "Identity",
+    "Sigmoid",
+    "Simple",
+    "Softmax",
+    "WholeTensorSimple",
+    "make_diffusivity",
+]
+
+KERNELS: dict[str, type[Diffusivity]] = {
+    cls.name: cls for cls in (Simple, Sigmoid, Identity, Constant, Softmax, Gaussian)
+}
+"""Every diffusivity by name."""
+
+
+def make_diffusivity(kernel: str | Diffusivity, qk_norm: str = "row") -> Diffusivity:
+    """The diffusivity a name stands for; an object is returned as it is."""
+    if qk_norm not in ("row", "tensor"):
+        raise ValueError(f"qk_norm must be 'row' or 'tensor', got {qk_norm!r}")
+    if isinstance(kernel, Diffusivity):
+        return kernel
+    if kernel not in KERNELS:
+        raise ValueError(
+            f"kernel must be one of {', '.join(KERNELS)}, or a Diffusivity; got {kernel!r}"
+        )
+    if qk_norm == "tensor" and KERNELS[kernel] is Simple:
+        return WholeTensorSimple()
+    return KERNELS[kernel]()

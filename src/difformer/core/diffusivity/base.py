@@ -1,0 +1,92 @@
+"""What every diffusivity is: a pairwise ω, and all that follows from it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from difformer.core.context import Context, Pairs
+from difformer.core.fused import Affine
+from difformer.core.pairs import pull_and_mass, total_over_pairs
+from difformer.core.tiled import average_by_rows
+
+__all__ = ["Diffusivity"]
+
+
+class Diffusivity(ABC):
+    """A pairwise diffusivity. A new one needs `omega`; the rest follows, in bounded memory.
+
+    `f` and `delta` are wanted only for energies; `reach` is the largest z² on which f ≥ 0.
+    """
+
+    name: ClassVar[str] = "custom"
+    separable: ClassVar[bool] = False
+    """Whether the context is a few sums, whatever the number of rows."""
+    local: ClassVar[bool] = False
+    """Whether a row's average is its own value, so that a new row needs no context."""
+    compares: ClassVar[bool] = True
+    """Whether queries and keys matter at all; where not, a layer learns none."""
+    reach: ClassVar[float] = math.inf
+
+    @abstractmethod
+    def omega(self, q: Tensor, k: Tensor) -> Tensor:
+        """The unnormalised ω (..., n, m), dense: the reference the fast paths are tested by."""
+
+    def f(self, z2: Tensor) -> Tensor:
+        """The diffusivity as a function of the squared distance of two states: δ'(z²)."""
+        raise NotImplementedError(f"the {self.name} diffusivity states no energy: it has no f")
+
+    def delta(self, z2: Tensor) -> Tensor:
+        """The penalty δ of a squared distance in the energy of eq. 4: δ(0) = const, δ' = f."""
+        raise NotImplementedError(f"the {self.name} diffusivity states no energy: it has no delta")
+
+    def pair_penalty(self, z: Tensor) -> Tensor:
+        """Σ_ij δ(‖z_i − z_j‖²) over all ordered pairs of z (n, d): a scalar, O(n² d) in tiles."""
+        return total_over_pairs(self.delta, z)
+
+    def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1), ω_ij = f(‖z_i − z_j‖²): O(n² d) in tiles."""
+        return pull_and_mass(self.f, z)
+
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
+        """Ŝ (..., n, m), dense, each row summing to one."""
+        omega = self.omega(q, k)
+        return omega / omega.sum(-1, keepdim=True)
+
+    def weights_of(self, rows: Tensor | slice, q: Tensor, k: Tensor) -> Tensor:
+        """The rows `rows` of weights(q, k), without the others."""
+        return self.weights(q[..., rows, :], k)
+
+    def summarise(self, k: Tensor, v: Tensor, q: Tensor | None = None) -> Context:
+        """The additive context of some rows' keys and values (q: their queries, where wanted)."""
+        return Pairs(k, v)
+
+    def apply(self, q: Tensor, context: Context) -> Tensor:
+        """Σ_j Ŝ_ij v_j (..., n, e) from the context of all rows j."""
+        assert isinstance(context, Pairs)
+        return average_by_rows(self.weights, q, context.key, context.value)
+
+    def of_states(self, z: Tensor, query: Affine, key: Affine, value: Affine, heads: int) -> Tensor:
+        """The average over all rows where q, k, v are affine maps of the states, mean over heads.
+
+        z (n, d) -> (n, d). The plain form; a diffusivity may know one that keeps less.
+        """
+
+        def split(affine: Affine) -> Tensor:
+            if affine is None:
+                return z.unsqueeze(0)
+            return F.linear(z, *affine).view(z.shape[0], heads, -1).transpose(0, 1)
+
+        q, k, v = split(query), split(key), split(value)
+        return self.apply(q, self.summarise(k, v, q)).mean(-3)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """summarise, then apply: one full-batch average."""
+        return self.apply(q, self.summarise(k, v, q))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"

@@ -1,0 +1,62 @@
+"""Turn images or text into a feature file: SimCLR trained here, or weights from a package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from difformer.data.features import FeatureFile
+from difformer.data.images import Images, read_folder
+from difformer.data.registry import load_raw, raw_datasets
+from difformer.data.texts import Texts, read_lines
+from difformer.errors import DataError
+from difformer.experiments.encoders import ENCODERS
+from difformer.experiments.encoders.settings import FeatureSettings
+
+if TYPE_CHECKING:
+    from difformer.train.callbacks import Callback
+
+__all__ = ["load_source", "make_features"]
+
+
+def load_source(
+    source: str, data_dir: str | Path | None = None, *, side: int = 32
+) -> Images | Texts:
+    """The images or texts to encode: a dataset's name, a folder of images, a file of lines."""
+    if source in raw_datasets():
+        return load_raw(source, data_dir)
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return read_folder(path, side=side)
+    if path.suffix == ".txt" and path.is_file():
+        return read_lines(path)
+    raise DataError(
+        f"source must be {', '.join(raw_datasets())}, a folder of images or a .txt file with a "
+        f"text a line, got {source!r}"
+    )
+
+
+def make_features(
+    source: Images | Texts,
+    settings: FeatureSettings,
+    *,
+    folder: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> FeatureFile:
+    """The features of each row; SimCLR is trained first, in `folder` where it is to be resumed."""
+    encoder = ENCODERS[settings.encoder]
+    if encoder.takes != source.kind:
+        raise ValueError(f"encoder {settings.encoder} does not take {source.kind}")
+    module = import_module(f"difformer.experiments.encoders.{encoder.module}")
+    encode = getattr(module, settings.encoder)
+    x, made = encode(source, settings, folder=folder, callbacks=callbacks)
+    return FeatureFile(
+        x=x.float(),
+        y=source.y if bool((source.y >= 0).any()) else None,
+        class_names=source.class_names,
+        names=source.names,
+        made=json.dumps({"encoder": settings.encoder, **made}, sort_keys=True),
+    )

@@ -1,0 +1,113 @@
+"""MLP, GCN, GAT and SGC against the library's own layers, and what these are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch_geometric.nn import GATConv, GCNConv, SGConv
+
+from difformer.baselines import get_system, graph_for
+from difformer.baselines.layers import EdgeProduct, edge_softmax
+from difformer.core.graph import Graph
+from difformer.data import Dataset
+from difformer.data.batch import Batch
+
+
+def test_mlp_is_two_linear_layers_with_a_relu_between(small: Dataset, build: Any) -> None:
+    model = build("mlp", small)
+    first, last = model.first.linear, model.rest[0]
+    expected = last(F.relu(first(small.x)))
+    torch.testing.assert_close(model(small.x), expected)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_gcn_is_the_librarys_layers_on_the_raw_edges(
+    small: Dataset, prepared: bool, build: Any, own_graph: Any
+) -> None:
+    model = build("gcn", small)
+    layers = [GCNConv(6, 64), GCNConv(64, 2)]
+    with torch.no_grad():
+        for layer, ours in zip(layers, model.convs, strict=True):
+            layer.lin.weight.copy_(next(p for n, p in ours.named_parameters() if "weight" in n))
+            layer.bias.copy_(ours.bias)
+    expected = layers[1](F.relu(layers[0](small.x, small.edge_index)), small.edge_index)
+    edges = own_graph(small) if prepared else small.edge_index
+    torch.testing.assert_close(model(small.x, edges), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_gat_is_the_librarys_layers_on_the_raw_edges(
+    small: Dataset, build: Any, own_graph: Any
+) -> None:
+    model = build("gat", small, num_heads=2, hidden_channels=4)
+    layers = [GATConv(6, 4, heads=2), GATConv(8, 2, heads=1, concat=False)]
+    with torch.no_grad():
+        for layer, ours in zip(layers, model.convs, strict=True):
+            layer.lin.weight.copy_(next(p for n, p in ours.named_parameters() if "weight" in n))
+            for name in ("att_src", "att_dst", "bias"):
+                getattr(layer, name).copy_(getattr(ours, name))
+    expected = layers[1](F.elu(layers[0](small.x, small.edge_index)), small.edge_index)
+    torch.testing.assert_close(model(small.x, own_graph(small)), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_residual_gcn_adds_a_linear_map_of_each_layers_input(
+    small: Dataset, build: Any, own_graph: Any
+) -> None:
+    model = build("gcn", small, num_layers=1, residual=True, hidden_channels=2)
+    graph = own_graph(small)
+    conv, skip = model.convs[0], model.skips[0].linear
+    expected = graph.propagate(conv.lin(small.x)) + conv.bias + skip(small.x)
+    torch.testing.assert_close(model(small.x, graph), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_dense_gat_sees_every_pair(small: Dataset) -> None:
+    system = get_system("densegat")
+    graph = graph_for(system, system.configure(), small)
+    assert graph is not None
+    assert graph.num_edges == small.num_rows**2
+
+
+def test_sgc_is_the_librarys_layer_and_the_closed_form(
+    small: Dataset, build: Any, own_graph: Any
+) -> None:
+    model = build("sgc", small, steps=3)
+    layer = SGConv(6, 2, K=3)
+    layer.lin = model.linear
+    graph = own_graph(small)
+    torch.testing.assert_close(model(small.x, graph), layer(small.x, small.edge_index))
+    power = torch.linalg.matrix_power(graph.dense(), 3)
+    expected = model.linear(power @ small.x)
+    torch.testing.assert_close(model(small.x, graph), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_edge_product_and_its_gradients_are_those_of_the_dense_matrix(ring: Graph) -> None:
+    plan = EdgeProduct(ring)
+    weight = torch.rand(ring.num_edges, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda w, v: plan(w, v), (weight, x))
+    dense = torch.zeros(6, 6, dtype=torch.float64)
+    dense[ring.edge_index[1], ring.edge_index[0]] = weight.detach()
+    torch.testing.assert_close(plan(weight, x), dense @ x)
+
+
+@pytest.mark.parametrize("name", ["gcn-tuned", "gat-tuned", "nodeformer", "sgformer"])
+def test_scaled_features_make_their_unit_irrelevant(
+    name: str, small: Dataset, build: Any, own_graph: Any
+) -> None:
+    outputs: list[Tensor] = []
+    for unit in (1.0, 0.01):
+        data = replace(small, x=small.x * unit)
+        model = build(name, data, scale_features=True)
+        model.observe(Batch(data.x, data.y, None, torch.arange(3)))
+        outputs.append(model(data.x, own_graph(data)))
+    torch.testing.assert_close(outputs[0], outputs[1], atol=1e-5, rtol=1e-5)
+
+
+def test_edge_softmax_sums_to_one_at_every_target(ring: Graph) -> None:
+    weight = edge_softmax(torch.randn(ring.num_edges, 2), ring.edge_index[1], 6)
+    total = torch.zeros(6, 2).index_add(0, ring.edge_index[1], weight)
+    torch.testing.assert_close(total, torch.ones(6, 2))

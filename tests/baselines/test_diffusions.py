@@ -1,0 +1,131 @@
+"""Diffusions on the graph against matrix exponentials, powers and exact steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch_geometric import transforms
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
+
+from difformer.baselines import get_system
+from difformer.baselines.gdc import diffuse
+from difformer.baselines.grand import GRAND
+from difformer.baselines.heat import heat_kernel
+from difformer.core.graph import Graph
+from difformer.data import Dataset
+
+
+def test_dgc_is_the_power_of_its_euler_step_and_tends_to_the_heat_kernel(
+    small: Dataset, build: Any, own_graph: Any
+) -> None:
+    graph, n = own_graph(small), small.num_rows
+    model = build("dgc", small, steps=7, time=2.1)
+    step = 0.7 * torch.eye(n) + 0.3 * graph.dense()
+    expected = model.linear(torch.linalg.matrix_power(step, 7) @ small.x)
+    torch.testing.assert_close(model(small.x, graph), expected, atol=1e-5, rtol=1e-5)
+    fine = build("dgc", small, steps=3000, time=2.1)
+    kernel = torch.matrix_exp(2.1 * (graph.dense() - torch.eye(n)))
+    torch.testing.assert_close(
+        fine(small.x, graph), fine.linear(kernel @ small.x), atol=2e-3, rtol=2e-3
+    )
+
+
+def test_graphheat_applies_the_matrix_exponential(
+    small: Dataset, build: Any, own_graph: Any
+) -> None:
+    graph, n = own_graph(small), small.num_rows
+    value = torch.randn(n, 3, dtype=torch.float64)
+    kernel = torch.matrix_exp(3.5 * (graph.dense().double() - torch.eye(n, dtype=torch.float64)))
+    torch.testing.assert_close(heat_kernel(graph, value, 3.5), kernel @ value, atol=1e-6, rtol=1e-6)
+    model = build("graphheat", small, hidden_channels=5)
+    kernel = kernel.float()
+    hidden = F.relu(kernel @ model.first(small.x))
+    expected = kernel @ model.rest[0](hidden)
+    torch.testing.assert_close(model(small.x, graph), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ppr", "heat"])
+def test_gdc_keeps_the_largest_of_the_closed_form(small: Dataset, kind: str) -> None:
+    assert small.edge_index is not None
+    n = small.num_rows
+    weight = torch.rand(small.edge_index.shape[1])  # no two entries are equal, so no ties
+    graph = Graph.from_edges(small.edge_index, n, weight, undirected=True, self_loops=True)
+    config = get_system("gdc").configure(diffusion=kind, alpha=0.2, time=3.0, top_k=5)
+    diffused = diffuse(graph, config)
+    dense, eye = graph.dense(), torch.eye(n)
+    full = (
+        0.2 * torch.linalg.inv(eye - 0.8 * dense)
+        if kind == "ppr"
+        else torch.matrix_exp(3.0 * (dense - eye))
+    )
+    top = full >= full.topk(5, dim=0).values[-1] - 1e-7
+    # PyG's [row, column] is [source, target]: what enters a row sums to one.
+    expected = torch.where(top, full, 0.0)
+    expected = (expected / expected.sum(0)).T
+    torch.testing.assert_close(diffused.dense(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_gdc_is_the_librarys_transform_then_its_layers(
+    small: Dataset, build: Any, own_graph: Any
+) -> None:
+    model = build("gdc", small, alpha=0.1, top_k=6)
+    transform = transforms.GDC(
+        diffusion_kwargs={"method": "ppr", "alpha": 0.1},
+        sparsification_kwargs={"method": "topk", "k": 6, "dim": 0},
+    )
+    data = transform(Data(edge_index=small.edge_index, num_nodes=small.num_rows))
+    layers = [GCNConv(6, 64, normalize=False), GCNConv(64, 2, normalize=False)]
+    with torch.no_grad():
+        for layer, ours in zip(layers, model.gcn.convs, strict=True):
+            layer.lin.weight.copy_(next(p for n, p in ours.named_parameters() if "weight" in n))
+    hidden = F.relu(layers[0](small.x, data.edge_index, data.edge_attr))
+    expected = layers[1](hidden, data.edge_index, data.edge_attr)
+    torch.testing.assert_close(model(small.x, own_graph(small)), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_linear_grand_solves_its_linear_equation(
+    small: Dataset, build: Any, own_graph: Any
+) -> None:
+    model = build("grand-l", small, method="dopri5", tolerance=1e-6, time=2.0)
+    assert isinstance(model, GRAND)
+    graph, n = own_graph(small), small.num_rows
+    z = torch.randn(n, 64)
+    dense = torch.zeros(n, n)
+    dense[graph.edge_index[1], graph.edge_index[0]] = model.attention(z, graph).detach()
+    torch.testing.assert_close(dense.sum(1), torch.ones(n))
+    exact = torch.matrix_exp(2.0 * (dense - torch.eye(n))) @ z
+    torch.testing.assert_close(model.diffuse(z, graph), exact, atol=1e-4, rtol=1e-4)
+
+
+def test_nonlinear_grand_takes_the_attention_of_the_moving_state(
+    small: Dataset, build: Any, own_graph: Any
+) -> None:
+    model = build("grand", small, method="euler", step=0.5, time=1.0)
+    assert isinstance(model, GRAND)
+    graph, n = own_graph(small), small.num_rows
+    z = first = torch.randn(n, 64)
+    for _ in range(2):
+        dense = torch.zeros(n, n)
+        dense[graph.edge_index[1], graph.edge_index[0]] = model.attention(z, graph).detach()
+        z = z + 0.5 * (dense @ z - z)
+    torch.testing.assert_close(model.diffuse(first, graph), z, atol=1e-5, rtol=1e-5)
+
+
+def test_grand_plus_plus_feeds_labelled_rows_only(
+    small: Dataset, build: Any, own_graph: Any, with_labels: Any
+) -> None:
+    model = build("grandpp", small)
+    assert isinstance(model, GRAND)
+    with pytest.raises(ValueError, match="observe"):
+        model(small.x, own_graph(small))
+    rows = torch.tensor([0, 3, 4])
+    model.observe(with_labels(small, rows))
+    z = torch.randn(small.num_rows, 64)
+    source = model.source(z)
+    torch.testing.assert_close(source[rows], z[rows] - z[rows].mean(0))
+    assert float(source.abs().sum(1)[[1, 2, 5]].sum()) == 0
+    torch.testing.assert_close(source.sum(0), torch.zeros(64), atol=1e-5, rtol=0)
