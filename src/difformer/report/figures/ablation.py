@@ -18,7 +18,7 @@ KINDS = {
 }
 DATASETS = {"fig2a": ("digits", "cifar10"), "fig4": ("stl10", "20news")}
 TITLES = {"cifar10": "CIFAR-10 features", "stl10": "STL-10 features", "20news": "20News"}
-SEEDS = (0, 1, 2, 3, 4)
+SEEDS = (0, 1, 2)
 MOST_ROWS = 3000  # four of the six cost O(n²) an epoch: a small study takes a random subset
 MODEL = {"num_layers": 2, "hidden_channels": 64, "tau": 0.5, "learn_qk": True}
 TRAIN = {"epochs": 60, "lr": 0.005, "weight_decay": 0.01, "eval_every": 5}

@@ -11,7 +11,7 @@ from difformer.report.figures.studies import Cell, Row, measure, summary
 DATASETS = {"fig2b": ("cora",), "fig5": ("citeseer", "pubmed")}
 TITLES = {"cora": "Cora", "citeseer": "Citeseer", "pubmed": "Pubmed"}
 BESIDE = {"gcn": "GCN", "gat": "GAT", "densegat": "DenseGAT"}
-MOST_DENSE = 4  # layers of DenseGAT, which keeps n² weights a head and layer
+MOST_DENSE = 2  # layers of DenseGAT, which keeps n² weights a head and layer
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Plan:
 
 PLANS = {
     "cora": Plan(),
-    "citeseer": Plan(),
+    "citeseer": Plan(seeds=(0, 1)),
     "pubmed": Plan(epochs=40, epochs_beside=60, seeds=(0,), dense=False),
 }
 
