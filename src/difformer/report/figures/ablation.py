@@ -63,21 +63,22 @@ def _bars(ax: Any, name: str, rows: list[Row]) -> None:
     errors = [100 * (by_kind[k]["std"] or 0) for k in kinds]
     hatches = ["" if k in ("simple", "sigmoid") else "////" for k in kinds]
     bars = ax.bar(range(len(kinds)), means, yerr=errors, width=0.7, capsize=2, color="#9db7d5")
-    for bar, kind, hatch in zip(bars, kinds, hatches, strict=True):
+    for bar, kind, hatch, error in zip(bars, kinds, hatches, errors, strict=True):
         bar.set_hatch(hatch)
         bar.set_edgecolor("white" if hatch else "#184d8c")
         bar.set_facecolor("#9db7d5" if hatch else "#184d8c")
         ax.annotate(
             f"{100 * by_kind[kind]['mean']:.1f}",
-            (bar.get_x() + bar.get_width() / 2, bar.get_height()),
+            (bar.get_x() + bar.get_width() / 2, bar.get_height() + error),
             ha="center",
             va="bottom",
-            xytext=(0, 5),
+            xytext=(0, 3),
             textcoords="offset points",
             fontsize=7,
         )
     low = min(m - e for m, e in zip(means, errors, strict=True))
-    ax.set_ylim(max(0, low - 8), min(100, max(means) + 6))
+    high = max(m + e for m, e in zip(means, errors, strict=True))
+    ax.set_ylim(max(0, low - 8), min(100, high + 4))
     ax.set_xticks(range(len(kinds)), [KINDS[k] for k in kinds], rotation=30, ha="right")
     ax.set_title(TITLES.get(name, name))
     ax.set_ylabel("test accuracy, %")
