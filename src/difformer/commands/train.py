@@ -211,7 +211,7 @@ def train(
         return
     page = write_page(folder, data) if report and not result.interrupted else None
     if json:
-        print_json({**_record(experiment, result), "folder": str(folder)})
+        print_json({**experiment.config(), **result.to_json(), "folder": str(folder)})
     else:
         print_table(_table(result), f"{experiment.title}, split {_split_name(folder)}")
         print(f"kept in {folder}" + (f"; look at {page}" if page else ""))
@@ -311,10 +311,6 @@ def _table(result: SeedsResult) -> Table:
         for seed, fit in fits
     )
     return Table(("", *parts), rows, notes)
-
-
-def _record(experiment: Experiment, result: SeedsResult) -> dict[str, Any]:
-    return {**experiment.config(), **result.to_json()}
 
 
 def _split_name(folder: Path) -> str:

@@ -27,6 +27,16 @@ def csr_tensor(matrix: Any) -> Tensor:
         )
 
 
+def scipy_csr(x: Tensor) -> Any:
+    """A matrix tensor of any layout as a scipy CSR matrix; a CSR tensor shares its memory."""
+    from scipy.sparse import csr_matrix
+
+    csr = x.detach().cpu()
+    csr = csr if csr.layout == torch.sparse_csr else csr.to_sparse_csr()
+    parts = (csr.values().numpy(), csr.col_indices().numpy(), csr.crow_indices().numpy())
+    return csr_matrix(parts, shape=tuple(x.shape))
+
+
 def normalize_rows(matrix: Any) -> Any:
     """A scipy sparse matrix whose rows sum to one; a row of zeros stays so. O(nnz)."""
     csr = matrix.tocsr().astype(np.float32)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from difformer.data.convert import scipy_csr, undirected
 from difformer.errors import DifformerError
 
 __all__ = ["EXACT_UP_TO", "METRICS", "nearest_known", "nearest_neighbours"]
@@ -86,15 +87,13 @@ def neighbour_edges(x: Tensor, k: int) -> Tensor | None:
     """Edges (2, e) of each row and its k nearest by cosine, both directions; None for k = 0."""
     if k == 0:
         return None
-    from difformer.data.convert import undirected
-
     return undirected(nearest_neighbours(x, k).T.numpy(), x.shape[0])
 
 
 def _exact(x: Tensor, k: int, metric: str) -> np.ndarray[Any, Any]:
     from sklearn.neighbors import NearestNeighbors
 
-    features = _scipy(x) if x.layout != torch.strided else x.detach().cpu().numpy()
+    features = scipy_csr(x) if x.layout != torch.strided else x.detach().cpu().numpy()
     search = NearestNeighbors(n_neighbors=k, metric=metric, algorithm="brute").fit(features)
     # Without an argument a row is not its own neighbour, even where rows are equal.
     return search.kneighbors(return_distance=False)
@@ -135,12 +134,4 @@ def _reduced(x: Tensor, seed: int) -> np.ndarray[Any, Any]:
     from sklearn.decomposition import TruncatedSVD
 
     width = min(SVD_FEATURES, x.shape[1] - 1)
-    return TruncatedSVD(width, random_state=seed).fit_transform(_scipy(x))
-
-
-def _scipy(x: Tensor) -> Any:
-    from scipy.sparse import csr_matrix
-
-    csr = x.detach().cpu() if x.layout == torch.sparse_csr else x.detach().cpu().to_sparse_csr()
-    parts = (csr.values().numpy(), csr.col_indices().numpy(), csr.crow_indices().numpy())
-    return csr_matrix(parts, shape=tuple(x.shape))
+    return TruncatedSVD(width, random_state=seed).fit_transform(scipy_csr(x))

@@ -213,8 +213,11 @@ class Task:
     def __getstate__(self) -> dict[str, Any]:
         # The read-only mapping of a dataset's splits does not travel to another process, and torch
         # warns of every sparse tensor that does.
+        from difformer.data.convert import scipy_csr
+
+        x = self.data.x
         parts = {f.name: getattr(self.data, f.name) for f in fields(self.data)}
-        parts |= {"splits": dict(self.data.splits), "x": scipy_csr(self.data.x)}
+        parts |= {"splits": dict(self.data.splits), "x": scipy_csr(x) if x.is_sparse_csr else x}
         return {**vars(self), "data": parts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -225,16 +228,6 @@ class Task:
         if hasattr(parts["x"], "tocsr"):
             parts["x"] = csr_tensor(parts["x"])
         vars(self).update({**state, "data": Dataset(**parts)})
-
-
-def scipy_csr(x: Any) -> Any:
-    """A sparse CSR tensor as scipy has it; a dense one as it is."""
-    from scipy.sparse import csr_matrix
-
-    if not x.is_sparse_csr:
-        return x
-    parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
-    return csr_matrix(parts, shape=tuple(x.shape))
 
 
 def run_task(task: Task) -> None:

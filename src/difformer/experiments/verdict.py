@@ -34,7 +34,7 @@ def verdict(comparison: Comparison) -> list[str]:
 
 def _best(comparison: Comparison, rows: Sequence[Row]) -> str:
     ours = _speaker(comparison, [r for r in rows if _is_ours(r)])
-    theirs = _speaker(comparison, [r for r in rows if not r.system.startswith("difformer")])
+    theirs = _speaker(comparison, [r for r in rows if not _is_difformer(r)])
     if ours is None or theirs is None:
         return f"Best: {rows[0].title}."
     gap = comparison.difference(ours, theirs)
@@ -52,8 +52,8 @@ def _all_pairs(comparison: Comparison, rows: Sequence[Row]) -> str:
     ours = _speaker(comparison, [r for r in rows if _is_ours(r)])
     if ours is None:
         return f"{question} Not asked: no DIFFormer ran."
-    alone = next((r for r in rows if r.system == "difformer-g"), None)
-    other = alone or _speaker(comparison, [r for r in rows if not get_system(r.system).all_pairs])
+    alone = next((r for r in rows if _is_difformer(r) and not _has_all_pairs(r)), None)
+    other = alone or _speaker(comparison, [r for r in rows if not _has_all_pairs(r)])
     if other is None:
         return f"{question} Not asked: every system has all pairs."
     gap = comparison.difference(ours, other)
@@ -79,11 +79,12 @@ def _graph(comparison: Comparison, rows: Sequence[Row]) -> str:
 
 def _gcn(comparison: Comparison, rows: Sequence[Row]) -> str:
     question = "Is a GCN enough?"
-    names = ("gcn", "gcn-tuned") if comparison.has_graph else ("gcn-knn",)
-    gcn = _speaker(comparison, [r for r in rows if r.system in names])
+    graph = "given" if comparison.has_graph else "knn"
+    convolutions = [r for r in rows if _model(r) == "gcn" and get_system(r.system).graph == graph]
+    gcn = _speaker(comparison, convolutions)
     if gcn is None:
         return f"{question} Not asked: no GCN ran."
-    best = _speaker(comparison, [r for r in rows if r.system not in names])
+    best = _speaker(comparison, [r for r in rows if r not in convolutions])
     if best is None:
         return f"{question} Not asked: nothing else ran."
     gap = comparison.difference(best, gcn)
@@ -96,8 +97,21 @@ def _gcn(comparison: Comparison, rows: Sequence[Row]) -> str:
     )
 
 
+def _model(row: Row) -> str:
+    """What several systems share that differ in their graph or their defaults."""
+    return get_system(row.system).module
+
+
+def _is_difformer(row: Row) -> bool:
+    return _model(row) == "difformer"
+
+
+def _has_all_pairs(row: Row) -> bool:
+    return get_system(row.system).all_pairs
+
+
 def _is_ours(row: Row) -> bool:
-    return row.system in ("difformer-s", "difformer-a")
+    return _is_difformer(row) and _has_all_pairs(row)
 
 
 def _speaker(comparison: Comparison, rows: Sequence[Row]) -> Row | None:

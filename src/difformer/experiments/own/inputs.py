@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from difformer.data.convert import scipy_csr
 from difformer.data.dataset import Dataset
 
 __all__ = ["as_rows", "given_graph"]
@@ -14,12 +15,7 @@ __all__ = ["as_rows", "given_graph"]
 
 def as_rows(x: Tensor) -> Any:
     """Features as the estimators take them."""
-    if x.layout == torch.strided:
-        return x.numpy()
-    from scipy.sparse import csr_matrix
-
-    parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
-    return csr_matrix(parts, shape=tuple(x.shape))
+    return x.numpy() if x.layout == torch.strided else scipy_csr(x)
 
 
 def given_graph(data: Dataset) -> Any:
