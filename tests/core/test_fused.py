@@ -12,7 +12,7 @@ FUSED = pytest.mark.parametrize("kernel", [Simple(), WholeTensorSimple()], ids=[
 def set_sizes(monkeypatch, chunk, kept=2**23):
     for module in (fused, gram):
         monkeypatch.setattr(module, "ROW_CHUNK", chunk)
-        monkeypatch.setattr(module, "KEPT_NUMBERS", kept)
+    monkeypatch.setattr(fused, "KEPT_NUMBERS", kept)
 
 
 def make(n, d, heads, maps, seed=0):
