@@ -19,9 +19,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from difformer.core.context import Context, Mean, Moments, Pairs, ScaledMoments
-from difformer.core.fused import Affine, simple_average_of_states
-from difformer.core.gram import whole_tensor_average_of_states
+from difformer.core.euler import StepWeights, averaged_step, euler_step
+from difformer.core.fused import Affine, RowAverage
+from difformer.core.gram import WholeTensorAverage
 from difformer.core.pairs import pull_and_mass, total_over_pairs
+from difformer.core.sparse import SparseMatrix
 from difformer.core.tied import tied_sigmoid_average
 from difformer.core.tiled import DENSE_SCORES, SIGMOID_FLOOR, average_by_rows, sigmoid_average
 
@@ -113,6 +115,20 @@ class Diffusivity(ABC):
         q, k, v = split(query), split(key), split(value)
         return self.apply(q, self.summarise(k, v, q)).mean(-3)
 
+    def step_of_states(
+        self,
+        weights: StepWeights,
+        z: Tensor,
+        maps: tuple[Affine, Affine, Affine],
+        heads: int,
+        first: Tensor | None = None,
+        adjacency: SparseMatrix | None = None,
+        value: Tensor | None = None,
+    ) -> Tensor:
+        """The Euler step of `euler_step` with P = of_states(z, *maps, heads)."""
+        pairs = self.of_states(z, *maps, heads)
+        return euler_step(weights, z, pairs, first, adjacency, value)
+
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """summarise, then apply: one full-batch average."""
         return self.apply(q, self.summarise(k, v, q))
@@ -173,9 +189,23 @@ class Simple(Diffusivity):
         # Tracing cannot follow a loop over chunks.
         if torch.compiler.is_compiling():
             return super().of_states(z, query, key, value, heads)
-        return self._of_states(z, query, key, value, heads, 1.0 + FLOOR)
+        return self.step_of_states(StepWeights(0.0, 1.0, 0.0, 0.0), z, (query, key, value), heads)
 
-    _of_states = staticmethod(simple_average_of_states)
+    def step_of_states(
+        self,
+        weights: StepWeights,
+        z: Tensor,
+        maps: tuple[Affine, Affine, Affine],
+        heads: int,
+        first: Tensor | None = None,
+        adjacency: SparseMatrix | None = None,
+        value: Tensor | None = None,
+    ) -> Tensor:
+        flat = [t for affine in maps for t in (affine or (None, None))]
+        average = self._fused(heads, 1.0 + FLOOR)
+        return averaged_step(weights, z, average, flat, first, adjacency, value)
+
+    _fused: ClassVar[type[RowAverage] | type[WholeTensorAverage]] = RowAverage
 
     def _average(self, query: Tensor, c: Moments) -> Tensor:
         numerator = c.value_sum * (1.0 + FLOOR) + query @ c.key_value
@@ -199,7 +229,7 @@ class WholeTensorSimple(Simple):
         omega = 1.0 + FLOOR + query @ (k / _square(k).sqrt()).mT
         return omega / omega.sum(-1, keepdim=True)
 
-    _of_states = staticmethod(whole_tensor_average_of_states)
+    _fused = WholeTensorAverage
 
     def summarise(self, k: Tensor, v: Tensor, q: Tensor | None = None) -> ScaledMoments:
         if q is None:

@@ -14,37 +14,37 @@ All but Ḡ and the last product is O(d³), whatever the number of rows.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from difformer.core.fused import ROW_CHUNK, Affine
+from difformer.core.fused import ROW_CHUNK
 from difformer.core.tiled import tiles
 
-__all__ = ["whole_tensor_average_of_states"]
+__all__ = ["WholeTensorAverage"]
 
 
-def whole_tensor_average_of_states(
-    z: Tensor, query: Affine, key: Affine, value: Affine, heads: int, constant: float
-) -> Tensor:
-    """P averaged over heads, (n, d): O(n d² h) time, five products of it forward and backward."""
-    flat = [t for affine in (query, key, value) for t in (affine or (None, None))]
-    return _WholeTensorAverage.apply(z, heads, constant, *flat)
+@dataclass(frozen=True)
+class WholeTensorAverage:
+    """P = mean over heads of (z̄ B)[:, :d] / m with the mass m = (z̄ B)[:, d]; keeps 1/m.
 
-
-class _WholeTensorAverage(torch.autograd.Function):
-    """P = mean over heads of (z̄ B)[:, :d] / m with the mass m = (z̄ B)[:, d]; saves z and m.
-
-    With h = ∂P / (m · heads) and y = B h, both rows, m's gradient needs no average:
+    O(n d² h) time: two products forward and three backward. With h = ∂P / (m · heads) and y = B h
+    for each row, the gradient of the mass needs no average:
 
         ∂m_i = −z̄_i · y_i / m_i,   ∂B = Σ z̄_i [h_i, ∂m_i]ᵀ,   ∂z_i = B [h_i, ∂m_i] + (∂Ḡ + ∂Ḡᵀ) z̄_i
     """
 
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, heads: int, constant: float, *flat: Tensor | None) -> Tensor:
-        query, key, value = (_augmented(z, heads, *flat[i : i + 2]) for i in (0, 2, 4))
-        pull = _Pull(_gram(z), query, key, None if flat[4] is None else value, constant)
+    heads: int
+    constant: float  # a
+
+    def forward(
+        self, z: Tensor, maps: Sequence[Tensor | None], scale: float
+    ) -> tuple[Tensor, tuple[Tensor | None, ...], _Pull]:
+        """scale · P; 1/m (h, n, 1); B and what it is made from."""
+        query, key, value = (_augmented(z, self.heads, *maps[i : i + 2]) for i in (0, 2, 4))
+        pull = _Pull(_gram(z), query, key, None if maps[4] is None else value, self.constant)
         (n, d), b = z.shape, pull.b
         heads = len(b)  # one where all heads are the same
         out, per_mass = torch.empty_like(z), z.new_empty(heads, n, 1)
@@ -52,31 +52,32 @@ class _WholeTensorAverage(torch.autograd.Function):
             part, target = z[rows], out[rows]
             for h in range(heads):
                 m = torch.addmm(b[h, d:, d:], part, b[h, :d, d:], out=per_mass[h, rows])
-                m.reciprocal_()
+                weight = m.reciprocal_() * (scale / heads)
                 if h == 0:
-                    torch.addmm(b[h, d, :d], part, b[h, :d, :d], out=target).mul_(m)
+                    torch.addmm(b[h, d, :d], part, b[h, :d, :d], out=target).mul_(weight)
                 else:
-                    target.addcmul_(torch.addmm(b[h, d, :d], part, b[h, :d, :d]), m)
-            if heads > 1:
-                target.div_(heads)
-        ctx.save_for_backward(z, per_mass)
-        ctx.pull, ctx.given = pull, [t is not None for t in flat[::2]]
-        return out
+                    target.addcmul_(torch.addmm(b[h, d, :d], part, b[h, :d, :d]), weight)
+        return out, (per_mass,), pull
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        z, per_mass = ctx.saved_tensors
-        grad, (n, d), b = grads[0], z.shape, ctx.pull.b
-        heads = len(b)
+    def backward(
+        self,
+        grad: Tensor,
+        z: Tensor,
+        maps: Sequence[Tensor | None],
+        scale: float,
+        kept: Sequence[Tensor | None],
+        small: _Pull,
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """∂z, and the gradients of weights and biases."""
+        (per_mass,), (n, d), b = kept, z.shape, small.b
+        assert per_mass is not None
         dz, db = torch.empty_like(z), torch.zeros_like(b)
         buffer = z.new_empty(min(n, ROW_CHUNK), d)
         for rows in tiles(n, ROW_CHUNK):
             part, dpart = z[rows], dz[rows]
-            for h in range(heads):
+            for h in range(len(b)):
                 m = per_mass[h, rows]
-                scaled = torch.mul(grad[rows], m, out=buffer[: len(part)])
-                if heads > 1:
-                    scaled.div_(heads)
+                scaled = torch.mul(grad[rows], m * (scale / len(b)), out=buffer[: len(part)])
                 y = torch.mm(scaled, b[h, :d, :d].T, out=dpart if h == 0 else None)
                 dmass = torch.mv(scaled, b[h, d, :d]).add_(torch.linalg.vecdot(part, y))
                 dmass = dmass.unsqueeze(1).mul_(m).neg_()
@@ -87,14 +88,13 @@ class _WholeTensorAverage(torch.autograd.Function):
                 y.addmm_(dmass, b[h, :d, d:].T)
                 if h > 0:
                     dpart.add_(y)
-        dgram, *maps = ctx.pull.backward(db)
+        dgram, *dmaps = small.backward(db)
         both = dgram + dgram.T
         for rows in tiles(n, ROW_CHUNK):
             dz[rows].addmm_(z[rows], both[:d, :d]).add_(both[d, :d])
-        pairs = (
-            _split(m) if given else (None, None) for m, given in zip(maps, ctx.given, strict=True)
-        )
-        return (dz, None, None, *(t for pair in pairs for t in pair))
+        given = zip(dmaps, maps[::2], strict=True)
+        pairs = ((None, None) if weight is None else _split(m) for m, weight in given)
+        return dz, [t for pair in pairs for t in pair]
 
 
 class _Pull:
@@ -165,8 +165,9 @@ def _augmented(z: Tensor, heads: int, weight: Tensor | None, bias: Tensor | None
     return torch.cat([weight.view(heads, -1, d).mT, bias.view(heads, 1, -1)], dim=1)
 
 
-def _split(augmented: Tensor) -> tuple[Tensor, Tensor]:
+def _split(augmented: Tensor | None) -> tuple[Tensor, Tensor]:
     """Weight and bias of all heads from W̄, or their gradients."""
+    assert augmented is not None
     return augmented[:, :-1].mT.flatten(0, 1), augmented[:, -1].flatten()
 
 
