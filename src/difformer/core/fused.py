@@ -130,7 +130,7 @@ class _Units:
         unit, length = z.new_empty(len(affine), *z.shape), z.new_empty(len(affine), len(z), 1)
         for rows in tiles(len(z), ROW_CHUNK):
             for h in range(len(affine)):
-                _unit(_affine(z[rows], affine[h]), unit[h, rows], length[h, rows])
+                _unit(_affine(z[rows], affine[h]), (unit[h, rows], length[h, rows]))
         return cls(z, affine, unit, length)
 
     def get(self, head: int, rows: slice) -> tuple[Tensor, Tensor]:
@@ -173,11 +173,10 @@ def _affine(z: Tensor, affine: Affine) -> Tensor:
     return z if affine is None else torch.addmm(affine[1], z, affine[0].T)
 
 
-def _unit(
-    x: Tensor, unit: Tensor | None = None, length: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Rows of unit length (a zero row stays zero), and their lengths; written where given."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
+def _unit(x: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    """Rows of unit length (a zero row stays zero), and their lengths before; into `out`, if any."""
+    unit, length = out or (torch.empty_like(x), x.new_empty(x.shape[0], 1))
+    torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
     length.clamp_min_(torch.finfo(x.dtype).tiny)
     return torch.div(x, length, out=unit), length
 
