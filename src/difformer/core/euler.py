@@ -32,9 +32,9 @@ class AverageOfStates(Protocol):
     """An all-pair average of maps of the states, and its gradients by hand."""
 
     def forward(
-        self, z: Tensor, maps: Sequence[Tensor | None], scale: float
+        self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
     ) -> tuple[Tensor, tuple[Tensor | None, ...], Any]:
-        """scale · P (n, d), new; tensors of many rows to keep; small things to keep."""
+        """a Z + b P (n, d), new; tensors of many rows to keep; small things to keep."""
         ...
 
     def backward(
@@ -42,7 +42,7 @@ class AverageOfStates(Protocol):
         grad: Tensor,
         z: Tensor,
         maps: Sequence[Tensor | None],
-        scale: float,
+        weights: StepWeights,
         kept: Sequence[Tensor | None],
         small: Any,
     ) -> tuple[Tensor, Sequence[Tensor | None]]:
@@ -89,7 +89,8 @@ class _Step(torch.autograd.Function):
         weights: StepWeights,
     ) -> Tensor:
         ctx.rest = (value is None, first is not None, adjacency, weights)
-        return _add_rest(pairs * weights.pairs, z, first, value, adjacency, weights)
+        out = (z * weights.state).add_(pairs, alpha=weights.pairs)
+        return _add_rest(out, z, first, value, adjacency, weights)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
@@ -113,7 +114,7 @@ class _AveragedStep(torch.autograd.Function):
         average: AverageOfStates,
         *maps: Tensor | None,
     ) -> Tensor:
-        out, kept, small = average.forward(z, maps, weights.pairs)
+        out, kept, small = average.forward(z, maps, weights)
         ctx.save_for_backward(z, *maps, *kept)
         ctx.average, ctx.small, ctx.num_maps = average, small, len(maps)
         ctx.rest = (value is None, first is not None, adjacency, weights)
@@ -124,9 +125,7 @@ class _AveragedStep(torch.autograd.Function):
         z, *saved = ctx.saved_tensors
         maps, kept = saved[: ctx.num_maps], saved[ctx.num_maps :]
         grad, weights = grads[0], ctx.rest[-1]
-        dz, dmaps = ctx.average.backward(grad, z, maps, weights.pairs, kept, ctx.small)
-        if weights.state:
-            dz.add_(grad, alpha=weights.state)
+        dz, dmaps = ctx.average.backward(grad, z, maps, weights, kept, ctx.small)
         dfirst, dvalue = _rest_backward(dz, grad, *ctx.rest)
         return (dz, dfirst, dvalue, None, None, None, *dmaps)
 
@@ -139,9 +138,7 @@ def _add_rest(
     adjacency: SparseMatrix | None,
     weights: StepWeights,
 ) -> Tensor:
-    """b P, made into U in place."""
-    if weights.state:
-        out.add_(z, alpha=weights.state)
+    """a Z + b P, made into U in place."""
     if first is not None:
         out.add_(first, alpha=weights.source)
     if adjacency is not None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from difformer.core.euler import StepWeights
 from difformer.core.tiled import tiles
 
 __all__ = ["Affine", "RowAverage"]
@@ -46,9 +47,9 @@ class RowAverage:
     constant: float  # a
 
     def forward(
-        self, z: Tensor, maps: Sequence[Tensor | None], scale: float
+        self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
     ) -> tuple[Tensor, tuple[Tensor | None, ...], list[Moment]]:
-        """scale · P; unit queries and keys where they are kept; the sums over keys."""
+        """The step; unit queries and keys where they are kept; the sums over keys."""
         query, key, value = self._split(maps)
         keep = 2 * self.heads * z.numel() <= KEPT_NUMBERS
         # Where both are the states, they are one.
@@ -61,11 +62,13 @@ class RowAverage:
             target = out[rows]
             for h, (c, s, u) in enumerate(moments):
                 q, _ = queries.get(h, rows)
-                weight = self._mass(q, s, z).reciprocal_().mul_(scale / self.heads)
+                weight = self._mass(q, s, z).reciprocal_().mul_(weights.pairs / self.heads)
                 if h == 0:
                     torch.addmm(u, q, c, beta=self.constant, out=target).mul_(weight)
                 else:
                     target.addcmul_(torch.addmm(u, q, c, beta=self.constant), weight)
+            if weights.state:
+                target.add_(z[rows], alpha=weights.state)
         return out, (queries.unit, queries.length, keys.unit, keys.length), moments
 
     def backward(
@@ -73,14 +76,14 @@ class RowAverage:
         grad: Tensor,
         z: Tensor,
         maps: Sequence[Tensor | None],
-        scale: float,
+        weights: StepWeights,
         kept: Sequence[Tensor | None],
         small: list[Moment],
     ) -> tuple[Tensor, Sequence[Tensor | None]]:
         """∂z, and the gradients of weights and biases."""
         query, key, value = self._split(maps)
         queries, keys = _Units(z, query, *kept[:2]), _Units(z, key, *kept[2:])
-        dz = torch.zeros_like(z)
+        dz = grad * weights.state
         into: list[list[_AffineGrad]] = [[], [], []]
         for h, (c, s, u) in enumerate(small):
             for side, affine in zip(into, (query, key, value), strict=True):
@@ -89,7 +92,7 @@ class RowAverage:
             for rows in tiles(z.shape[0], ROW_CHUNK):
                 q, length = queries.get(h, rows)
                 per_mass = self._mass(q, s, z).reciprocal_()
-                g = grad[rows] * (per_mass * (scale / self.heads))
+                g = grad[rows] * (per_mass * (weights.pairs / self.heads))
                 dq = g @ c.T
                 dmass = torch.linalg.vecdot(q, dq).unsqueeze(1)
                 dmass.addmm_(g, u.T, alpha=self.constant).mul_(per_mass).neg_()

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from difformer.core.euler import StepWeights
 from difformer.core.fused import ROW_CHUNK
 from difformer.core.tiled import tiles
 
@@ -40,23 +41,25 @@ class WholeTensorAverage:
     constant: float  # a
 
     def forward(
-        self, z: Tensor, maps: Sequence[Tensor | None], scale: float
+        self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
     ) -> tuple[Tensor, tuple[Tensor | None, ...], _Pull]:
-        """scale · P; 1/m (h, n, 1); B and what it is made from."""
+        """The step; 1/m (h, n, 1); B and what it is made from."""
         query, key, value = (_augmented(z, self.heads, *maps[i : i + 2]) for i in (0, 2, 4))
         pull = _Pull(_gram(z), query, key, None if maps[4] is None else value, self.constant)
-        (n, d), b = z.shape, pull.b
-        heads = len(b)  # one where all heads are the same
-        out, per_mass = torch.empty_like(z), z.new_empty(heads, n, 1)
-        for rows in tiles(n, ROW_CHUNK):
+        heads = len(pull.b)  # one where all heads are the same
+        blocks = [_blocks(b) for b in pull.b]
+        out, per_mass = torch.empty_like(z), z.new_empty(heads, z.shape[0], 1)
+        for rows in tiles(z.shape[0], ROW_CHUNK):
             part, target = z[rows], out[rows]
-            for h in range(heads):
-                m = torch.addmm(b[h, d:, d:], part, b[h, :d, d:], out=per_mass[h, rows])
-                weight = m.reciprocal_() * (scale / heads)
+            for h, (square, column, row, corner) in enumerate(blocks):
+                m = torch.addmm(corner, part, column, out=per_mass[h, rows]).reciprocal_()
+                weight = m * (weights.pairs / heads)
                 if h == 0:
-                    torch.addmm(b[h, d, :d], part, b[h, :d, :d], out=target).mul_(weight)
+                    torch.addmm(row, part, square, out=target).mul_(weight)
                 else:
-                    target.addcmul_(torch.addmm(b[h, d, :d], part, b[h, :d, :d]), weight)
+                    target.addcmul_(torch.addmm(row, part, square), weight)
+            if weights.state:
+                target.add_(part, alpha=weights.state)
         return out, (per_mass,), pull
 
     def backward(
@@ -64,34 +67,38 @@ class WholeTensorAverage:
         grad: Tensor,
         z: Tensor,
         maps: Sequence[Tensor | None],
-        scale: float,
+        weights: StepWeights,
         kept: Sequence[Tensor | None],
         small: _Pull,
     ) -> tuple[Tensor, Sequence[Tensor | None]]:
         """∂z, and the gradients of weights and biases."""
-        (per_mass,), (n, d), b = kept, z.shape, small.b
+        (per_mass,), (n, d), heads = kept, z.shape, len(small.b)
         assert per_mass is not None
-        dz, db = torch.empty_like(z), torch.zeros_like(b)
+        dz, db = torch.empty_like(z), torch.zeros_like(small.b)
+        blocks = [(_blocks(b), _blocks(g)) for b, g in zip(small.b, db, strict=True)]
         buffer = z.new_empty(min(n, ROW_CHUNK), d)
         for rows in tiles(n, ROW_CHUNK):
             part, dpart = z[rows], dz[rows]
-            for h in range(len(b)):
+            for h, ((square, column, row, _), into) in enumerate(blocks):
                 m = per_mass[h, rows]
-                scaled = torch.mul(grad[rows], m * (scale / len(b)), out=buffer[: len(part)])
-                y = torch.mm(scaled, b[h, :d, :d].T, out=dpart if h == 0 else None)
-                dmass = torch.mv(scaled, b[h, d, :d]).add_(torch.linalg.vecdot(part, y))
+                scaled = buffer[: part.shape[0]]
+                torch.mul(grad[rows], m * (weights.pairs / heads), out=scaled)
+                y = torch.mm(scaled, square.T, out=dpart if h == 0 else None)
+                dmass = torch.mv(scaled, row).add_(torch.linalg.vecdot(part, y))
                 dmass = dmass.unsqueeze(1).mul_(m).neg_()
-                db[h, :d, :d].addmm_(part.T, scaled)
-                db[h, :d, d:].addmm_(part.T, dmass)
-                db[h, d, :d].add_(scaled.sum(0))
-                db[h, d, d].add_(dmass.sum())
-                y.addmm_(dmass, b[h, :d, d:].T)
+                into[0].addmm_(part.T, scaled)
+                into[1].addmm_(part.T, dmass)
+                into[2].add_(scaled.sum(0))
+                into[3].add_(dmass.sum())
+                y.addmm_(dmass, column.T)
                 if h > 0:
                     dpart.add_(y)
         dgram, *dmaps = small.backward(db)
-        both = dgram + dgram.T
+        square, _, row, _ = _blocks(dgram + dgram.T)
         for rows in tiles(n, ROW_CHUNK):
-            dz[rows].addmm_(z[rows], both[:d, :d]).add_(both[d, :d])
+            dpart = dz[rows].addmm_(z[rows], square).add_(row)
+            if weights.state:
+                dpart.add_(grad[rows], alpha=weights.state)
         given = zip(dmaps, maps[::2], strict=True)
         pairs = ((None, None) if weight is None else _split(m) for m, weight in given)
         return dz, [t for pair in pairs for t in pair]
@@ -141,6 +148,11 @@ class _Pull:
         dgram += (self.key @ self.key.mT).sum(0) * dkey_square
         dgram[-1:].add_(duniform.sum(0))
         return dgram, dquery, dkey, dvalue
+
+
+def _blocks(b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of a (d + 1, d + 1) matrix: the square, the last column, the last row, the corner."""
+    return b[:-1, :-1], b[:-1, -1:], b[-1, :-1], b[-1:, -1:]
 
 
 def _gram(z: Tensor) -> Tensor:
