@@ -105,7 +105,10 @@ class RowAverage:
                 part = z[rows]
                 k, length = keys.get(h, rows)
                 dk = torch.addmm(ds.T, _affine(part, value[h]), dc.T)
-                into[2][h].add(rows, part, torch.addmm(du, k, dc))
+                if value[h] is None:
+                    dz[rows].addmm_(k, dc).add_(du)
+                else:
+                    into[2][h].add(rows, part, torch.addmm(du, k, dc))
                 into[1][h].add(rows, part, _unit_backward(dk, k, length))
         return dz, [t for side in into for t in _join(side)]
 
@@ -133,12 +136,15 @@ class _Units:
         unit, length = z.new_empty(len(affine), *z.shape), z.new_empty(len(affine), len(z), 1)
         for rows in tiles(len(z), ROW_CHUNK):
             for h in range(len(affine)):
-                _unit(_affine(z[rows], affine[h]), (unit[h, rows], length[h, rows]))
+                target = unit[h, rows]
+                _unit(_affine(z[rows], affine[h], target), target, length[h, rows])
         return cls(z, affine, unit, length)
 
     def get(self, head: int, rows: slice) -> tuple[Tensor, Tensor]:
         if self.unit is None or self.length is None:
-            return _unit(_affine(self.z[rows], self.affine[head]))
+            x = _affine(self.z[rows], self.affine[head])
+            made = torch.empty_like(x) if self.affine[head] is None else x
+            return _unit(x, made, x.new_empty(x.shape[0], 1))
         return self.unit[head, rows], self.length[head, rows]
 
 
@@ -172,13 +178,13 @@ def _heads(weight: Tensor | None, bias: Tensor | None, heads: int) -> Sequence[A
     return list(zip(weight.chunk(heads), bias.chunk(heads), strict=True))
 
 
-def _affine(z: Tensor, affine: Affine) -> Tensor:
-    return z if affine is None else torch.addmm(affine[1], z, affine[0].T)
+def _affine(z: Tensor, affine: Affine, out: Tensor | None = None) -> Tensor:
+    """The map of some rows, written into `out` if it is given and they are mapped at all."""
+    return z if affine is None else torch.addmm(affine[1], z, affine[0].T, out=out)
 
 
-def _unit(x: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-    """Rows of unit length (a zero row stays zero), and their lengths before; into `out`, if any."""
-    unit, length = out or (torch.empty_like(x), x.new_empty(x.shape[0], 1))
+def _unit(x: Tensor, unit: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of unit length (a zero row stays zero) and their lengths before, into the two given."""
     torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
     length.clamp_min_(torch.finfo(x.dtype).tiny)
     return torch.div(x, length, out=unit), length
