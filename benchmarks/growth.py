@@ -3,7 +3,7 @@
 python -m benchmarks.growth            writes results/benchmarks/growth.json, docs/images/growth.svg
 
 One layer, width 64, forward and backward, no graph; every size in a process of its own, so that the
-peak memory is its own.
+peak memory is its own. Each size runs once: the largest of -a takes minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.measure import extra_memory, write
 WIDTH = 64
 ROWS = {
     "simple": (1_000, 10_000, 100_000, 1_000_000, 10_000_000),
-    "sigmoid": (1_000, 5_000, 20_000, 80_000),
+    "sigmoid": (1_000, 5_000, 20_000, 80_000, 200_000),
 }
 TITLES = {"simple": "DIFFormer-s", "sigmoid": "DIFFormer-a"}
 

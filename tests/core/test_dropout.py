@@ -27,9 +27,11 @@ def test_neighbouring_entries_are_independent():
         assert together == pytest.approx(0.25, abs=0.004)
 
 
-@pytest.mark.parametrize("kept", [2**22, 0])
-@pytest.mark.parametrize("shape", [(1,), (3, 5), (63, 7)])
-def test_the_gradient_has_the_mask_of_the_output(kept, shape, monkeypatch):
+@pytest.mark.parametrize("chunk", [2**18, 20])
+@pytest.mark.parametrize("kept", [2**24, 0])
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (63, 7), (0, 4)])
+def test_the_gradient_has_the_mask_of_the_output(chunk, kept, shape, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", chunk)
     monkeypatch.setattr(module, "KEPT_ENTRIES", kept)
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     out = dropout(x, 0.5)
@@ -37,6 +39,17 @@ def test_the_gradient_has_the_mask_of_the_output(kept, shape, monkeypatch):
     out.backward(probe)
     mask = out.detach() / x.detach()
     torch.testing.assert_close(x.grad, probe * mask)
+
+
+def test_the_order_of_memory_does_not_matter(monkeypatch):
+    x = torch.randn(31, 17)
+    torch.manual_seed(3)
+    expected = dropout(x, 0.5)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(x.T.contiguous().T, 0.5), expected)
+    monkeypatch.setattr(module, "CHUNK", 24)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(x, 0.5), expected)
 
 
 def test_the_seed_of_torch_decides():

@@ -8,6 +8,7 @@ still resume it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from difformer.core.tiled import tiles
+
 __all__ = ["dropout"]
 
 _LEVELS = 2**16
-# Masks of up to so many entries are kept for the backward pass; longer ones are drawn again from
-# their seed, so that they cost no memory.
-KEPT_ENTRIES = 2**22
+# Entries drawn together, a multiple of four: words, mask and product stay near the core.
+CHUNK = 2**18
+# Masks of up to so many entries, a byte each, are kept for the backward pass; longer ones are drawn
+# again from their seed, so that they cost no memory.
+KEPT_ENTRIES = 2**24
 
 
 def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
@@ -38,28 +43,35 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """y = m ⊙ x, ∂x = m ⊙ ∂y, with m zero or 1/(1 − rate)."""
+    """y = m ⊙ x / (1 − rate), ∂x = m ⊙ ∂y / (1 − rate), with m zero or one."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dropped: int, seed: int) -> Tensor:
-        mask = _mask(x, dropped, seed)
-        ctx.drawn = (dropped, seed)
+        masks = _draw(x.numel(), dropped, seed)
+        ctx.drawn, ctx.masks = (dropped, seed), None
         if x.numel() <= KEPT_ENTRIES:
-            ctx.mask, out = mask, x * mask
-        else:
-            ctx.mask, out = None, mask.mul_(x)
-        return out
+            masks = ctx.masks = list(masks)
+        return _drop(x, masks, dropped)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        if ctx.mask is not None:
-            return grads[0] * ctx.mask, None, None
-        return _mask(grads[0], *ctx.drawn).mul_(grads[0]), None, None
+        masks = ctx.masks or _draw(grads[0].numel(), *ctx.drawn)
+        return _drop(grads[0], masks, ctx.drawn[0]), None, None
 
 
-def _mask(like: Tensor, dropped: int, seed: int) -> Tensor:
-    words = np.random.SFC64(seed).random_raw(-(-like.numel() // 4))
-    bits = torch.from_numpy(words.view(np.int16))[: like.numel()].view(like.shape)
-    mask = torch.empty(like.shape, dtype=like.dtype)
-    torch.ge(bits, dropped - _LEVELS // 2, out=mask)
-    return mask.mul_(_LEVELS / (_LEVELS - dropped))
+def _draw(entries: int, dropped: int, seed: int) -> Iterator[Tensor]:
+    """m in chunks, a byte an entry; NumPy compares 16-bit integers many at a time."""
+    words = np.random.SFC64(seed)
+    for part in tiles(entries, CHUNK):
+        size = part.stop - part.start
+        bits = words.random_raw(-(-size // 4)).view(np.int16)[:size]
+        yield torch.from_numpy((bits >= dropped - _LEVELS // 2).view(np.uint8))
+
+
+def _drop(x: Tensor, masks: Iterable[Tensor], dropped: int) -> Tensor:
+    out = torch.empty(x.shape, dtype=x.dtype)
+    source, target, zero = x.reshape(-1), out.view(-1), x.new_zeros(())
+    for part, mask in zip(tiles(x.numel(), CHUNK), masks, strict=True):
+        kept = target[part].copy_(mask)
+        torch.addcmul(zero, source[part], kept, value=_LEVELS / (_LEVELS - dropped), out=kept)
+    return out

@@ -1,20 +1,22 @@
-"""One explicit Euler step as a single linear operation, with the graph's product added in place.
+"""One explicit Euler step as a single operation, with the graph's product added in place.
 
     U = a Z + b P + c Ã V + e Z⁽⁰⁾
 
-Written term by term it would pass over (n, d) twice as often, forward and backward.
+Written term by term it would pass over (n, d) twice as often, forward and backward. Where the
+average P comes straight from the states, U takes its place and backward keeps nothing of either.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from difformer.core.sparse import SparseMatrix
 
-__all__ = ["StepWeights", "euler_step"]
+__all__ = ["AverageOfStates", "StepWeights", "averaged_step", "euler_step"]
 
 
 class StepWeights(NamedTuple):
@@ -24,6 +26,28 @@ class StepWeights(NamedTuple):
     pairs: float
     neighbours: float
     source: float
+
+
+class AverageOfStates(Protocol):
+    """An all-pair average of maps of the states, and its gradients by hand."""
+
+    def forward(
+        self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
+    ) -> tuple[Tensor, tuple[Tensor | None, ...], Any]:
+        """a Z + b P (n, d), new; tensors of many rows to keep; small things to keep."""
+        ...
+
+    def backward(
+        self,
+        grad: Tensor,
+        z: Tensor,
+        maps: Sequence[Tensor | None],
+        weights: StepWeights,
+        kept: Sequence[Tensor | None],
+        small: Any,
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """∂z (n, d), new, and the gradients of the maps."""
+        ...
 
 
 def euler_step(
@@ -36,6 +60,19 @@ def euler_step(
 ) -> Tensor:
     """U (n, d), in O(n d + nonzeros d); `value` is V, the states where it is None."""
     return _Step.apply(z, pairs, first, value, adjacency, weights)
+
+
+def averaged_step(
+    weights: StepWeights,
+    z: Tensor,
+    average: AverageOfStates,
+    maps: Sequence[Tensor | None],
+    first: Tensor | None = None,
+    adjacency: SparseMatrix | None = None,
+    value: Tensor | None = None,
+) -> Tensor:
+    """U (n, d) with P = average(z, maps), which never exists beside it."""
+    return _AveragedStep.apply(z, first, value, adjacency, weights, average, *maps)
 
 
 class _Step(torch.autograd.Function):
@@ -52,22 +89,75 @@ class _Step(torch.autograd.Function):
         weights: StepWeights,
     ) -> Tensor:
         ctx.rest = (value is None, first is not None, adjacency, weights)
-        out = z * weights.state
-        out.add_(pairs, alpha=weights.pairs)
-        if first is not None:
-            out.add_(first, alpha=weights.source)
-        if adjacency is not None:
-            adjacency.add_product(out, z if value is None else value, weights.neighbours)
-        return out
+        out = (z * weights.state).add_(pairs, alpha=weights.pairs)
+        return _add_rest(out, z, first, value, adjacency, weights)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        own, sourced, adjacency, weights = ctx.rest
-        grad = grads[0]
-        dz, dvalue = grad * weights.state, None
-        if adjacency is not None:
-            if not own:
-                dvalue = torch.zeros_like(grad)
-            adjacency.add_transposed_product(dz if own else dvalue, grad, weights.neighbours)
-        dfirst = grad * weights.source if sourced else None
+        grad, weights = grads[0], ctx.rest[-1]
+        dz = grad * weights.state
+        dfirst, dvalue = _rest_backward(dz, grad, *ctx.rest)
         return dz, grad * weights.pairs, dfirst, dvalue, None, None
+
+
+class _AveragedStep(torch.autograd.Function):
+    """The same with P made in the place of U; only the states and what P's gradient needs stay."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        first: Tensor | None,
+        value: Tensor | None,
+        adjacency: SparseMatrix | None,
+        weights: StepWeights,
+        average: AverageOfStates,
+        *maps: Tensor | None,
+    ) -> Tensor:
+        out, kept, small = average.forward(z, maps, weights)
+        ctx.save_for_backward(z, *maps, *kept)
+        ctx.average, ctx.small, ctx.num_maps = average, small, len(maps)
+        ctx.rest = (value is None, first is not None, adjacency, weights)
+        return _add_rest(out, z, first, value, adjacency, weights)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        z, *saved = ctx.saved_tensors
+        maps, kept = saved[: ctx.num_maps], saved[ctx.num_maps :]
+        grad, weights = grads[0], ctx.rest[-1]
+        dz, dmaps = ctx.average.backward(grad, z, maps, weights, kept, ctx.small)
+        dfirst, dvalue = _rest_backward(dz, grad, *ctx.rest)
+        return (dz, dfirst, dvalue, None, None, None, *dmaps)
+
+
+def _add_rest(
+    out: Tensor,
+    z: Tensor,
+    first: Tensor | None,
+    value: Tensor | None,
+    adjacency: SparseMatrix | None,
+    weights: StepWeights,
+) -> Tensor:
+    """a Z + b P, made into U in place."""
+    if first is not None:
+        out.add_(first, alpha=weights.source)
+    if adjacency is not None:
+        adjacency.add_product(out, z if value is None else value, weights.neighbours)
+    return out
+
+
+def _rest_backward(
+    dz: Tensor,
+    grad: Tensor,
+    own: bool,
+    sourced: bool,
+    adjacency: SparseMatrix | None,
+    weights: StepWeights,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Add the graph's part to ∂Z where it carries the states; ∂Z⁽⁰⁾ and, where it does not, ∂V."""
+    dvalue = None
+    if adjacency is not None:
+        dvalue = None if own else torch.zeros_like(grad)
+        into = dz if dvalue is None else dvalue
+        adjacency.add_transposed_product(into, grad, weights.neighbours)
+    return grad * weights.source if sourced else None, dvalue

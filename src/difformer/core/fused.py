@@ -11,14 +11,15 @@ gradients never exist as whole tensors; the backward pass computes them again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from difformer.core.euler import StepWeights
 from difformer.core.tiled import tiles
 
-__all__ = ["Affine", "simple_average_of_states"]
+__all__ = ["Affine", "RowAverage"]
 
 Affine = tuple[Tensor, Tensor] | None
 """Weight (h·d, d) and bias (h·d,) of a map of the states; None for the states themselves."""
@@ -29,98 +30,122 @@ ROW_CHUNK = 4096
 # little memory then, and making them again costs a third of the step.
 KEPT_NUMBERS = 2**23
 
-
-def simple_average_of_states(
-    z: Tensor, query: Affine, key: Affine, value: Affine, heads: int, constant: float
-) -> Tensor:
-    """P averaged over heads, (n, d): O(n d² h) time; saves z and O(d² h) numbers for backward."""
-    flat = [t for affine in (query, key, value) for t in (affine or (None, None))]
-    return _SimpleAverage.apply(z, heads, constant, *flat)
+Moment = tuple[Tensor, Tensor, Tensor]  # C (d, d), s (d, 1), u (1, d) of a head
 
 
-class _SimpleAverage(torch.autograd.Function):
-    """Forward: one pass over keys, one over queries. Backward: one over queries, one over keys."""
+@dataclass(frozen=True)
+class RowAverage:
+    """P averaged over heads in O(n d² h) time, keeping O(d² h) numbers of many rows.
 
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, heads: int, constant: float, *flat: Tensor | None) -> Tensor:
-        query, key, value = (_split(flat[i], flat[i + 1], heads) for i in (0, 2, 4))
-        keep = 2 * heads * z.numel() <= KEPT_NUMBERS
-        queries = _Units(z, query, keep)
+    Forward: one pass over keys, one over queries. Backward: one over queries, one over keys. With
+    g = ∂P / (m · heads) for the mass m and y = C g, the gradient of the mass needs no average:
+
+        ∂m_i = −(q̃_i · y_i + a u · g_i) / m_i,   ∂q̃_i = y_i + ∂m_i s,   ∂C = Σ q̃_i g_iᵀ
+    """
+
+    heads: int
+    constant: float  # a
+
+    def forward(
+        self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
+    ) -> tuple[Tensor, tuple[Tensor | None, ...], list[Moment]]:
+        """The step; unit queries and keys where they are kept; the sums over keys."""
+        query, key, value = self._split(maps)
+        keep = 2 * self.heads * z.numel() <= KEPT_NUMBERS
         # Where both are the states, they are one.
-        tied = flat[0] is None and flat[2] is None
-        keys = queries if tied else _Units(z, key, keep)
-        contexts = [_summarise(z, keys, value[h], h) for h in range(heads)]
+        tied = maps[0] is None and maps[2] is None
+        keys = _Units.of(z, key, keep)
+        queries = keys if tied else _Units.of(z, query, keep)
+        moments = [_summarise(z, keys, value[h], h) for h in range(self.heads)]
         out = torch.empty_like(z)
         for rows in tiles(z.shape[0], ROW_CHUNK):
             target = out[rows]
-            for h, (c, s, u) in enumerate(contexts):
+            for h, (c, s, u) in enumerate(moments):
                 q, _ = queries.get(h, rows)
-                numerator = torch.addmm(u, q, c, beta=constant)
-                mass = (q @ s).add_(constant * z.shape[0])
+                weight = self._mass(q, s, z).reciprocal_().mul_(weights.pairs / self.heads)
                 if h == 0:
-                    torch.div(numerator, mass, out=target)
+                    torch.addmm(u, q, c, beta=self.constant, out=target).mul_(weight)
                 else:
-                    target.addcdiv_(numerator, mass)
-            if heads > 1:
-                target.div_(heads)
-        # The average itself saves a product of the backward pass where one head made it.
-        kept = out if keep and heads == 1 else None
-        ctx.save_for_backward(z, *flat, kept, *(t for context in contexts for t in context))
-        ctx.heads, ctx.constant, ctx.units = heads, constant, (queries, keys)
-        return out
+                    target.addcmul_(torch.addmm(u, q, c, beta=self.constant), weight)
+            if weights.state:
+                target.add_(z[rows], alpha=weights.state)
+        return out, (queries.unit, queries.length, keys.unit, keys.length), moments
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        z, *rest = ctx.saved_tensors
-        heads, constant = ctx.heads, ctx.constant
-        flat, out, saved = rest[:6], rest[6], rest[7:]
-        grad = grads[0]
-        query, key, value = (_split(flat[i], flat[i + 1], heads) for i in (0, 2, 4))
-        queries, keys = ctx.units
-        dz = torch.zeros_like(z)
+    def backward(
+        self,
+        grad: Tensor,
+        z: Tensor,
+        maps: Sequence[Tensor | None],
+        weights: StepWeights,
+        kept: Sequence[Tensor | None],
+        small: list[Moment],
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """∂z, and the gradients of weights and biases."""
+        query, key, value = self._split(maps)
+        queries, keys = _Units(z, query, *kept[:2]), _Units(z, key, *kept[2:])
+        dz = grad * weights.state
         into: list[list[_AffineGrad]] = [[], [], []]
-        for h in range(heads):
-            c, s, u = saved[3 * h : 3 * h + 3]
+        for h, (c, s, u) in enumerate(small):
             for side, affine in zip(into, (query, key, value), strict=True):
                 side.append(_AffineGrad(affine[h], dz))
             dc, ds, du = torch.zeros_like(c), torch.zeros_like(s), torch.zeros_like(u)
             for rows in tiles(z.shape[0], ROW_CHUNK):
                 q, length = queries.get(h, rows)
-                mass = (q @ s).add_(constant * z.shape[0])
-                if out is None:
-                    average = torch.addmm(u, q, c, beta=constant).div_(mass)
-                else:
-                    average = out[rows]
-                g = grad[rows] / (mass if heads == 1 else mass * heads)
-                dmass = torch.linalg.vecdot(average, g).unsqueeze(1).neg_()
-                du.add_(g.sum(0, keepdim=True), alpha=constant)
+                per_mass = self._mass(q, s, z).reciprocal_()
+                g = grad[rows] * (per_mass * (weights.pairs / self.heads))
+                dq = g @ c.T
+                dmass = torch.linalg.vecdot(q, dq).unsqueeze(1)
+                dmass.addmm_(g, u.T, alpha=self.constant).mul_(per_mass).neg_()
+                du.add_(g.sum(0, keepdim=True), alpha=self.constant)
                 dc.addmm_(q.T, g)
                 ds.addmm_(q.T, dmass)
-                dq = torch.addmm(dmass * s.T, g, c.T)
+                dq.addmm_(dmass, s.T)
                 into[0][h].add(rows, z[rows], _unit_backward(dq, q, length))
             for rows in tiles(z.shape[0], ROW_CHUNK):
                 part = z[rows]
                 k, length = keys.get(h, rows)
-                v = _affine(part, value[h])
-                dk = torch.addmm(ds.T, v, dc.T)
-                into[2][h].add(rows, part, torch.addmm(du, k, dc))
+                dk = torch.addmm(ds.T, _affine(part, value[h]), dc.T)
+                if value[h] is None:
+                    dz[rows].addmm_(k, dc).add_(du)
+                else:
+                    into[2][h].add(rows, part, torch.addmm(du, k, dc))
                 into[1][h].add(rows, part, _unit_backward(dk, k, length))
-        return (dz, None, None, *(t for side in into for t in _join(side)))
+        return dz, [t for side in into for t in _join(side)]
+
+    def _split(self, maps: Sequence[Tensor | None]) -> list[Sequence[Affine]]:
+        """The maps of query, key and value, head by head."""
+        return [_heads(maps[i], maps[i + 1], self.heads) for i in (0, 2, 4)]
+
+    def _mass(self, q: Tensor, s: Tensor, z: Tensor) -> Tensor:
+        return (q @ s).add_(self.constant * z.shape[0])
 
 
+@dataclass(frozen=True)
 class _Units:
-    """Unit rows of an affine map of the states and their lengths, made chunk by chunk."""
+    """Unit rows of an affine map of the states and their lengths: kept, or made when asked for."""
 
-    def __init__(self, z: Tensor, affine: Sequence[Affine], keep: bool) -> None:
-        self.z, self.affine = z.detach(), affine
-        self.kept: dict[tuple[int, int], tuple[Tensor, Tensor]] | None = {} if keep else None
+    z: Tensor
+    affine: Sequence[Affine]
+    unit: Tensor | None = None  # (h, n, d)
+    length: Tensor | None = None  # (h, n, 1)
+
+    @classmethod
+    def of(cls, z: Tensor, affine: Sequence[Affine], keep: bool) -> _Units:
+        if not keep:
+            return cls(z, affine)
+        unit, length = z.new_empty(len(affine), *z.shape), z.new_empty(len(affine), len(z), 1)
+        for rows in tiles(len(z), ROW_CHUNK):
+            for h in range(len(affine)):
+                target = unit[h, rows]
+                _unit(_affine(z[rows], affine[h], target), target, length[h, rows])
+        return cls(z, affine, unit, length)
 
     def get(self, head: int, rows: slice) -> tuple[Tensor, Tensor]:
-        if self.kept is None:
-            return _unit(_affine(self.z[rows], self.affine[head]))
-        if (head, rows.start) not in self.kept:
-            self.kept[head, rows.start] = _unit(_affine(self.z[rows], self.affine[head]))
-        return self.kept[head, rows.start]
+        if self.unit is None or self.length is None:
+            x = _affine(self.z[rows], self.affine[head])
+            made = torch.empty_like(x) if self.affine[head] is None else x
+            return _unit(x, made, x.new_empty(x.shape[0], 1))
+        return self.unit[head, rows], self.length[head, rows]
 
 
 class _AffineGrad:
@@ -147,21 +172,22 @@ def _join(heads: Sequence[_AffineGrad]) -> tuple[Tensor | None, Tensor | None]:
     return torch.cat([weight for weight, _ in sums]), torch.cat([bias for _, bias in sums])
 
 
-def _split(weight: Tensor | None, bias: Tensor | None, heads: int) -> Sequence[Affine]:
+def _heads(weight: Tensor | None, bias: Tensor | None, heads: int) -> Sequence[Affine]:
     if weight is None or bias is None:
         return [None] * heads
     return list(zip(weight.chunk(heads), bias.chunk(heads), strict=True))
 
 
-def _affine(z: Tensor, affine: Affine) -> Tensor:
-    return z if affine is None else torch.addmm(affine[1], z, affine[0].T)
+def _affine(z: Tensor, affine: Affine, out: Tensor | None = None) -> Tensor:
+    """The map of some rows, written into `out` if it is given and they are mapped at all."""
+    return z if affine is None else torch.addmm(affine[1], z, affine[0].T, out=out)
 
 
-def _unit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of unit length (a zero row stays zero), and their lengths before."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+def _unit(x: Tensor, unit: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of unit length (a zero row stays zero) and their lengths before, into the two given."""
+    torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
     length.clamp_min_(torch.finfo(x.dtype).tiny)
-    return x / length, length
+    return torch.div(x, length, out=unit), length
 
 
 def _unit_backward(grad: Tensor, unit: Tensor, length: Tensor) -> Tensor:

@@ -14,112 +14,177 @@ All but Ḡ and the last product is O(d³), whatever the number of rows.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from difformer.core.fused import KEPT_NUMBERS, ROW_CHUNK, Affine
+from difformer.core.euler import StepWeights
+from difformer.core.fused import ROW_CHUNK
 from difformer.core.tiled import tiles
 
-__all__ = ["whole_tensor_average_of_states"]
+__all__ = ["WholeTensorAverage"]
 
 
-def whole_tensor_average_of_states(
-    z: Tensor, query: Affine, key: Affine, value: Affine, heads: int, constant: float
-) -> Tensor:
-    """P averaged over heads, (n, d): O(n d² h) time, five products of it forward and backward."""
-    gram = _Gram.apply(z)
-    q, k, v = (_augmented(affine, z, heads) for affine in (query, key, value))
-    one = torch.eye(z.shape[1] + 1, dtype=z.dtype, device=z.device)[:, -1:].expand(len(v), -1, 1)
-    values = torch.cat([v, one], dim=-1)  # [W̄_v, e]: the sum of ones is the mass
-    k_gram = k.mT @ gram
-    # Two factors: the product of two vanishing squares would underflow.
-    tiny = torch.finfo(z.dtype).tiny
-    per_query = (q * (gram @ q)).sum().clamp_min(tiny).rsqrt()
-    per_key = (k_gram.mT * k).sum().clamp_min(tiny).rsqrt()
-    pulled = q @ (k_gram @ values) * per_query * per_key
-    uniform = constant * (one * (gram[-1:] @ values))
-    return _Quotient.apply(z, pulled + uniform)
+@dataclass(frozen=True)
+class WholeTensorAverage:
+    """P = mean over heads of (z̄ B)[:, :d] / m with the mass m = (z̄ B)[:, d]; keeps 1/m.
+
+    O(n d² h) time: two products forward and three backward. With h = ∂P / (m · heads) and y = B h
+    for each row, the gradient of the mass needs no average:
+
+        ∂m_i = −z̄_i · y_i / m_i,   ∂B = Σ z̄_i [h_i, ∂m_i]ᵀ,   ∂z_i = B [h_i, ∂m_i] + (∂Ḡ + ∂Ḡᵀ) z̄_i
+    """
+
+    heads: int
+    constant: float  # a
+
+    def forward(
+        self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
+    ) -> tuple[Tensor, tuple[Tensor | None, ...], _Pull]:
+        """The step; 1/m (h, n, 1); B and what it is made from."""
+        query, key, value = (_augmented(z, self.heads, *maps[i : i + 2]) for i in (0, 2, 4))
+        pull = _Pull(_gram(z), query, key, None if maps[4] is None else value, self.constant)
+        heads = len(pull.b)  # one where all heads are the same
+        blocks = [_blocks(b) for b in pull.b]
+        out, per_mass = torch.empty_like(z), z.new_empty(heads, z.shape[0], 1)
+        for rows in tiles(z.shape[0], ROW_CHUNK):
+            part, target = z[rows], out[rows]
+            for h, (square, column, row, corner) in enumerate(blocks):
+                m = torch.addmm(corner, part, column, out=per_mass[h, rows]).reciprocal_()
+                weight = m * (weights.pairs / heads)
+                if h == 0:
+                    torch.addmm(row, part, square, out=target).mul_(weight)
+                else:
+                    target.addcmul_(torch.addmm(row, part, square), weight)
+            if weights.state:
+                target.add_(part, alpha=weights.state)
+        return out, (per_mass,), pull
+
+    def backward(
+        self,
+        grad: Tensor,
+        z: Tensor,
+        maps: Sequence[Tensor | None],
+        weights: StepWeights,
+        kept: Sequence[Tensor | None],
+        small: _Pull,
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """∂z, and the gradients of weights and biases."""
+        (per_mass,), (n, d), heads = kept, z.shape, len(small.b)
+        assert per_mass is not None
+        dz, db = torch.empty_like(z), torch.zeros_like(small.b)
+        blocks = [(_blocks(b), _blocks(g)) for b, g in zip(small.b, db, strict=True)]
+        buffer = z.new_empty(min(n, ROW_CHUNK), d)
+        for rows in tiles(n, ROW_CHUNK):
+            part, dpart = z[rows], dz[rows]
+            for h, ((square, column, row, _), into) in enumerate(blocks):
+                m = per_mass[h, rows]
+                scaled = buffer[: part.shape[0]]
+                torch.mul(grad[rows], m * (weights.pairs / heads), out=scaled)
+                y = torch.mm(scaled, square.T, out=dpart if h == 0 else None)
+                dmass = torch.mv(scaled, row).add_(torch.linalg.vecdot(part, y))
+                dmass = dmass.unsqueeze(1).mul_(m).neg_()
+                into[0].addmm_(part.T, scaled)
+                into[1].addmm_(part.T, dmass)
+                into[2].add_(scaled.sum(0))
+                into[3].add_(dmass.sum())
+                y.addmm_(dmass, column.T)
+                if h > 0:
+                    dpart.add_(y)
+        dgram, *dmaps = small.backward(db)
+        square, _, row, _ = _blocks(dgram + dgram.T)
+        for rows in tiles(n, ROW_CHUNK):
+            dpart = dz[rows].addmm_(z[rows], square).add_(row)
+            if weights.state:
+                dpart.add_(grad[rows], alpha=weights.state)
+        given = zip(dmaps, maps[::2], strict=True)
+        pairs = ((None, None) if weight is None else _split(m) for m, weight in given)
+        return dz, [t for pair in pairs for t in pair]
 
 
-def _augmented(affine: Affine, z: Tensor, heads: int) -> Tensor:
+class _Pull:
+    """B (h, d + 1, d + 1) from Ḡ and the maps W̄, and the way back: O(h d³), no rows.
+
+    With s = 1 / (‖Q‖ ‖K‖), T = W̄_kᵀ Ḡ, X = [W̄_v, e] and R = T X:
+
+        B = s W̄_q R + a e (eᵀ Ḡ X)
+    """
+
+    def __init__(
+        self, gram: Tensor, query: Tensor, key: Tensor, value: Tensor | None, constant: float
+    ) -> None:
+        self.gram, self.query, self.key, self.constant = gram, query, key, constant
+        self.gram_query, self.gram_key = gram @ query, gram @ key
+        # Two factors: the product of two vanishing squares would underflow.
+        tiny = torch.finfo(gram.dtype).tiny
+        self.query_square = (query * self.gram_query).sum().clamp_min_(tiny)
+        self.key_square = (key * self.gram_key).sum().clamp_min_(tiny)
+        self.scale = self.query_square.rsqrt() * self.key_square.rsqrt()
+        # Where the values are the states, X is the identity.
+        self.x = None if value is None else _with_mass(value)
+        self.r, uniform = self.gram_key.mT, gram[-1:]
+        if self.x is not None:
+            self.r, uniform = self.r @ self.x, uniform @ self.x
+        self.b = (query @ self.r).mul_(self.scale)
+        self.b[:, -1:].add_(uniform, alpha=constant)
+
+    def backward(self, db: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """∂Ḡ (not made symmetric), ∂W̄_q, ∂W̄_k and ∂W̄_v."""
+        scaled, duniform = db * self.scale, db[:, -1:] * self.constant
+        dr = self.query.mT @ scaled
+        # ∂‖Q‖² and ∂‖K‖², through s.
+        by_scale = (dr * self.r).sum().mul_(-0.5)
+        dquery_square, dkey_square = by_scale / self.query_square, by_scale / self.key_square
+        dt, dvalue = dr, None
+        if self.x is not None:
+            dvalue = (self.gram_key @ dr + self.gram[:, -1:] @ duniform)[..., :-1]
+            dt, duniform = dr @ self.x.mT, duniform @ self.x.mT
+        dquery = scaled @ self.r.mT + self.gram_query * (2 * dquery_square)
+        dkey = self.gram @ dt.mT + self.gram_key * (2 * dkey_square)
+        dgram = (self.key @ dt).sum(0)
+        dgram += (self.query @ self.query.mT).sum(0) * dquery_square
+        dgram += (self.key @ self.key.mT).sum(0) * dkey_square
+        dgram[-1:].add_(duniform.sum(0))
+        return dgram, dquery, dkey, dvalue
+
+
+def _blocks(b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of a (d + 1, d + 1) matrix: the square, the last column, the last row, the corner."""
+    return b[:-1, :-1], b[:-1, -1:], b[-1, :-1], b[-1:, -1:]
+
+
+def _gram(z: Tensor) -> Tensor:
+    """Ḡ (d + 1, d + 1), added up chunk by chunk."""
+    n, d = z.shape
+    gram = z.new_zeros(d + 1, d + 1)
+    square, total = gram[:d, :d], gram[d, :d]
+    for rows in tiles(n, ROW_CHUNK):
+        part = z[rows]
+        square.addmm_(part.T, part)
+        total.add_(part.sum(0))
+    gram[:d, d] = total
+    gram[d, d] = n
+    return gram
+
+
+def _augmented(z: Tensor, heads: int, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """W̄ (h, d + 1, d), or (1, d + 1, d) for the states themselves."""
-    if affine is None:
-        return torch.eye(z.shape[1] + 1, z.shape[1], dtype=z.dtype, device=z.device).unsqueeze(0)
-    weight, bias = affine
-    return torch.cat([weight.T, bias.unsqueeze(0)]).view(z.shape[1] + 1, heads, -1).transpose(0, 1)
+    d = z.shape[1]
+    if weight is None or bias is None:
+        return torch.eye(d + 1, d, dtype=z.dtype, device=z.device).unsqueeze(0)
+    return torch.cat([weight.view(heads, -1, d).mT, bias.view(heads, 1, -1)], dim=1)
 
 
-class _Gram(torch.autograd.Function):
-    """Ḡ (d + 1, d + 1); ∂z_i = (∂Ḡ + ∂Ḡᵀ) z̄_i without its last entry."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor) -> Tensor:
-        ctx.save_for_backward(z)
-        n, d = z.shape
-        gram = z.new_zeros(d + 1, d + 1)
-        square, total = gram[:d, :d], gram[d, :d]
-        for rows in tiles(n, ROW_CHUNK):
-            part = z[rows]
-            square.addmm_(part.T, part)
-            total.add_(part.sum(0))
-        gram[:d, d] = total
-        gram[d, d] = n
-        return gram
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (z,) = ctx.saved_tensors
-        both = grads[0] + grads[0].T
-        return torch.addmm(both[-1, :-1], z, both[:-1, :-1])
+def _split(augmented: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weight and bias of all heads from W̄, or their gradients."""
+    assert augmented is not None
+    return augmented[:, :-1].mT.flatten(0, 1), augmented[:, -1].flatten()
 
 
-class _Quotient(torch.autograd.Function):
-    """Mean over heads of (z̄ B)[:, :d] / (z̄ B)[:, d] for B (h, d + 1, d + 1)."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, b: Tensor) -> Tensor:
-        (n, d), heads = z.shape, b.shape[0]
-        out, mass = torch.empty_like(z), z.new_empty(heads, n, 1)
-        for rows in tiles(n, ROW_CHUNK):
-            for h in range(heads):
-                m = torch.addmm(b[h, d:, d:], z[rows], b[h, :d, d:], out=mass[h, rows])
-                if h == 0:
-                    numerator = torch.addmm(b[h, d, :d], z[rows], b[h, :d, :d], out=out[rows])
-                    numerator.div_(m)
-                else:
-                    out[rows].addcdiv_(torch.addmm(b[h, d, :d], z[rows], b[h, :d, :d]), m)
-            if heads > 1:
-                out[rows].div_(heads)
-        keep = heads == 1 and z.numel() <= KEPT_NUMBERS
-        ctx.save_for_backward(z, b, mass, out if keep else None)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        z, b, mass, out = ctx.saved_tensors
-        grad, ((n, d), heads) = grads[0], (z.shape, b.shape[0])
-        dz, db = torch.empty_like(z), torch.zeros_like(b)
-        buffer = z.new_empty(min(n, ROW_CHUNK), d + 1)
-        for rows in tiles(n, ROW_CHUNK):
-            part = z[rows]
-            # [∂numerator, ∂mass] side by side: one product for each of dz and dB.
-            both = buffer[: part.shape[0]]
-            numerator, dmass = both[:, :d], both[:, d:]
-            for h in range(heads):
-                m = mass[h, rows]
-                if out is None:
-                    average = torch.addmm(b[h, d, :d], part, b[h, :d, :d]).div_(m)
-                else:
-                    average = out[rows]
-                torch.div(grad[rows], m if heads == 1 else m * heads, out=numerator)
-                torch.linalg.vecdot(average, numerator, out=dmass.squeeze(1))
-                dmass.neg_()
-                db[h, :d].addmm_(part.T, both)
-                db[h, d].add_(both.sum(0))
-                if h == 0:
-                    torch.mm(both, b[h, :d].T, out=dz[rows])
-                else:
-                    dz[rows].addmm_(both, b[h, :d].T)
-        return dz, db
+def _with_mass(value: Tensor) -> Tensor:
+    """[W̄_v, e]: the sum of ones is the mass."""
+    one = value.new_zeros(*value.shape[:-1], 1)
+    one[:, -1] = 1
+    return torch.cat([value, one], dim=-1)

@@ -23,9 +23,9 @@ __all__ = [
     "tiles",
 ]
 
-# A tile of scores and one of its gradient are a megabyte: near enough to a core, and large enough
-# for products at full rate.
-ROW_TILE = 256
+# A tile of scores is a megabyte, and so is one of its gradient: near enough to a core, and large
+# enough for products at full rate and few calls, at each of which threads wait for one another.
+ROW_TILE = 512
 COLUMN_TILE = 512
 # Added to every sigmoid: where all of a row's underflow, its average is the uniform one, not 0/0.
 SIGMOID_FLOOR = 1e-30

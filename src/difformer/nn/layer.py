@@ -15,6 +15,7 @@ from difformer.core.euler import StepWeights, euler_step
 from difformer.core.fused import Affine
 from difformer.core.graph import Graph
 from difformer.core.segments import Segments
+from difformer.core.sparse import SparseMatrix
 from difformer.nn.config import DIFFormerConfig
 
 __all__ = ["ACTIVATIONS", "DiffusionLayer"]
@@ -73,11 +74,10 @@ class DiffusionLayer(nn.Module):
     ) -> Tensor:
         """z, first (n, d) -> (n, d); `first` is Z⁽⁰⁾, wanted where there is a source."""
         if segments is None:
-            pairs = self.average_states(z)
+            mixed = self.step_states(z, graph, first)
         else:
             by_row = (t.expand(self.num_heads, -1, -1).transpose(0, 1) for t in self.project(z))
-            pairs = segments.map(self._average_apart, *by_row)
-        mixed = self.step(z, pairs, graph, first)
+            mixed = self.step(z, segments.map(self._average_apart, *by_row), graph, first)
         if self.config.center:
             mixed = mixed - self.row_mean(mixed, segments)
         return self.finish(mixed)
@@ -96,12 +96,16 @@ class DiffusionLayer(nn.Module):
         weight = self.value.weight.view(self.num_heads, self.width, self.width).mean(0)
         return nn.functional.linear(z, weight, self.value.bias.view(self.num_heads, -1).mean(0))
 
-    def average_states(self, z: Tensor) -> Tensor:
-        """Σ_j Ŝ_ij v_j averaged over heads (n, d), straight from the states."""
+    def step_states(self, z: Tensor, graph: Graph | None, first: Tensor | None) -> Tensor:
+        """U straight from the states: every row meets every other."""
         if z.dtype in _HALF or torch.is_autocast_enabled(z.device.type):
-            return self.average(*self.project(z))
-        maps = [_affine(linear) for linear in (self.query, self.key, self.value)]
-        return self.diffusivity.of_states(z, maps[0], maps[1], maps[2], self.num_heads)
+            return self.step(z, self.average(*self.project(z)), graph, first)
+        maps = (_affine(self.query), _affine(self.key), _affine(self.value))
+        if torch.compiler.is_compiling() or self.logit_tau is not None:
+            pairs = self.diffusivity.of_states(z, *maps, self.num_heads)
+            return self.step(z, pairs, graph, first)
+        weights, rest = self._step_parts(z, graph, first)
+        return self.diffusivity.step_of_states(weights, z, maps, self.num_heads, *rest)
 
     def average(
         self, q: Tensor, k: Tensor, v: Tensor, merge: Callable[[Context], Context] | None = None
@@ -123,10 +127,8 @@ class DiffusionLayer(nn.Module):
         if traced or z.dtype in _HALF or self.logit_tau is not None:
             neighbours = None if graph is None else graph.propagate(self.mean_value(z))
             return self.mix(z, pairs, neighbours, first)
-        weights = self._step_weights(graph is not None, first is not None)
-        value = None if graph is None or self.value is None else self.mean_value(z)
-        source = first if weights.source else None
-        return euler_step(weights, z, pairs, source, graph.adjacency if graph else None, value)
+        weights, rest = self._step_parts(z, graph, first)
+        return euler_step(weights, z, pairs, *rest)
 
     def mix(
         self, z: Tensor, pairs: Tensor, neighbours: Tensor | None, first: Tensor | None
@@ -138,6 +140,15 @@ class DiffusionLayer(nn.Module):
         if self.config.source and first is not None:
             pairs = torch.lerp(pairs, first, self.config.source)
         return z + self.tau * (pairs - z)
+
+    def _step_parts(
+        self, z: Tensor, graph: Graph | None, first: Tensor | None
+    ) -> tuple[StepWeights, tuple[Tensor | None, SparseMatrix | None, Tensor | None]]:
+        """What the step weighs by what: the source, the adjacency and the value it carries."""
+        weights = self._step_weights(graph is not None, first is not None)
+        value = None if graph is None or self.value is None else self.mean_value(z)
+        source = first if weights.source else None
+        return weights, (source, graph.adjacency if graph else None, value)
 
     def _step_weights(self, graph: bool, source: bool) -> StepWeights:
         """The coefficients of `mix` where the step size is a number."""

@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from difformer.core.context import Context, Pairs
+from difformer.core.euler import StepWeights, euler_step
 from difformer.core.fused import Affine
 from difformer.core.pairs import pull_and_mass, total_over_pairs
+from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import average_by_rows
 
 __all__ = ["Diffusivity"]
@@ -83,6 +85,20 @@ class Diffusivity(ABC):
 
         q, k, v = split(query), split(key), split(value)
         return self.apply(q, self.summarise(k, v, q)).mean(-3)
+
+    def step_of_states(
+        self,
+        weights: StepWeights,
+        z: Tensor,
+        maps: tuple[Affine, Affine, Affine],
+        heads: int,
+        first: Tensor | None = None,
+        adjacency: SparseMatrix | None = None,
+        value: Tensor | None = None,
+    ) -> Tensor:
+        """The Euler step of `euler_step` with P = of_states(z, *maps, heads)."""
+        pairs = self.of_states(z, *maps, heads)
+        return euler_step(weights, z, pairs, first, adjacency, value)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """summarise, then apply: one full-batch average."""
