@@ -6,7 +6,8 @@ A page asks for a table between two markers, and `fill_page` writes it there:
     <!-- end of results -->
 
 `details` in place of the filters gives a row for each result file: how it was measured. `verdicts`
-beside the filters says of each figure whether it reaches the published one, and if not, why.
+beside the filters says of each figure whether it reaches the published one, and if not, why;
+`paired=SYSTEM:VARIANT` shows differences run by run (paired.py).
 `compare/NAME` in place of a table's name shows results/compare/NAME.json, the comparison.json of a
 `difformer compare`.
 """
@@ -181,9 +182,15 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
     filters: dict[str, list[str]] = {}
     for word in words:
         key, _, values = word.partition("=")
-        if key not in ("systems", "columns", "variants", "protocols") or not values:
+        if key not in ("systems", "columns", "variants", "protocols", "paired") or not values:
             raise ValueError(f"results: {name}: {word!r} must be systems=, columns=, variants= ...")
         filters[key] = values.split(",")
+    if "paired" in filters:
+        from difformer.experiments.paired import paired_table
+
+        (reference,) = filters["paired"]
+        columns, variants = filters.get("columns"), filters.get("variants")
+        return markdown(paired_table(spec, found, reference, columns=columns, variants=variants))
     table = build(
         spec,
         found,
