@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.scale_tables import large, scale, scale_paper, scale_sent
 
-DOCS = tuple(Path("docs") / f"{name}.md" for name in ("estimators", "scale", "speed"))
+DOCS = tuple(Path("docs") / f"{name}.md" for name in ("estimators", "reproduce", "scale", "speed"))
 
 
 def few_labels(results: dict[str, Any]) -> list[list[str]]:
@@ -77,6 +77,18 @@ def kernel_choice(results: dict[str, Any]) -> list[list[str]]:
         figure = f"{100 * r['accuracy_mean']:.1f} ± {100 * r['accuracy_std']:.1f}"
         picked = f"{r['sigmoid']} of {len(r['accuracy'])}" if kernel == "auto" else ""
         rows.append([graph, f'`"{kernel}"`', figure, f"{r['seconds_median']:.0f}", picked])
+    return rows
+
+
+def simclr(r: dict[str, Any]) -> list[list[str]]:
+    """What learning without labels gives: the loss, and a linear probe beside random weights."""
+    rows = [[f"ResNet-18 of width {r['made']['width']}, {r['images']:,} images", "linear probe, %"]]
+    titles = {"simclr": f"SimCLR, {r['made']['epochs']} epochs", "random": "random weights"}
+    for name, title in titles.items():
+        mean, std = 100 * r[f"probe_{name}_mean"], 100 * r[f"probe_{name}_std"]
+        rows.append([title, f"{mean:.1f} ± {std:.1f}"])
+    rows.append(["loss of the watched views", f"{r['loss_first']:.2f} to {r['loss_last']:.2f}"])
+    rows.append(["same seed, same features", "yes" if r["same_seed_same_features"] else "no"])
     return rows
 
 
@@ -152,6 +164,7 @@ MAKERS = (
     fit_growth,
     alone_recipe,
     kernel_choice,
+    simclr,
     service_load,
     steps,
     memory,
