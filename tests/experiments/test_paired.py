@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from difformer.experiments.paired import difference, paired_table
 from difformer.experiments.reproduce import CellResult
 from difformer.experiments.specs import Spec, parse_spec
+from difformer.experiments.tables import fill_page
 
 SPEC = """
 title = "Toy"
@@ -93,3 +95,9 @@ def test_every_system_is_held_against_itself(spec: Spec) -> None:
 def test_an_unknown_row_is_named(spec: Spec, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         paired_table(spec, [], wrong)
+
+
+def test_a_filter_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
+    page = "<!-- results: table4 paired=mlp:default systems=lp -->\n<!-- end of results -->"
+    with pytest.raises(ValueError, match="systems= must be left out"):
+        fill_page(page, tmp_path)

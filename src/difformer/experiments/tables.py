@@ -188,6 +188,8 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
     if "paired" in filters:
         from difformer.experiments.paired import paired_table
 
+        if unused := {"systems", "protocols"} & filters.keys():
+            raise ValueError(f"results: {name}: {min(unused)}= must be left out with paired=")
         (reference,) = filters["paired"]
         columns, variants = filters.get("columns"), filters.get("variants")
         return markdown(paired_table(spec, found, reference, columns=columns, variants=variants))

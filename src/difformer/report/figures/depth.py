@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from difformer.baselines.registry import get_system
 from difformer.report.figures.drawing import DASHES, MARKERS, Drawn, Work, axes, style
 from difformer.report.figures.studies import Cell, Row, measure, summary
 
@@ -91,7 +92,7 @@ def _cells(name: str) -> list[Cell]:
         for system, title in BESIDE.items()
         for seed in plan.seeds
         for layers in plan.depths
-        if system != "densegat"
+        if get_system(system).graph != "dense"
         or (not plan.no_dense and layers <= MOST_DENSE and seed == plan.seeds[0])
     ]
     return sorted([*ours, *beside], key=lambda cell: cell.seed)
