@@ -90,7 +90,7 @@ def test_gdc_is_the_librarys_transform_then_its_layers(
 def test_linear_grand_solves_its_linear_equation(
     small: Dataset, build: Any, own_graph: Any
 ) -> None:
-    model = build("grand-l", small, method="dopri5", tolerance=1e-6, time=2.0)
+    model = build("grand-l", small, method="dopri5", tolerance=1e-6, time=2.0, learned_scale=False)
     assert isinstance(model, GRAND)
     graph, n = own_graph(small), small.num_rows
     z = torch.randn(n, 64)
@@ -104,7 +104,7 @@ def test_linear_grand_solves_its_linear_equation(
 def test_nonlinear_grand_takes_the_attention_of_the_moving_state(
     small: Dataset, build: Any, own_graph: Any
 ) -> None:
-    model = build("grand", small, method="euler", step=0.5, time=1.0)
+    model = build("grand", small, method="euler", step=0.5, time=1.0, learned_scale=False)
     assert isinstance(model, GRAND)
     graph, n = own_graph(small), small.num_rows
     z = first = torch.randn(n, 64)
@@ -113,6 +113,33 @@ def test_nonlinear_grand_takes_the_attention_of_the_moving_state(
         dense[graph.edge_index[1], graph.edge_index[0]] = model.attention(z, graph).detach()
         z = z + 0.5 * (dense @ z - z)
     torch.testing.assert_close(model.diffuse(first, graph), z, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["grand-l", "grandpp"])
+def test_grand_learns_how_fast_it_moves_and_how_strong_its_source_is(
+    name: str, small: Dataset, build: Any, own_graph: Any, with_labels: Any
+) -> None:
+    model = build(name, small, method="dopri5", tolerance=1e-6, time=2.0)
+    assert isinstance(model, GRAND)
+    assert torch.sigmoid(model.speed).item() == 0.5
+    assert model.strength.item() == 0
+    rows = torch.tensor([0, 3, 4])
+    model.observe(with_labels(small, rows))
+    with torch.no_grad():
+        model.speed.fill_(0.3)
+        model.strength.fill_(0.7)
+    graph, n = own_graph(small), small.num_rows
+    z = torch.randn(n, 64)
+    dense = torch.zeros(n, n)
+    dense[graph.edge_index[1], graph.edge_index[0]] = model.attention(z, graph).detach()
+    operator = torch.sigmoid(torch.tensor(0.3)) * (dense - torch.eye(n))
+    source = 0.7 * (model.source(z) if name == "grandpp" else z)
+    # ∂X/∂t = M X + S is linear: [X; I] obeys one matrix exponential, of [[M, S], [0, 0]].
+    d = z.shape[1]
+    block = torch.zeros(n + d, n + d)
+    block[:n, :n], block[:n, n:] = operator, source
+    exact = (torch.matrix_exp(2.0 * block) @ torch.cat([z, torch.eye(d)]))[:n]
+    torch.testing.assert_close(model.diffuse(z, graph), exact, atol=1e-4, rtol=1e-4)
 
 
 def test_grand_plus_plus_feeds_labelled_rows_only(
