@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv, GCNConv, SGConv
 
-from difformer.baselines import get_system, graph_for
+from difformer.baselines import get_system
+from difformer.baselines.densegat import all_pairs_attention
 from difformer.baselines.layers import EdgeProduct, edge_softmax
 from difformer.core.graph import Graph
 from difformer.data import Dataset
@@ -64,11 +65,37 @@ def test_a_residual_gcn_adds_a_linear_map_of_each_layers_input(
     torch.testing.assert_close(model(small.x, graph), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_dense_gat_sees_every_pair(small: Dataset) -> None:
+@pytest.mark.parametrize("n", [1, 2, 7, 61])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_dense_gat_is_the_librarys_attention_over_every_pair(n: int, heads: int) -> None:
+    config = get_system("densegat").configure(
+        hidden_channels=5, num_heads=heads, out_heads=heads, dropout=0.0, input_dropout=0.0
+    )
+    model = get_system("densegat").build(config, 4, 3).double()
+    x = (3 * torch.randn(n, 4, dtype=torch.float64)).requires_grad_()
+    row = torch.arange(n)
+    pairs = torch.stack([row.repeat(n), row.repeat_interleave(n)])
+    cotangent = torch.randn(n, 3, dtype=torch.float64)
+    results = []
+    for edges in (None, Graph.from_edges(pairs, n)):
+        out = model(x, edges)
+        results.append([out, *torch.autograd.grad(out, [x, *model.parameters()], cotangent)])
+    for fast, slow in zip(*results, strict=True):
+        torch.testing.assert_close(fast, slow, atol=1e-11, rtol=1e-9)
+
+
+def test_all_pairs_attention_neither_overflows_nor_loses_a_row_with_ties() -> None:
+    score = torch.tensor([[400.0], [-400.0], [0.0], [0.0], [400.0]])
+    value = torch.arange(5.0).view(5, 1, 1)
+    dense = F.leaky_relu(score + score.T, 0.2).softmax(1) @ value[:, 0]
+    fast = all_pairs_attention(score, score, value, 0.2)[:, 0]
+    torch.testing.assert_close(fast, dense)
+
+
+def test_dense_gat_refuses_dropout_on_weights_it_does_not_form() -> None:
     system = get_system("densegat")
-    graph = graph_for(system, system.configure(), small)
-    assert graph is not None
-    assert graph.num_edges == small.num_rows**2
+    with pytest.raises(ValueError, match="attention_dropout must be 0 with Dense GAT"):
+        system.build(system.configure(attention_dropout=0.5), 4, 3)
 
 
 def test_sgc_is_the_librarys_layer_and_the_closed_form(

@@ -33,6 +33,7 @@ LIGHT: dict[str, dict[str, Any]] = {
     "lds": {"inner_steps": 15, "samples": 1},
     "dgc": {"steps": 10},
     "gdc": {"top_k": 32},
+    "densegat": {"dropout": 0.0, "input_dropout": 0.0},
 }
 EPOCHS = {"lds": 2, "nodeformer": 25, "manireg": 25, "gat-tuned": 15, "difformer-a": 10}
 
@@ -52,17 +53,8 @@ def train(name: str, dataset: Dataset, split: Split, *, epochs: int, **options: 
 @pytest.mark.parametrize("name", NAMES)
 def test_learns_cora_far_above_chance(name: str, cora: Dataset) -> None:
     split = cora.split("public")
-    if name == "densegat":  # all pairs of all rows would take minutes
-        cora, split = part_of(cora, 300)
     accuracy = train(name, cora, split, epochs=EPOCHS.get(name, 20), **LIGHT.get(name, {}))
-    assert accuracy > 0.5  # the largest class has a share of 0.30, of the part 0.34 at most
-
-
-def part_of(dataset: Dataset, n: int) -> tuple[Dataset, Split]:
-    """The first n rows without their edges, half of them to train on."""
-    x = dataset.x.to_dense()[:n]
-    split = Split("part", torch.arange(0, n, 2), torch.arange(1, n, 4), torch.arange(3, n, 4))
-    return Dataset("part", x, dataset.y[:n], class_names=dataset.class_names), split
+    assert accuracy > 0.5  # the largest class has a share of 0.30
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -116,8 +108,8 @@ def test_quadratic_systems_say_they_are_too_large_for_a_hundred_thousand_rows() 
     for name in ("lds", "gdc"):
         system = get_system(name)
         assert system.memory(100_000, 10**6, 100, 5, system.configure()) > 100e9
-    dense = get_system("densegat")
-    assert dense.memory(100_000, 10**10, 100, 5, dense.configure()) > 100e9
+    dense = get_system("densegat")  # attends over all pairs, and forms none
+    assert dense.memory(100_000, 10**6, 100, 5, dense.configure()) < 1e9
 
 
 def test_an_unknown_name_or_option_is_answered_with_the_known_ones() -> None:

@@ -47,7 +47,7 @@ class ConvStack(GraphModel):
         )
         self.out = nn.Linear(widths[-1][1], out_channels) if config.head else None
 
-    def stack(self, x: Tensor, edges: Tensor) -> Tensor:
+    def stack(self, x: Tensor, edges: Tensor | None) -> Tensor:
         """x (n, in_channels) -> (n, out_channels), along edges as the convolutions take them."""
         h = x
         for k, (conv, skip) in enumerate(zip(self.convs, self.skips, strict=True)):

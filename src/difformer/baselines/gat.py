@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv
@@ -26,6 +28,7 @@ class GAT(ConvStack):
 
     title = "GAT"
     activation = staticmethod(F.elu)
+    layer: ClassVar[type[GATConv]] = GATConv
 
     def __init__(self, in_channels: int, out_channels: int, config: GATConfig) -> None:
         super().__init__(config)
@@ -36,7 +39,7 @@ class GAT(ConvStack):
         for k, width in enumerate(widths):
             concat = config.head or k < last
             self.convs.append(
-                GATConv(
+                self.layer(
                     width,
                     config.hidden_channels if concat else out_channels,
                     heads=config.num_heads if concat else config.out_heads,

@@ -1,26 +1,22 @@
-"""The graph builders: which edges a system sees. kNN and dense variants are these × a model."""
+"""The graph builders: which edges a system sees. kNN variants are these × a model."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from difformer.baselines.system import System
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 
-__all__ = ["dense_graph", "given_graph", "graph_for", "knn_graph"]
+__all__ = ["given_graph", "graph_for", "knn_graph"]
 
 
 def graph_for(system: System, config: Any, dataset: Dataset) -> Graph | None:
     """The graph a system is to be given with this data, or None."""
-    if system.graph == "none":
+    if system.graph in ("none", "dense"):  # all pairs of one dataset need no list of them
         return None
     if system.graph == "knn":
         return knn_graph(dataset, config.k, config.metric)
-    if system.graph == "dense":
-        return dense_graph(dataset.num_rows)
     return given_graph(dataset)
 
 
@@ -43,9 +39,3 @@ def knn_graph(dataset: Dataset, k: int, metric: str) -> Graph:
 
     edges = nearest_neighbours(dataset.x, k, metric=metric)
     return Graph.from_edges(edges, dataset.num_rows, undirected=True, self_loops=True)
-
-
-def dense_graph(n: int) -> Graph:
-    """All n² pairs."""
-    row = torch.arange(n)
-    return Graph.from_edges(torch.stack([row.repeat(n), row.repeat_interleave(n)]), n)

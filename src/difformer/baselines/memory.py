@@ -16,6 +16,7 @@ __all__ = [
     "gumbel",
     "labels",
     "linear",
+    "running_sums",
     "solver",
     "tiled",
 ]
@@ -36,6 +37,11 @@ def linear(n: int, e: int, p: int, c: int, config: Any) -> float:
 def tiled(n: int, e: int, p: int, c: int, config: Any) -> float:
     """The sigmoid diffusivity is computed in tiles: no n × n matrix is kept."""
     return linear(n, e, p, c, config) + FLOAT * 256 * n * 4
+
+
+def running_sums(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """Two running sums of the values a layer, their terms, and what each row picks of them."""
+    return linear(n, 0, p, c, config) + FLOAT * 12 * n * _width(config) * config.num_layers
 
 
 def by_edge(n: int, e: int, p: int, c: int, config: Any) -> float:

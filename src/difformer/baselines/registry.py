@@ -157,7 +157,9 @@ _ALL = (
         _GAT,
         name="densegat",
         title="Dense GAT",
+        module="densegat",
         graph="dense",
+        memory=memory.running_sums,
         needs_graph=False,
         all_pairs=True,
         defaults={

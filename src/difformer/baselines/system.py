@@ -96,7 +96,7 @@ class System:
         n = dataset.num_rows
         edges = {
             "none": 0,
-            "dense": dataset.num_pairs,
+            "dense": 0,
             "knn": 2 * n * min(getattr(config, "k", 0), n),
             "given": dataset.num_edges + n if dataset.num_edges else 0,
         }[self.graph]

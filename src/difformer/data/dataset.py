@@ -89,11 +89,6 @@ class Dataset:
         return 0 if self.edge_index is None else self.edge_index.shape[1]
 
     @property
-    def num_pairs(self) -> int:
-        """Pairs of rows that can meet."""
-        return self.num_rows**2
-
-    @property
     def num_outputs(self) -> int:
         """Classes, labels or targets: the width of a model's last layer."""
         if self.task == "multiclass":

@@ -69,11 +69,6 @@ class TemporalDataset(Dataset):
         each = [index.shape[1] for index, _ in self.edges]
         return sum(each) * (self.num_snapshots if len(each) == 1 else 1)
 
-    @property
-    def num_pairs(self) -> int:
-        """Pairs of rows that can meet: those of one snapshot."""
-        return self.num_snapshots * self.num_nodes**2
-
     def edges_at(self, snapshot: int) -> Edges | None:
         """The graph of one snapshot, or None where there is none."""
         if not self.edges:

@@ -1,0 +1,97 @@
+"""Dense GAT: graph attention (Velickovic et al. 2018) between all pairs of rows, in n log n."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch_geometric.nn import GATConv
+
+from difformer.baselines.configs import GATConfig
+from difformer.baselines.gat import GAT
+from difformer.baselines.layers import Edges
+
+__all__ = ["AllPairsGATConv", "DenseGAT", "all_pairs_attention", "build"]
+
+
+def all_pairs_attention(target: Tensor, source: Tensor, value: Tensor, slope: float) -> Tensor:
+    """Σ_j α_ij v_j with α_ij = softmax over all j of LeakyReLU(s_i + t_j), no α formed.
+
+    Where s_i + t_j > 0 the weight is exp(s_i) exp(t_j), elsewhere exp(γ s_i) exp(γ t_j): with t in
+    falling order the first kind is a beginning of the order and the second its end. So each row
+    needs one entry of a running sum from either side, found by bisection: O(n log n + n d) where
+    the pairs are O(n² d). Sums are of exp(t_j − max t), and each row is divided by its largest
+    weight, so that nothing overflows; neither shift changes the result, so neither has a gradient.
+
+    Args:
+        target: s (n, h), source: t (n, h), value: v (n, h, d), slope: γ of the LeakyReLU.
+    """
+    n = value.shape[0]
+    falling, order = source.sort(dim=0, descending=True)
+    top = falling[0].detach()
+    ones = torch.ones_like(value[..., :1])
+    ranked = torch.cat([value, ones], -1).gather(
+        0, order[..., None].expand(*order.shape, value.shape[-1] + 1)
+    )
+    excess = (falling - top)[..., None]
+    none = torch.zeros_like(ranked[:1])
+    first = torch.cat([none, (excess.exp() * ranked).cumsum(0)])
+    last = torch.cat([((slope * excess).exp() * ranked).flip(0).cumsum(0).flip(0), none])
+    rising = (-falling.detach()).T.contiguous()
+    above = torch.searchsorted(rising, target.detach().T.contiguous()).T  # how many t_j > −s_i
+    index = above[..., None].expand(n, *ranked.shape[1:])
+    score = target + top
+    largest = F.leaky_relu(score, slope).detach()
+    total = (score - largest).exp()[..., None] * first.gather(0, index)
+    total = total + (slope * score - largest).exp()[..., None] * last.gather(0, index)
+    return total[..., :-1] / total[..., -1:]
+
+
+class AllPairsGATConv(GATConv):
+    """PyTorch Geometric's layer; without edges it attends over all pairs."""
+
+    def forward(self, x: Tensor, edge_index: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        if edge_index is not None:
+            return super().forward(x, edge_index)
+        value = self.lin(x).view(-1, self.heads, self.out_channels)
+        target, source = (value * self.att_dst).sum(-1), (value * self.att_src).sum(-1)
+        out = all_pairs_attention(target, source, value, self.negative_slope)
+        out = out.flatten(1) if self.concat else out.mean(1)
+        return out if self.bias is None else out + self.bias
+
+
+class DenseGAT(GAT):
+    """GAT whose rows attend to all rows, O(n log n + n d²) a layer (eqs. 3 to 6 with j = 1 … n).
+
+    It sees no edge of the data; of several graphs, each one's own pairs are given as edges. Left
+    out: dropout on attention weights, since over all pairs none is formed.
+
+    Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels a head.
+    """
+
+    title = "Dense GAT"
+    layer = AllPairsGATConv
+
+    def __init__(self, in_channels: int, out_channels: int, config: GATConfig) -> None:
+        super().__init__(in_channels, out_channels, config)
+        if config.attention_dropout:
+            raise ValueError(
+                f"attention_dropout must be 0 with {self.title}, which forms no weights, "
+                f"got {config.attention_dropout}"
+            )
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        if edge_index is not None:
+            return super().forward(x, edge_index, edge_weight, batch)
+        self.one_graph(batch)
+        return self.stack(x, None)
+
+
+def build(config: GATConfig, in_channels: int, out_channels: int) -> DenseGAT:
+    return DenseGAT(in_channels, out_channels, config)
