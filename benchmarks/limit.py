@@ -2,11 +2,14 @@
 
 python -m benchmarks.limit             writes results/benchmarks/limit.json
 
-First the machine: the rate of a large matrix product, of one as thin as ours (a tall matrix times a
-small square one), and the bandwidth of reading two arrays and writing a third. Then the flops and
-bytes that a layer cannot avoid, and from both the shortest time it could take:
+First the machine: the rate of a large matrix product, of products of the shapes that a layer has
+(64 wide: a product of 64 columns keeps a core's units less busy than a large square one), and the
+bandwidth of reading two arrays and writing a third. Then the flops and bytes that a layer cannot
+avoid, and from both the shortest time it could take:
 
     limit = max(flops / rate, bytes / bandwidth)
+
+once with the rate of the large product, once with that of the layer's own shapes.
 
 A layer of -s reads the states and writes the average, forward; backward reads states and gradient
 and writes a gradient: five tall arrays. It needs five products with the states under the
@@ -29,6 +32,7 @@ from benchmarks.measure import write
 from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple, WholeTensorSimple
 
 WIDTH = 64
+CHUNK, TILE = 4096, 512  # rows of a product of -s, rows and columns of a tile of -a
 # Name: kernel, rows, whether queries and keys are maps of the states, products forward, backward;
 # the unit is a tall product, 2 n d², or one over all pairs, 2 n² d.
 CASES: dict[str, tuple[Diffusivity, int, bool, float, float]] = {
@@ -54,21 +58,35 @@ def seconds(function: Callable[[], Any], repeats: int = 5) -> float:
 def machine_limits() -> dict[str, float]:
     """Flops and bytes a second."""
     square = torch.randn(1536, 1536)
-    tall, small = torch.randn(4096, WIDTH), torch.randn(WIDTH, WIDTH)
-    out = torch.empty(4096, WIDTH)
     a, b, c = (torch.randn(2**25) for _ in range(3))
+    tall, small = torch.randn(CHUNK, WIDTH), torch.randn(WIDTH, WIDTH)
+    tile, side = torch.randn(TILE, TILE), torch.randn(TILE, WIDTH)
     return {
         "square_flops": 2 * 1536**3 / seconds(lambda: square @ square),
-        "thin_flops": 200
-        * (2 * 4096 * WIDTH**2)
-        / seconds(lambda: [torch.mm(tall, small, out=out) for _ in range(200)]),
+        # A tall matrix by a small one, and the Gram matrix of tall ones.
+        "thin_flops": _rate((tall, small), (tall.T, tall)),
+        # A tile of scores, and its product with values.
+        "tile_flops": _rate((side, side.T), (tile, side)),
         "bytes": 3 * 4 * 2**25 / seconds(lambda: torch.add(a, b, out=c)),
     }
 
 
-def reached(case: str, limits: dict[str, float]) -> dict[str, float]:
-    """Measured and shortest possible seconds of one all-pair average, forward and backward."""
-    kernel, rows, maps, forward, backward = CASES[case]
+def _rate(*pairs: tuple[torch.Tensor, torch.Tensor], repeats: int = 100) -> float:
+    """Flops a second of these products in turn, written where they were before."""
+    outs = [a @ b for a, b in pairs]
+    flops = repeats * sum(2 * a.shape[0] * a.shape[1] * b.shape[1] for a, b in pairs)
+
+    def run() -> None:
+        for _ in range(repeats):
+            for (a, b), out in zip(pairs, outs, strict=True):
+                torch.mm(a, b, out=out)
+
+    return flops / seconds(run)
+
+
+def stepper(case: str) -> tuple[Callable[[], torch.Tensor], Callable[[], None]]:
+    """One all-pair average, forward, and with backward."""
+    kernel, rows, maps, _, _ = CASES[case]
     torch.manual_seed(0)
     z = torch.randn(rows, WIDTH, requires_grad=True)
     made = [
@@ -77,29 +95,37 @@ def reached(case: str, limits: dict[str, float]) -> dict[str, float]:
         else None
         for _ in range(2)
     ]
-    unit = 2 * rows * WIDTH**2 if kernel.separable else 2 * rows**2 * WIDTH
-    array = 4 * rows * WIDTH
-    found: dict[str, float] = {}
+    grad = torch.ones(rows, WIDTH)
 
     def run() -> torch.Tensor:
         return kernel.of_states(z, made[0], made[1], None, 1)
-
-    with torch.no_grad():
-        found["forward_seconds"] = seconds(run, 3)
-    grad = torch.ones(rows, WIDTH)
 
     def both() -> None:
         z.grad = None
         run().backward(grad)
 
+    return run, both
+
+
+def reached(case: str, limits: dict[str, float]) -> dict[str, float]:
+    """Measured and shortest possible seconds of one all-pair average, forward and backward."""
+    kernel, rows, _, forward, backward = CASES[case]
+    unit = 2 * rows * WIDTH**2 if kernel.separable else 2 * rows**2 * WIDTH
+    own = "thin_flops" if kernel.separable else "tile_flops"
+    array = 4 * rows * WIDTH
+    found: dict[str, float] = {}
+    run, both = stepper(case)
+    with torch.no_grad():
+        found["forward_seconds"] = seconds(run, 3)
     found["step_seconds"] = seconds(both, 3)
     for name, products, arrays in (
         ("forward", forward, 2),
         ("step", forward + backward, 5),
     ):
-        limit = max(products * unit / limits["square_flops"], arrays * array / limits["bytes"])
-        found[f"{name}_limit"] = limit
-        found[f"{name}_share"] = limit / found[f"{name}_seconds"]
+        for key, rate in (("", "square_flops"), ("_own", own)):
+            limit = max(products * unit / limits[rate], arrays * array / limits["bytes"])
+            found[f"{name}_limit{key}"] = limit
+            found[f"{name}_share{key}"] = limit / found[f"{name}_seconds"]
     return found
 
 
@@ -108,7 +134,8 @@ def main() -> None:
     limits = machine_limits()
     print(
         f"square product {limits['square_flops'] / 1e9:.0f} Gflop/s, thin "
-        f"{limits['thin_flops'] / 1e9:.0f}, memory {limits['bytes'] / 1e9:.1f} GB/s",
+        f"{limits['thin_flops'] / 1e9:.0f}, "
+        f"tile {limits['tile_flops'] / 1e9:.0f}, memory {limits['bytes'] / 1e9:.1f} GB/s",
         flush=True,
     )
     results: dict[str, Any] = {"machine": limits}
@@ -116,8 +143,10 @@ def main() -> None:
         found = results[case] = reached(case, limits)
         print(
             f"{case:58} forward {found['forward_seconds']:7.3f} s = "
-            f"{100 * found['forward_share']:3.0f} % of the limit, with backward "
-            f"{found['step_seconds']:7.3f} s = {100 * found['step_share']:3.0f} %",
+            f"{100 * found['forward_share']:3.0f} % of the limit "
+            f"({100 * found['forward_share_own']:.0f} % with its own shapes), with backward "
+            f"{found['step_seconds']:7.3f} s = {100 * found['step_share']:3.0f} % "
+            f"({100 * found['step_share_own']:.0f} %)",
             flush=True,
         )
     write(Path("results/benchmarks/limit.json"), "python -m benchmarks.limit", results)

@@ -105,6 +105,13 @@ def attention() -> dict[str, Ratio]:
     return results
 
 
+def our_pairs(rows: int, tied: bool) -> Callable[[], Tensor]:
+    """Our all-pair average of -a alone, forward and backward."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(rows, WIDTH, requires_grad=True) for _ in range(3))
+    return _sigmoid(q, k, v, tied)
+
+
 def _sigmoid(q: Tensor, k: Tensor, v: Tensor, tied: bool) -> Callable[[], Tensor]:
     kernel = Sigmoid()
 

@@ -68,13 +68,25 @@ def stepper(
     return step
 
 
+def ours(case: str, x: Tensor, edges: Tensor | None, outputs: int) -> tuple[DIFFormer, Any]:
+    """Our model of a case and the graph it is given."""
+    torch.manual_seed(0)
+    model = DIFFormer(x.shape[1], 64, outputs, use_weight=False, **SETTINGS[case])
+    return model, None if edges is None else Graph.from_edges(edges, x.shape[0])
+
+
+def our_step(case: str) -> Callable[[], Tensor]:
+    """Our training step of a case alone."""
+    _, x, edges, outputs = problem(case)
+    model, graph = ours(case, x, edges, outputs)
+    return stepper(model, x, graph, torch.randint(outputs, (x.shape[0],)), fused=True)
+
+
 def measure(case: str) -> Ratio:
     """The ratio for one case, after a check that both give the same outputs."""
     dense, x, edges, outputs = problem(case)
-    torch.manual_seed(0)
-    model = DIFFormer(x.shape[1], 64, outputs, use_weight=False, **SETTINGS[case])
+    model, graph = ours(case, x, edges, outputs)
     theirs = Transcription(copy.deepcopy(model))
-    graph = None if edges is None else Graph.from_edges(edges, x.shape[0])
     model.eval()
     theirs.eval()
     with torch.no_grad():

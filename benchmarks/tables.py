@@ -127,15 +127,34 @@ def memory(results: dict[str, Any]) -> list[list[str]]:
 def limit(results: dict[str, Any]) -> list[list[str]]:
     m = results["machine"]
     about = f"{m['square_flops'] / 1e9:.0f} Gflop/s, {m['bytes'] / 1e9:.1f} GB/s"
-    rows = [[f"all-pair average; the machine: {about}", "forward", "", "with backward", ""]]
+    shapes = f"{m['thin_flops'] / 1e9:.0f} (-s), {m['tile_flops'] / 1e9:.0f} (-a)"
+    header = [f"all-pair average; the machine: {about}, of our shapes {shapes}"]
+    rows = [header + ["forward", "of the limit", "of our shapes'"] + ["with backward", "", ""]]
     for name, r in results.items():
         if name != "machine":
             cells = [
                 cell
                 for part in ("forward", "step")
-                for cell in (f"{r[part + '_seconds']:.2f} s", f"{100 * r[part + '_share']:.0f} %")
+                for cell in (
+                    f"{r[part + '_seconds']:.2f} s",
+                    f"{100 * r[part + '_share']:.0f} %",
+                    f"{100 * r[part + '_share_own']:.0f} %",
+                )
             ]
             rows.append([name, *cells])
+    return rows
+
+
+def profiles(results: dict[str, Any]) -> list[list[str]]:
+    rows = [["step", "ms", "operators by their own time"]]
+    for name, r in results.items():
+        parts = [
+            f"`{o['name']}` {100 * o['share']:.0f} % in {o['calls']:,.0f} calls"
+            for o in r["operators"]
+        ]
+        parts.append(f"other operators {100 * r['others_share']:.0f} %")
+        parts.append(f"Python {100 * r['python_share']:.0f} %")
+        rows.append([name, f"{r['ms']:,.0f}", ", ".join(parts)])
     return rows
 
 
@@ -170,6 +189,7 @@ MAKERS = (
     memory,
     peers,
     limit,
+    profiles,
     growth,
     imports,
 )

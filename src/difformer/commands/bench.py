@@ -19,6 +19,7 @@ BENCHMARKS = (
     "memory",
     "peers",
     "limit",
+    "profiles",
     "growth",
     "imports",
     "snapshots",

@@ -1,0 +1,86 @@
+"""Where the time of a step goes, operator by operator, in the cases that miss their aim.
+
+python -m benchmarks.profiles          writes results/benchmarks/profiles.json
+
+Each operator's own time on the calling thread, without those it calls; the rest of a step's time is
+Python between operators. Products of sparse matrices bear the names of dense ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks import limit, peers, steps
+from benchmarks.measure import write
+
+SHOWN = 6  # operators of a case
+
+
+def profiled(step: Callable[[], Any], repeats: int) -> dict[str, Any]:
+    """Milliseconds a step, in all and by operator, the largest first."""
+    step()
+    step()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    plain = 1e3 * (time.perf_counter() - begin) / repeats
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            step()
+        whole = 1e3 * (time.perf_counter() - begin) / repeats
+    operators = [
+        (e.key.removeprefix("aten::"), e.self_cpu_time_total / 1e3 / repeats, e.count / repeats)
+        for e in found.key_averages()
+    ]
+    operators.sort(key=lambda entry: -entry[1])
+    return {
+        "ms": plain,
+        "ms_profiled": whole,
+        "operators": [
+            {"name": n, "ms": ms, "share": ms / whole, "calls": calls}
+            for n, ms, calls in operators[:SHOWN]
+        ],
+        "others_share": sum(ms for _, ms, _ in operators[SHOWN:]) / whole,
+        "python_share": max(0.0, 1 - sum(ms for _, ms, _ in operators) / whole),
+    }
+
+
+def cases() -> dict[str, tuple[Callable[[], Callable[[], Any]], int]]:
+    """Name: what makes the step, and how often it is run."""
+    return {
+        "Cora, -s, whole-tensor norm, 8 layers": (lambda: steps.our_step("cora"), 30),
+        "all pairs, -a, 8,000 rows, own queries and keys": (
+            lambda: peers.our_pairs(8000, tied=False),
+            3,
+        ),
+        "average, -s, row norm, 1,000,000 rows": (
+            lambda: limit.stepper("-s, row norm, 1,000,000 rows")[1],
+            3,
+        ),
+        "average, -a, 16,000 rows": (lambda: limit.stepper("-a, 16,000 rows")[1], 2),
+    }
+
+
+def main() -> None:
+    """Profile every case and write the result file."""
+    results: dict[str, Any] = {}
+    for name, (make, repeats) in cases().items():
+        found = results[name] = profiled(make(), repeats)
+        print(f"{name}: {found['ms']:.1f} ms a step, {found['ms_profiled']:.1f} profiled")
+        for o in found["operators"]:
+            print(f"  {o['name']:40} {100 * o['share']:5.1f} %  {o['calls']:7.1f} calls")
+        print(f"  {'other operators':40} {100 * found['others_share']:5.1f} %")
+        print(f"  {'Python between them':40} {100 * found['python_share']:5.1f} %", flush=True)
+    write(Path("results/benchmarks/profiles.json"), "python -m benchmarks.profiles", results)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main()
