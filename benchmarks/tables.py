@@ -128,8 +128,8 @@ def limit(results: dict[str, Any]) -> list[list[str]]:
     m = results["machine"]
     about = f"{m['square_flops'] / 1e9:.0f} Gflop/s, {m['bytes'] / 1e9:.1f} GB/s"
     shapes = f"{m['thin_flops'] / 1e9:.0f} (-s), {m['tile_flops'] / 1e9:.0f} (-a)"
-    header = [f"all-pair average; the machine: {about}, of our shapes {shapes}"]
-    rows = [header + ["forward", "of the limit", "of our shapes'"] + ["with backward", "", ""]]
+    header = f"all-pair average; the machine: {about}, of our shapes {shapes}"
+    rows = [[header, "forward", "of the limit", "of our shapes'", "with backward", "", ""]]
     for name, r in results.items():
         if name != "machine":
             cells = [
