@@ -119,7 +119,7 @@ def test_nonlinear_grand_takes_the_attention_of_the_moving_state(
 def test_grand_learns_how_fast_it_moves_and_how_strong_its_source_is(
     name: str, small: Dataset, build: Any, own_graph: Any, with_labels: Any
 ) -> None:
-    model = build(name, small, method="dopri5", tolerance=1e-6, time=2.0)
+    model = build(name, small, method="dopri5", tolerance=1e-6, time=2.0).eval()
     assert isinstance(model, GRAND)
     assert torch.sigmoid(model.speed).item() == 0.5
     assert model.strength.item() == 0
@@ -145,7 +145,7 @@ def test_grand_learns_how_fast_it_moves_and_how_strong_its_source_is(
 def test_grand_plus_plus_feeds_labelled_rows_only(
     small: Dataset, build: Any, own_graph: Any, with_labels: Any
 ) -> None:
-    model = build("grandpp", small)
+    model = build("grandpp", small, source_dropout=0.5).eval()
     assert isinstance(model, GRAND)
     with pytest.raises(ValueError, match="observe"):
         model(small.x, own_graph(small))
@@ -156,3 +156,7 @@ def test_grand_plus_plus_feeds_labelled_rows_only(
     torch.testing.assert_close(source[rows], z[rows] - z[rows].mean(0))
     assert float(source.abs().sum(1)[[1, 2, 5]].sum()) == 0
     torch.testing.assert_close(source.sum(0), torch.zeros(64), atol=1e-5, rtol=0)
+    model.train()  # sources come and go, a row's as a whole
+    share = torch.stack([model.source(z)[rows] / source[rows] for _ in range(200)])
+    assert set(share.round(decimals=4).unique().tolist()) == {0.0, 2.0}
+    torch.testing.assert_close(share, share[..., :1].expand_as(share))

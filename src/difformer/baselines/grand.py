@@ -30,6 +30,7 @@ class GRAND(GraphModel):
     `learned_scale` learns α, between 0 and 1, and β, as the released code does, from α = 1/2 and
     β = 0; without it the equations are the papers' own: α = 1, and β = 1 for GRAND++, else 0. The
     solver is torchdiffeq's. Left out: rewiring, and the adjoint method (the graphs here fit).
+    Added: `source_dropout`.
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
     """
@@ -114,7 +115,10 @@ class GRAND(GraphModel):
         if self._labelled is None:
             raise ValueError("observe(batch) must be called first: GRAND++ has labelled sources")
         labelled = z[self._labelled]
-        return torch.zeros_like(z).index_copy(0, self._labelled, labelled - labelled.mean(0))
+        # A row that is always its own source is learned by heart, and its neighbours not at all.
+        kept = F.dropout(z.new_ones(len(labelled), 1), self.config.source_dropout, self.training)
+        source = (labelled - labelled.mean(0)) * kept
+        return torch.zeros_like(z).index_copy(0, self._labelled, source)
 
 
 def build(config: GRANDConfig, in_channels: int, out_channels: int) -> GRAND:
