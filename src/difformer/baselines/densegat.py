@@ -53,11 +53,11 @@ class AllPairsGATConv(GATConv):
     def forward(self, x: Tensor, edge_index: Tensor | None = None) -> Tensor:  # type: ignore[override]
         if edge_index is not None:
             return super().forward(x, edge_index)
+        assert self.lin is not None
         value = self.lin(x).view(-1, self.heads, self.out_channels)
         target, source = (value * self.att_dst).sum(-1), (value * self.att_src).sum(-1)
         out = all_pairs_attention(target, source, value, self.negative_slope)
-        out = out.flatten(1) if self.concat else out.mean(1)
-        return out if self.bias is None else out + self.bias
+        return (out.flatten(1) if self.concat else out.mean(1)) + self.bias
 
 
 class DenseGAT(GAT):
