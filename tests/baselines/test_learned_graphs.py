@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from difformer.baselines import get_system
+from difformer.baselines import get_system, glcn
 from difformer.baselines.glcn import GLCN
 from difformer.baselines.lds import LDS, adjacency_of, draw_edges, straight_through
 from difformer.core.graph import Graph
@@ -32,6 +32,18 @@ def test_glcn_weights_are_its_equation_on_one_row(
     gap = (p[source] - p[target]).square().sum(1)
     total = (weight * gap).sum() + 0.5 * weight.square().sum() + 0.25 * (weight - 1).square().sum()
     torch.testing.assert_close(loss, total / small.num_rows)
+
+
+def test_glcn_makes_gaps_in_chunks_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glcn, "EDGE_CHUNK", 5)
+    p = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    a = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    source, target = torch.randint(7, (2, 13))
+    gap = p[source] - p[target]
+    score, square = glcn.edge_gaps(p, a, source, target)
+    torch.testing.assert_close(score, gap.abs() @ a)
+    torch.testing.assert_close(square, gap.square().sum(1))
+    assert torch.autograd.gradcheck(lambda p, a: glcn.edge_gaps(p, a, source, target), (p, a))
 
 
 def test_glcn_convolves_on_the_symmetrised_normalised_weights(
