@@ -88,10 +88,26 @@ def test_every_option_appears_once(name: str) -> None:
         (["datasets", "fetch", "corra"], "dataset must be one of"),
         (["reproduce", "table99"], "table must be one of"),
         (["reproduce"], "TABLE must be given"),
+        (["reproduce", "table4", "--splits", "random:0"], "--splits must be among per-class:10:0"),
     ],
 )
 def test_wrong_words_are_one_line_and_code_two(words: list[str], message: str, cli: Any) -> None:
     assert message in cli.refused(*words)
+
+
+def test_reproduce_gives_a_cell_no_split_but_its_own() -> None:
+    from difformer.commands.reproduce import _narrowed
+    from difformer.experiments.specs import load_spec
+
+    cells = load_spec("table4").cells(columns=["20news-1000", "20news-2000"], systems=["mlp"])
+    both = _narrowed(cells, ["per-class:100:0", "per-class:200:1", "per-class:200:0"], [3])
+    found = {c.column.name: (c.protocol.splits, c.protocol.seeds) for c in both}
+    assert found == {
+        "20news-1000": (("per-class:100:0",), (3,)),
+        "20news-2000": (("per-class:200:0", "per-class:200:1"), (3,)),
+    }
+    only = _narrowed(cells, ["per-class:200:0"], None)
+    assert {c.column.name for c in only} == {"20news-2000"}
 
 
 def test_no_words_show_the_help(cli: Any) -> None:

@@ -53,7 +53,7 @@ def command(
         str | None, _list("--protocols", "Only these kinds of split. [all]")
     ] = None,
     splits: Annotated[
-        str | None, _list("--splits", "These splits in place of the spec's: random:0,random:1")
+        str | None, _list("--splits", "Only these of the spec's splits: random:0,random:1")
     ] = None,
     seeds: Annotated[
         str | None, _list("--seeds", "How many seeds, or which, in place of the spec's.")
@@ -101,7 +101,7 @@ def command(
         variants=parse_names(variants),
         protocols=parse_names(protocols),
     )
-    cells = [_narrowed(cell, parse_names(splits), parse_seeds(seeds, 0)) for cell in cells]
+    cells = _narrowed(cells, parse_names(splits), parse_seeds(seeds, 0))
     stopped = False
     found: list[CellResult] = []
     load = _loader(data_dir)
@@ -186,12 +186,20 @@ def _command(spec: Spec, cell: Cell) -> str:
     return shlex.join([*words, "--protocols", cell.protocol.name])
 
 
-def _narrowed(cell: Cell, splits: list[str] | None, seeds: list[int] | None) -> Cell:
-    if splits is None and seeds is None:
-        return cell
-    how = cell.protocol
-    how = replace(how, splits=tuple(splits or how.splits), seeds=tuple(seeds or how.seeds))
-    return replace(cell, protocol=how)
+def _narrowed(cells: list[Cell], splits: list[str] | None, seeds: list[int] | None) -> list[Cell]:
+    """The cells with some of their own splits, and with these seeds; a cell may have none left."""
+    known = dict.fromkeys(split for cell in cells for split in cell.protocol.splits)
+    for split in splits or ():
+        if split not in known:
+            raise ValueError(f"--splits must be among {', '.join(known)}, got {split!r}")
+    narrowed: list[Cell] = []
+    for cell in cells:
+        how = cell.protocol
+        left = tuple(split for split in how.splits if splits is None or split in splits)
+        if left:
+            how = replace(how, splits=left, seeds=tuple(seeds or how.seeds))
+            narrowed.append(replace(cell, protocol=how))
+    return narrowed
 
 
 def _loader(data_dir: str | None) -> Callable[[Experiment], Dataset]:
