@@ -31,7 +31,7 @@ from difformer.train.chunks import recompute_layers
 from difformer.train.distributed import fit_distributed, processes
 from difformer.train.launch import launched
 from difformer.train.loop import fit
-from difformer.train.memory import available_memory
+from difformer.train.memory import available_memory, keep_freed_memory
 from difformer.train.run import FitResult, read_config, read_result
 from difformer.train.seeding import seeded
 from difformer.train.seeds import SeedsResult, fit_seeds
@@ -76,6 +76,7 @@ def run_experiment(
     Raises:
         CannotRunError: the system needs what the data has not, or more memory than there is.
     """
+    keep_freed_memory()
     data = load_data(experiment, data_dir) if dataset is None else dataset
     split = choose_split(data, experiment.split) if split is None else split.check(data.num_rows)
     experiment = replace(experiment, split=split.name)

@@ -1,0 +1,45 @@
+"""Memory that is freed and taken again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from difformer.train.memory import available_memory, keep_freed_memory
+
+FAULTS = """
+import resource, sys, torch
+from difformer.train.memory import keep_freed_memory
+if sys.argv[1] == "keep" and not keep_freed_memory():
+    print(-1)
+    sys.exit()
+for turn in range(40):
+    if turn == 30:  # by then the freed blocks have grown together
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(2**24)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how: str) -> int:
+    words = [sys.executable, "-c", FAULTS, how]
+    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+
+def test_kept_memory_is_taken_again_without_fresh_pages() -> None:
+    kept = faults("keep")
+    if kept < 0:
+        pytest.skip("not the GNU C library")
+    assert 10 * kept < faults("plain")
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda _: object())
+    assert keep_freed_memory() is False
+
+
+def test_there_is_some_memory() -> None:
+    found = available_memory()
+    assert found is None or found > 2**20
