@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["available_memory", "keep_freed_memory"]
 
 # The parameters of glibc's mallopt, and a size above all tensors that come and go in a step.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ABOVE_ALL = -1, -3, 2**30
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ABOVE_ALL = -1, -3, 2**31 - 1
 
 
 def available_memory() -> int | None:
