@@ -194,7 +194,6 @@ MAKERS = (
     imports,
 )
 TABLES = {f.__name__: f for f in (*MAKERS, large, scale, scale_sent, scale_paper)}
-TABLES |= {"large_full": large, "large_feed": large}
 # Several tables of one result file.
 FILES = {"scale_sent": "scale", "scale_paper": "scale"}
 
