@@ -30,9 +30,10 @@ import torch
 
 from benchmarks.measure import write
 from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple, WholeTensorSimple
+from difformer.core.fused import ROW_CHUNK
+from difformer.core.tiled import COLUMN_TILE, ROW_TILE
 
 WIDTH = 64
-CHUNK, TILE = 4096, 512  # rows of a product of -s, rows and columns of a tile of -a
 # Name: kernel, rows, whether queries and keys are maps of the states, products forward, backward;
 # the unit is a tall product, 2 n d², or one over all pairs, 2 n² d.
 CASES: dict[str, tuple[Diffusivity, int, bool, float, float]] = {
@@ -59,8 +60,8 @@ def machine_limits() -> dict[str, float]:
     """Flops and bytes a second."""
     square = torch.randn(1536, 1536)
     a, b, c = (torch.randn(2**25) for _ in range(3))
-    tall, small = torch.randn(CHUNK, WIDTH), torch.randn(WIDTH, WIDTH)
-    tile, side = torch.randn(TILE, TILE), torch.randn(TILE, WIDTH)
+    tall, small = torch.randn(ROW_CHUNK, WIDTH), torch.randn(WIDTH, WIDTH)
+    tile, side = torch.randn(ROW_TILE, COLUMN_TILE), torch.randn(COLUMN_TILE, WIDTH)
     return {
         "square_flops": 2 * 1536**3 / seconds(lambda: square @ square),
         # A tall matrix by a small one, and the Gram matrix of tall ones.

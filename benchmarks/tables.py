@@ -158,6 +158,12 @@ def profiles(results: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
+def neighbour_classes(results: dict[str, Any]) -> list[list[str]]:
+    kinds = list(next(iter(results.values())))
+    shares = [[name, *(f"{100 * r[kind]:.0f} %" for kind in kinds)] for name, r in results.items()]
+    return [["ends of an edge in one class", *kinds], *shares]
+
+
 def growth(results: dict[str, Any]) -> list[list[str]]:
     rows = [
         ["one layer, width 64", "rows", "seconds a step", "extra memory", "grows as rows to the"]
@@ -190,6 +196,7 @@ MAKERS = (
     peers,
     limit,
     profiles,
+    neighbour_classes,
     growth,
     imports,
 )

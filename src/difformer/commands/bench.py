@@ -31,6 +31,7 @@ BENCHMARKS = (
     "few_labels",
     "alone_recipe",
     "kernel_choice",
+    "neighbour_classes",
     "service_load",
 )
 

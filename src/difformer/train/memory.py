@@ -30,9 +30,9 @@ def keep_freed_memory() -> bool:
     """From now on this process keeps what tensors free; True where that could be arranged.
 
     glibc gives each large block back to the system as it is freed, and the next tensor of that size
-    pays for fresh pages: a third of a step at 100,000 rows of width 128. Kept blocks do not always
-    fit, so the peak may rise by as much. It concerns the whole process, so it is for those who
-    own the process, as a command does; with another C library nothing happens.
+    pays for fresh pages, as every layer of a step on many rows does. Kept blocks do not always fit,
+    so the peak may rise. It concerns the whole process: experiments do it, the estimators and `fit`
+    leave their caller's process alone. With another C library nothing happens.
     """
     if os.name != "posix":
         return False
