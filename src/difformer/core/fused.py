@@ -30,7 +30,7 @@ ROW_CHUNK = 4096
 # little memory then, and making them again costs a third of the step.
 KEPT_NUMBERS = 2**23
 
-Moment = tuple[Tensor, Tensor, Tensor]  # C (d, d), s (d, 1), u (1, d) of a head
+Moment = tuple[Tensor, Tensor, Tensor]  # C (d, d), s (d,), u (d,) of a head
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class RowAverage:
             for h, (c, s, u) in enumerate(moments):
                 q, _ = queries.get(h, rows)
                 weight = self._mass(q, s, z).reciprocal_().mul_(weights.pairs / self.heads)
+                weight = weight.unsqueeze(1)
                 if h == 0:
                     torch.addmm(u, q, c, beta=self.constant, out=target).mul_(weight)
                 else:
@@ -92,19 +93,19 @@ class RowAverage:
             for rows in tiles(z.shape[0], ROW_CHUNK):
                 q, length = queries.get(h, rows)
                 per_mass = self._mass(q, s, z).reciprocal_()
-                g = grad[rows] * (per_mass * (weights.pairs / self.heads))
+                g = grad[rows] * (per_mass * (weights.pairs / self.heads)).unsqueeze(1)
                 dq = g @ c.T
-                dmass = torch.linalg.vecdot(q, dq).unsqueeze(1)
-                dmass.addmm_(g, u.T, alpha=self.constant).mul_(per_mass).neg_()
-                du.add_(g.sum(0, keepdim=True), alpha=self.constant)
+                dmass = torch.linalg.vecdot(q, dq).addmv_(g, u, beta=-1, alpha=-self.constant)
+                dmass.mul_(per_mass)
+                du.add_(g.sum(0), alpha=self.constant)
                 dc.addmm_(q.T, g)
-                ds.addmm_(q.T, dmass)
-                dq.addmm_(dmass, s.T)
+                ds.addmv_(q.T, dmass)
+                dq.addcmul_(dmass.unsqueeze(1), s)  # as a product of rank one it is slower
                 into[0][h].add(rows, z[rows], _unit_backward(dq, q, length))
             for rows in tiles(z.shape[0], ROW_CHUNK):
                 part = z[rows]
                 k, length = keys.get(h, rows)
-                dk = torch.addmm(ds.T, _affine(part, value[h]), dc.T)
+                dk = torch.addmm(ds, _affine(part, value[h]), dc.T)
                 if value[h] is None:
                     dz[rows].addmm_(k, dc).add_(du)
                 else:
@@ -117,7 +118,8 @@ class RowAverage:
         return [_heads(maps[i], maps[i + 1], self.heads) for i in (0, 2, 4)]
 
     def _mass(self, q: Tensor, s: Tensor, z: Tensor) -> Tensor:
-        return (q @ s).add_(self.constant * z.shape[0])
+        """m (rows,)."""
+        return torch.mv(q, s).add_(self.constant * z.shape[0])
 
 
 @dataclass(frozen=True)
@@ -196,8 +198,8 @@ def _unit_backward(grad: Tensor, unit: Tensor, length: Tensor) -> Tensor:
     return grad.addcmul_(unit, along, value=-1).div_(length)
 
 
-def _summarise(z: Tensor, keys: _Units, value: Affine, head: int) -> tuple[Tensor, Tensor, Tensor]:
-    """C (d, d), s (d, 1) and u (1, d) over all rows, chunk by chunk."""
+def _summarise(z: Tensor, keys: _Units, value: Affine, head: int) -> Moment:
+    """C (d, d), s (d,) and u (d,) over all rows, chunk by chunk."""
     d = z.shape[1]
     c, s, u = z.new_zeros(d, d), z.new_zeros(d), z.new_zeros(d)
     for rows in tiles(z.shape[0], ROW_CHUNK):
@@ -206,4 +208,4 @@ def _summarise(z: Tensor, keys: _Units, value: Affine, head: int) -> tuple[Tenso
         c.addmm_(k.T, v)
         s.add_(k.sum(0))
         u.add_(v.sum(0))
-    return c, s.unsqueeze(1), u.unsqueeze(0)
+    return c, s, u

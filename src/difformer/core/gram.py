@@ -43,17 +43,16 @@ class WholeTensorAverage:
     def forward(
         self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
     ) -> tuple[Tensor, tuple[Tensor | None, ...], _Pull]:
-        """The step; 1/m (h, n, 1); B and what it is made from."""
-        query, key, value = (_augmented(z, self.heads, *maps[i : i + 2]) for i in (0, 2, 4))
-        pull = _Pull(_gram(z), query, key, None if maps[4] is None else value, self.constant)
+        """The step; 1/m (h, n); B and what it is made from."""
+        pull = _Pull(_gram(z), maps, self.heads, self.constant)
         heads = len(pull.b)  # one where all heads are the same
         blocks = [_blocks(b) for b in pull.b]
-        out, per_mass = torch.empty_like(z), z.new_empty(heads, z.shape[0], 1)
+        out, per_mass = torch.empty_like(z), z.new_empty(heads, z.shape[0])
         for rows in tiles(z.shape[0], ROW_CHUNK):
             part, target = z[rows], out[rows]
             for h, (square, column, row, corner) in enumerate(blocks):
-                m = torch.addmm(corner, part, column, out=per_mass[h, rows]).reciprocal_()
-                weight = m * (weights.pairs / heads)
+                m = torch.addmv(corner, part, column, out=per_mass[h, rows]).reciprocal_()
+                weight = (m * (weights.pairs / heads)).unsqueeze(1)
                 if h == 0:
                     torch.addmm(row, part, square, out=target).mul_(weight)
                 else:
@@ -76,83 +75,91 @@ class WholeTensorAverage:
         assert per_mass is not None
         dz, db = torch.empty_like(z), torch.zeros_like(small.b)
         blocks = [(_blocks(b), _blocks(g)) for b, g in zip(small.b, db, strict=True)]
+        columns = small.b[:, :-1, -1].contiguous()  # strides cost a pass over the rows much time
         buffer = z.new_empty(min(n, ROW_CHUNK), d)
         for rows in tiles(n, ROW_CHUNK):
             part, dpart = z[rows], dz[rows]
-            for h, ((square, column, row, _), into) in enumerate(blocks):
+            for h, ((square, _, row, _), into) in enumerate(blocks):
                 m = per_mass[h, rows]
-                scaled = buffer[: part.shape[0]]
-                torch.mul(grad[rows], m * (weights.pairs / heads), out=scaled)
+                weight = (m * (weights.pairs / heads)).unsqueeze(1)
+                scaled = torch.mul(grad[rows], weight, out=buffer[: part.shape[0]])
                 y = torch.mm(scaled, square.T, out=dpart if h == 0 else None)
-                dmass = torch.mv(scaled, row).add_(torch.linalg.vecdot(part, y))
-                dmass = dmass.unsqueeze(1).mul_(m).neg_()
+                dmass = torch.linalg.vecdot(part, y).addmv_(scaled, row, beta=-1, alpha=-1).mul_(m)
                 into[0].addmm_(part.T, scaled)
-                into[1].addmm_(part.T, dmass)
+                into[1].addmv_(part.T, dmass)
                 into[2].add_(scaled.sum(0))
                 into[3].add_(dmass.sum())
-                y.addmm_(dmass, column.T)
+                y.addcmul_(dmass.unsqueeze(1), columns[h])  # as a product of rank one it is slower
                 if h > 0:
                     dpart.add_(y)
-        dgram, *dmaps = small.backward(db)
+        dgram, dmaps = small.backward(db)
         square, _, row, _ = _blocks(dgram + dgram.T)
         for rows in tiles(n, ROW_CHUNK):
             dpart = dz[rows].addmm_(z[rows], square).add_(row)
             if weights.state:
                 dpart.add_(grad[rows], alpha=weights.state)
-        given = zip(dmaps, maps[::2], strict=True)
-        pairs = ((None, None) if weight is None else _split(m) for m, weight in given)
-        return dz, [t for pair in pairs for t in pair]
+        return dz, dmaps
 
 
 class _Pull:
-    """B (h, d + 1, d + 1) from Ḡ and the maps W̄, and the way back: O(h d³), no rows.
+    """B (h, d + 1, d + 1) from Ḡ and the maps, and the way back: O(h d³), no rows.
 
-    With s = 1 / (‖Q‖ ‖K‖), T = W̄_kᵀ Ḡ, X = [W̄_v, e] and R = T X:
+    The maps stand as rows: M_q = W̄_qᵀ and M_k = W̄_kᵀ, one above the other in M, so that one product
+    serves both. With s = 1 / (‖Q‖ ‖K‖), X = [W̄_v, e] and R = M_k Ḡ X:
 
-        B = s W̄_q R + a e (eᵀ Ḡ X)
+        B = s M_qᵀ R + a e (eᵀ Ḡ X)
     """
 
     def __init__(
-        self, gram: Tensor, query: Tensor, key: Tensor, value: Tensor | None, constant: float
+        self, gram: Tensor, maps: Sequence[Tensor | None], heads: int, constant: float
     ) -> None:
-        self.gram, self.query, self.key, self.constant = gram, query, key, constant
-        self.gram_query, self.gram_key = gram @ query, gram @ key
+        query, key = (_rows(maps[i], maps[i + 1], gram, heads) for i in (0, 2))
+        self.gram, self.constant = gram, constant
+        self.given = [weight is not None for weight in maps[::2]]
+        self.stacked = torch.stack([query, key])  # M (2, h, d, d + 1)
+        self.through = self.stacked @ gram
         # Two factors: the product of two vanishing squares would underflow.
-        tiny = torch.finfo(gram.dtype).tiny
-        self.query_square = (query * self.gram_query).sum().clamp_min_(tiny)
-        self.key_square = (key * self.gram_key).sum().clamp_min_(tiny)
-        self.scale = self.query_square.rsqrt() * self.key_square.rsqrt()
+        squares = (self.stacked * self.through).sum((1, 2, 3), keepdim=True)
+        self.squares = squares.clamp_min_(torch.finfo(gram.dtype).tiny)
+        self.scale = self.squares.rsqrt().prod()
         # Where the values are the states, X is the identity.
-        self.x = None if value is None else _with_mass(value)
-        self.r, uniform = self.gram_key.mT, gram[-1:]
+        self.x = _with_mass(_rows(*maps[4:], gram, heads).mT) if self.given[2] else None
+        self.r, uniform = self.through[1], gram[-1:]
         if self.x is not None:
             self.r, uniform = self.r @ self.x, uniform @ self.x
-        self.b = (query @ self.r).mul_(self.scale)
+        self.b = (self.stacked[0].mT @ self.r).mul_(self.scale)
         self.b[:, -1:].add_(uniform, alpha=constant)
 
-    def backward(self, db: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """∂Ḡ (not made symmetric), ∂W̄_q, ∂W̄_k and ∂W̄_v."""
+    def backward(self, db: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """∂Ḡ (not made symmetric), and the gradients of weights and biases."""
+        query, key = self.stacked
         scaled, duniform = db * self.scale, db[:, -1:] * self.constant
-        dr = self.query.mT @ scaled
+        dr = query @ scaled
         # ∂‖Q‖² and ∂‖K‖², through s.
-        by_scale = (dr * self.r).sum().mul_(-0.5)
-        dquery_square, dkey_square = by_scale / self.query_square, by_scale / self.key_square
+        dsquares = (dr * self.r).sum().mul_(-0.5) / self.squares
         dt, dvalue = dr, None
         if self.x is not None:
-            dvalue = (self.gram_key @ dr + self.gram[:, -1:] @ duniform)[..., :-1]
+            dvalue = (self.through[1].mT @ dr + self.gram[:, -1:] @ duniform)[..., :-1].mT
             dt, duniform = dr @ self.x.mT, duniform @ self.x.mT
-        dquery = scaled @ self.r.mT + self.gram_query * (2 * dquery_square)
-        dkey = self.gram @ dt.mT + self.gram_key * (2 * dkey_square)
-        dgram = (self.key @ dt).sum(0)
-        dgram += (self.query @ self.query.mT).sum(0) * dquery_square
-        dgram += (self.key @ self.key.mT).sum(0) * dkey_square
+        # Where the states are queries and keys, one of each serves the values of every head.
+        dt = dt.sum_to_size(key.shape)
+        dstacked = self.through * (2 * dsquares)
+        dstacked[0].add_((self.r @ scaled.mT).sum_to_size(query.shape))
+        dstacked[1].add_(dt @ self.gram)
+        inner = self.stacked * dsquares
+        inner[1].add_(dt)
+        dgram = self.stacked.flatten(0, 2).T @ inner.flatten(0, 2)
         dgram[-1:].add_(duniform.sum(0))
-        return dgram, dquery, dkey, dvalue
+        return dgram, [
+            t
+            for rows, given in zip((*dstacked, dvalue), self.given, strict=True)
+            for t in (_split(rows) if given else (None, None))
+        ]
 
 
 def _blocks(b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of a (d + 1, d + 1) matrix: the square, the last column, the last row, the corner."""
-    return b[:-1, :-1], b[:-1, -1:], b[-1, :-1], b[-1:, -1:]
+    """Of a (d + 1, d + 1) matrix: the square, the last column, the last row, the corner; views."""
+    return b[:-1, :-1], b[:-1, -1], b[-1, :-1], b[-1, -1]
 
 
 def _gram(z: Tensor) -> Tensor:
@@ -169,18 +176,18 @@ def _gram(z: Tensor) -> Tensor:
     return gram
 
 
-def _augmented(z: Tensor, heads: int, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """W̄ (h, d + 1, d), or (1, d + 1, d) for the states themselves."""
-    d = z.shape[1]
+def _rows(weight: Tensor | None, bias: Tensor | None, gram: Tensor, heads: int) -> Tensor:
+    """W̄ᵀ = [W, b] (h, d, d + 1), or (1, d, d + 1) for the states themselves."""
+    d = gram.shape[0] - 1
     if weight is None or bias is None:
-        return torch.eye(d + 1, d, dtype=z.dtype, device=z.device).unsqueeze(0)
-    return torch.cat([weight.view(heads, -1, d).mT, bias.view(heads, 1, -1)], dim=1)
+        return torch.eye(d, d + 1, dtype=gram.dtype, device=gram.device).unsqueeze(0)
+    return torch.cat([weight, bias.unsqueeze(1)], dim=1).view(heads, d, d + 1)
 
 
-def _split(augmented: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Weight and bias of all heads from W̄, or their gradients."""
-    assert augmented is not None
-    return augmented[:, :-1].mT.flatten(0, 1), augmented[:, -1].flatten()
+def _split(rows: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The gradients of weight and bias of all heads from that of their rows."""
+    assert rows is not None
+    return rows[..., :-1].flatten(0, 1), rows[..., -1].flatten()
 
 
 def _with_mass(value: Tensor) -> Tensor:
