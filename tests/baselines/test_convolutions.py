@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv, GCNConv, SGConv
 
-from difformer.baselines import get_system
+from difformer.baselines import get_system, layers
 from difformer.baselines.densegat import all_pairs_attention
+from difformer.baselines.gat import EdgeGATConv
 from difformer.baselines.layers import EdgeProduct, edge_softmax
 from difformer.core.graph import Graph
 from difformer.data import Dataset
@@ -31,12 +32,12 @@ def test_gcn_is_the_librarys_layers_on_the_raw_edges(
     small: Dataset, prepared: bool, build: Any, own_graph: Any
 ) -> None:
     model = build("gcn", small)
-    layers = [GCNConv(6, 64), GCNConv(64, 2)]
+    theirs = [GCNConv(6, 64), GCNConv(64, 2)]
     with torch.no_grad():
-        for layer, ours in zip(layers, model.convs, strict=True):
+        for layer, ours in zip(theirs, model.convs, strict=True):
             layer.lin.weight.copy_(next(p for n, p in ours.named_parameters() if "weight" in n))
             layer.bias.copy_(ours.bias)
-    expected = layers[1](F.relu(layers[0](small.x, small.edge_index)), small.edge_index)
+    expected = theirs[1](F.relu(theirs[0](small.x, small.edge_index)), small.edge_index)
     edges = own_graph(small) if prepared else small.edge_index
     torch.testing.assert_close(model(small.x, edges), expected, atol=1e-5, rtol=1e-5)
 
@@ -45,13 +46,13 @@ def test_gat_is_the_librarys_layers_on_the_raw_edges(
     small: Dataset, build: Any, own_graph: Any
 ) -> None:
     model = build("gat", small, num_heads=2, hidden_channels=4)
-    layers = [GATConv(6, 4, heads=2), GATConv(8, 2, heads=1, concat=False)]
+    theirs = [GATConv(6, 4, heads=2), GATConv(8, 2, heads=1, concat=False)]
     with torch.no_grad():
-        for layer, ours in zip(layers, model.convs, strict=True):
+        for layer, ours in zip(theirs, model.convs, strict=True):
             layer.lin.weight.copy_(next(p for n, p in ours.named_parameters() if "weight" in n))
             for name in ("att_src", "att_dst", "bias"):
                 getattr(layer, name).copy_(getattr(ours, name))
-    expected = layers[1](F.elu(layers[0](small.x, small.edge_index)), small.edge_index)
+    expected = theirs[1](F.elu(theirs[0](small.x, small.edge_index)), small.edge_index)
     torch.testing.assert_close(model(small.x, own_graph(small)), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -65,9 +66,29 @@ def test_a_residual_gcn_adds_a_linear_map_of_each_layers_input(
     torch.testing.assert_close(model(small.x, graph), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("n", [1, 2, 61])
+@pytest.mark.parametrize(("heads", "concat"), [(1, True), (3, True), (3, False)])
+def test_attention_by_products_and_its_gradients_are_the_librarys(
+    n: int, heads: int, concat: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "EDGE_CHUNK", 17)
+    graph = Graph.from_edges(torch.randint(n, (2, 4 * n)), n)
+    theirs = GATConv(4, 5, heads=heads, concat=concat, add_self_loops=False).double()
+    ours = EdgeGATConv(4, 5, heads=heads, concat=concat, add_self_loops=False).double()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(n, 4, dtype=torch.float64, requires_grad=True)
+    results = []
+    for layer, edges in ((ours, EdgeProduct(graph)), (theirs, graph.edge_index)):
+        out = layer(x, edges)
+        grads = torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])
+        results.append([out, *grads])
+    for fast, slow in zip(*results, strict=True):
+        torch.testing.assert_close(fast, slow, atol=1e-11, rtol=1e-9)
+
+
 @pytest.mark.parametrize("n", [1, 2, 7, 61])
 @pytest.mark.parametrize("heads", [1, 3])
-def test_dense_gat_is_the_librarys_attention_over_every_pair(n: int, heads: int) -> None:
+def test_dense_gat_is_graph_attention_along_every_pair(n: int, heads: int) -> None:
     config = get_system("densegat").configure(
         hidden_channels=5, num_heads=heads, out_heads=heads, dropout=0.0, input_dropout=0.0
     )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from difformer.baselines.configs import GATConfig, GCNConfig
-from difformer.baselines.layers import FeatureLinear, GraphModel, make_norm
+from difformer.baselines.layers import EdgeProduct, FeatureLinear, GraphModel, make_norm
 
 __all__ = ["ConvStack"]
 
@@ -47,7 +47,7 @@ class ConvStack(GraphModel):
         )
         self.out = nn.Linear(widths[-1][1], out_channels) if config.head else None
 
-    def stack(self, x: Tensor, edges: Tensor | None) -> Tensor:
+    def stack(self, x: Tensor, edges: Tensor | EdgeProduct | None) -> Tensor:
         """x (n, in_channels) -> (n, out_channels), along edges as the convolutions take them."""
         h = x
         for k, (conv, skip) in enumerate(zip(self.convs, self.skips, strict=True)):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch_geometric.nn import GATConv
 
 from difformer.baselines.configs import GATConfig
-from difformer.baselines.gat import GAT
-from difformer.baselines.layers import Edges
+from difformer.baselines.gat import GAT, EdgeGATConv
+from difformer.baselines.layers import EdgeProduct, Edges
 
 __all__ = ["AllPairsGATConv", "DenseGAT", "all_pairs_attention", "build"]
 
@@ -47,17 +46,14 @@ def all_pairs_attention(target: Tensor, source: Tensor, value: Tensor, slope: fl
     return total[..., :-1] / total[..., -1:]
 
 
-class AllPairsGATConv(GATConv):
-    """PyTorch Geometric's layer; without edges it attends over all pairs."""
+class AllPairsGATConv(EdgeGATConv):
+    """Without edges it attends over all pairs."""
 
-    def forward(self, x: Tensor, edge_index: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        if edge_index is not None:
-            return super().forward(x, edge_index)
-        assert self.lin is not None
-        value = self.lin(x).view(-1, self.heads, self.out_channels)
-        target, source = (value * self.att_dst).sum(-1), (value * self.att_src).sum(-1)
-        out = all_pairs_attention(target, source, value, self.negative_slope)
-        return (out.flatten(1) if self.concat else out.mean(1)) + self.bias
+    def forward(self, x: Tensor, edges: EdgeProduct | None = None) -> Tensor:  # type: ignore[override]
+        if edges is not None:
+            return super().forward(x, edges)
+        value, target, source = self.scores(x)
+        return self.merge(all_pairs_attention(target, source, value, self.negative_slope))
 
 
 class DenseGAT(GAT):

@@ -10,15 +10,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from difformer.baselines.configs import GLCNConfig
-from difformer.baselines.layers import EdgeProduct, Edges, FeatureLinear, GraphModel, edge_softmax
+from difformer.baselines.layers import (
+    EDGE_CHUNK,
+    EdgeProduct,
+    Edges,
+    FeatureLinear,
+    GraphModel,
+    edge_softmax,
+)
 from difformer.core.graph import Graph
 from difformer.core.tiled import tiles
 from difformer.data.batch import Prediction
 from difformer.nn.remembered import Remembered
 
 __all__ = ["GLCN", "build"]
-
-EDGE_CHUNK = 8192  # edges whose gaps are held at once: they stay in the cache
 
 
 class GLCN(GraphModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch_geometric.nn.inits import glorot
 
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
+from difformer.core.tiled import tiles
 from difformer.data.batch import Batch
 from difformer.nn.remembered import Remembered
 
@@ -128,6 +130,9 @@ def make_norm(name: str | None, width: int) -> nn.Module:
     return kinds[name](width) if name else nn.Identity()
 
 
+EDGE_CHUNK = 8192  # edges whose ends are held at once: they stay in the cache
+
+
 class EdgeProduct:
     """y_i = Σ_{j→i} w_ij x_j with learnable weights, in O(e · width) and no n × n gradient.
 
@@ -147,7 +152,9 @@ class EdgeProduct:
         self.col = source.int()
 
     def __call__(self, weight: Tensor, x: Tensor) -> Tensor:
-        """weight (e,), x (n, d) -> (n, d)."""
+        """weight (e,), x (n, d) -> (n, d); with heads, weight (e, h), x (n, h, d) -> (n, h, d)."""
+        if weight.dim() == 1:
+            return self(weight.unsqueeze(1), x.unsqueeze(1)).squeeze(1)
         return _EdgeProduct.apply(weight, x, self)
 
     def forward_matrix(self, weight: Tensor) -> Tensor:
@@ -162,15 +169,28 @@ class _EdgeProduct(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, x: Tensor, plan: EdgeProduct) -> Tensor:
         ctx.plan = plan
         ctx.save_for_backward(weight, x)
-        return plan.forward_matrix(weight.detach()) @ x
+        return _by_head(plan.forward_matrix, weight, x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         weight, x = ctx.saved_tensors
         plan: EdgeProduct = ctx.plan
         grad = grads[0].contiguous()
-        by_edge = (grad[plan.target] * x[plan.source]).sum(-1)
-        return by_edge, plan.transposed(weight) @ grad, None
+        by_edge = torch.empty_like(weight)
+        for part in tiles(len(weight), EDGE_CHUNK):
+            # Whole rows, all heads at once: index_select copies them as blocks.
+            end, start = (
+                grad.index_select(0, plan.target[part]),
+                x.index_select(0, plan.source[part]),
+            )
+            torch.sum(end.mul_(start), dim=-1, out=by_edge[part])
+        return by_edge, _by_head(plan.transposed, weight, grad), None
+
+
+def _by_head(matrix: Callable[[Tensor], Tensor], weight: Tensor, x: Tensor) -> Tensor:
+    """The matrix of each head's weights times its part of x (n, h, d)."""
+    heads = zip(weight.detach().unbind(1), x.unbind(1), strict=True)
+    return torch.stack([matrix(w.contiguous()) @ h.contiguous() for w, h in heads], dim=1)
 
 
 def edge_softmax(score: Tensor, target: Tensor, n: int) -> Tensor:

@@ -123,7 +123,7 @@ class _Pull:
         self.squares = squares.clamp_min_(torch.finfo(gram.dtype).tiny)
         self.scale = self.squares.rsqrt().prod()
         # Where the values are the states, X is the identity.
-        self.x = _with_mass(_rows(*maps[4:], gram, heads).mT) if self.given[2] else None
+        self.x = _with_mass(_rows(maps[4], maps[5], gram, heads).mT) if self.given[2] else None
         self.r, uniform = self.through[1], gram[-1:]
         if self.x is not None:
             self.r, uniform = self.r @ self.x, uniform @ self.x
