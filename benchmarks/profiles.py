@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import limit, peers, steps
@@ -52,10 +53,18 @@ def profiled(step: Callable[[], Any], repeats: int) -> dict[str, Any]:
     }
 
 
+def few_rows() -> Callable[[], Any]:
+    """Cora's step with next to no arithmetic: what is left is the cost of calling operators."""
+    x, edges = torch.randn(64, 64), torch.randint(64, (2, 256))
+    model, graph = steps.ours("cora", x, edges, 7)
+    return steps.stepper(model, x, graph, torch.randint(7, (64,)), fused=True)
+
+
 def cases() -> dict[str, tuple[Callable[[], Callable[[], Any]], int]]:
     """Name: what makes the step, and how often it is run."""
     return {
         "Cora, -s, whole-tensor norm, 8 layers": (lambda: steps.our_step("cora"), 30),
+        "the same model on 64 rows": (few_rows, 30),
         "Pubmed, -s, whole-tensor norm, 8 layers": (lambda: steps.our_step("pubmed"), 10),
         "all pairs, -a, 8,000 rows, own queries and keys": (
             lambda: peers.our_pairs(8000, tied=False),
