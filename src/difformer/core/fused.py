@@ -1,4 +1,4 @@
-"""The simple diffusivity's average straight from the states, keeping nothing but the states.
+"""The simple diffusivity's average straight from the states, keeping them and two lengths a row.
 
 With unit queries q̃ and keys k̃, both rows of affine maps of z, and ω = a + q̃·k̃ (a = 1 + ε):
 
@@ -36,7 +36,7 @@ Moment = tuple[Tensor, Tensor, Tensor]  # C (d, d), s (d,), u (d,) of a head
 
 @dataclass(frozen=True)
 class RowAverage:
-    """P averaged over heads in O(n d² h) time, keeping O(d² h) numbers of many rows.
+    """P averaged over heads in O(n d² h) time, keeping O(n h + d² h) numbers of many rows.
 
     Forward: one pass over keys, one over queries. Backward: one over queries, one over keys. With
     g = ∂P / (m · heads) for the mass m and y = C g, the gradient of the mass needs no average:
@@ -50,19 +50,20 @@ class RowAverage:
     def forward(
         self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
     ) -> tuple[Tensor, tuple[Tensor | None, ...], list[Moment]]:
-        """The step; unit queries and keys where they are kept; the sums over keys."""
+        """The step; lengths of queries and keys, unit ones where they are kept; sums over keys."""
         query, key, value = self._split(maps)
         keep = 2 * self.heads * z.numel() <= KEPT_NUMBERS
-        # Where both are the states, they are one.
-        tied = maps[0] is None and maps[2] is None
         keys = _Units.of(z, key, keep)
-        queries = keys if tied else _Units.of(z, query, keep)
         moments = [_summarise(z, keys, value[h], h) for h in range(self.heads)]
+        # Where both are the states, they are one, and made by now.
+        tied = maps[0] is None and maps[2] is None
+        queries = keys if tied else _Units.of(z, query, keep)
+        unit_query = queries.get if tied else queries.make
         out = torch.empty_like(z)
         for rows in tiles(z.shape[0], ROW_CHUNK):
             target = out[rows]
             for h, (c, s, u) in enumerate(moments):
-                q, _ = queries.get(h, rows)
+                q, _ = unit_query(h, rows)
                 weight = self._mass(q, s, z).reciprocal_().mul_(weights.pairs / self.heads)
                 weight = weight.unsqueeze(1)
                 if h == 0:
@@ -84,14 +85,20 @@ class RowAverage:
     ) -> tuple[Tensor, Sequence[Tensor | None]]:
         """∂z, and the gradients of weights and biases."""
         query, key, value = self._split(maps)
-        queries, keys = _Units(z, query, *kept[:2]), _Units(z, key, *kept[2:])
-        dz = grad * weights.state
+        unit_query, query_length, unit_key, key_length = kept
+        assert query_length is not None
+        assert key_length is not None
+        queries = _Units(z, query, unit_query, query_length)
+        keys = _Units(z, key, unit_key, key_length)
+        dz = torch.empty_like(grad)
         into: list[list[_AffineGrad]] = [[], [], []]
         for h, (c, s, u) in enumerate(small):
             for side, affine in zip(into, (query, key, value), strict=True):
                 side.append(_AffineGrad(affine[h], dz))
             dc, ds, du = torch.zeros_like(c), torch.zeros_like(s), torch.zeros_like(u)
             for rows in tiles(z.shape[0], ROW_CHUNK):
+                if h == 0:
+                    torch.mul(grad[rows], weights.state, out=dz[rows])
                 q, length = queries.get(h, rows)
                 per_mass = self._mass(q, s, z).reciprocal_()
                 g = grad[rows] * (per_mass * (weights.pairs / self.heads)).unsqueeze(1)
@@ -125,30 +132,41 @@ class RowAverage:
 
 @dataclass(frozen=True)
 class _Units:
-    """Unit rows of an affine map of the states and their lengths: kept, or made when asked for."""
+    """Unit rows of an affine map of the states: lengths are kept, the rows themselves maybe."""
 
     z: Tensor
     affine: Sequence[Affine]
-    unit: Tensor | None = None  # (h, n, d)
-    length: Tensor | None = None  # (h, n, 1)
+    unit: Tensor | None  # (h, n, d)
+    length: Tensor  # (h, n, 1)
 
     @classmethod
     def of(cls, z: Tensor, affine: Sequence[Affine], keep: bool) -> _Units:
-        if not keep:
-            return cls(z, affine)
-        unit, length = z.new_empty(len(affine), *z.shape), z.new_empty(len(affine), len(z), 1)
-        for rows in tiles(len(z), ROW_CHUNK):
-            for h in range(len(affine)):
-                target = unit[h, rows]
-                _unit(_affine(z[rows], affine[h], target), target, length[h, rows])
-        return cls(z, affine, unit, length)
+        """Nothing made yet."""
+        heads = len(affine)
+        unit = z.new_empty(heads, *z.shape) if keep else None
+        return cls(z, affine, unit, z.new_empty(heads, z.shape[0], 1))
+
+    def make(self, head: int, rows: slice) -> tuple[Tensor, Tensor]:
+        """Unit rows and their lengths before, for the first time."""
+        length = self.length[head, rows]
+        kept = None if self.unit is None else self.unit[head, rows]
+        x = _affine(self.z[rows], self.affine[head], kept)
+        torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
+        length.clamp_min_(torch.finfo(x.dtype).tiny)  # a zero row stays zero
+        return self._divide(x, length, head, kept), length
 
     def get(self, head: int, rows: slice) -> tuple[Tensor, Tensor]:
-        if self.unit is None or self.length is None:
-            x = _affine(self.z[rows], self.affine[head])
-            made = torch.empty_like(x) if self.affine[head] is None else x
-            return _unit(x, made, x.new_empty(x.shape[0], 1))
-        return self.unit[head, rows], self.length[head, rows]
+        """The same again, once they were made."""
+        length = self.length[head, rows]
+        if self.unit is not None:
+            return self.unit[head, rows], length
+        return self._divide(_affine(self.z[rows], self.affine[head]), length, head), length
+
+    def _divide(self, x: Tensor, length: Tensor, head: int, out: Tensor | None = None) -> Tensor:
+        """Into `out`, else in place unless x are the states."""
+        if out is None and self.affine[head] is not None:
+            out = x
+        return torch.div(x, length, out=out)
 
 
 class _AffineGrad:
@@ -186,13 +204,6 @@ def _affine(z: Tensor, affine: Affine, out: Tensor | None = None) -> Tensor:
     return z if affine is None else torch.addmm(affine[1], z, affine[0].T, out=out)
 
 
-def _unit(x: Tensor, unit: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of unit length (a zero row stays zero) and their lengths before, into the two given."""
-    torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
-    length.clamp_min_(torch.finfo(x.dtype).tiny)
-    return torch.div(x, length, out=unit), length
-
-
 def _unit_backward(grad: Tensor, unit: Tensor, length: Tensor) -> Tensor:
     """The gradient with respect to x of x/‖x‖: the part across the row, divided by its length."""
     along = (grad * unit).sum(-1, keepdim=True)
@@ -204,7 +215,7 @@ def _summarise(z: Tensor, keys: _Units, value: Affine, head: int) -> Moment:
     d = z.shape[1]
     c, s, u = z.new_zeros(d, d), z.new_zeros(d), z.new_zeros(d)
     for rows in tiles(z.shape[0], ROW_CHUNK):
-        k, _ = keys.get(head, rows)
+        k, _ = keys.make(head, rows)
         v = _affine(z[rows], value)
         c.addmm_(k.T, v)
         s.add_(k.sum(0))
