@@ -97,7 +97,17 @@ def test_an_unknown_row_is_named(spec: Spec, wrong: str) -> None:
         paired_table(spec, [], wrong)
 
 
-def test_a_filter_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
+def test_systems_and_protocols_narrow_the_rows(spec: Spec) -> None:
+    results = [
+        result("mlp", "with", {"random:0": 0.5}),
+        result("mlp", "without", {"random:0": 0.6}),
+        result("gcn", "with", {"random:0": 0.7}),
+    ]
+    table = paired_table(spec, results, "mlp:with", systems=["gcn"])
+    assert [row[:2] for row in table.rows] == [("GCN", "with")]
+    assert paired_table(spec, results, "mlp:with", protocols=["public"]).rows == ()
+
+
+def test_a_page_may_narrow_them_too(tmp_path: Path) -> None:
     page = "<!-- results: table4 paired=mlp:default systems=lp -->\n<!-- end of results -->"
-    with pytest.raises(ValueError, match="systems= must be left out"):
-        fill_page(page, tmp_path)
+    assert "Minus MLP" in fill_page(page, tmp_path)

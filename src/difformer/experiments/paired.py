@@ -24,28 +24,34 @@ def paired_table(
     results: Sequence[CellResult],
     reference: str,
     *,
+    systems: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     variants: Sequence[str] | None = None,
+    protocols: Sequence[str] | None = None,
 ) -> Table:
     """Each measured row minus the reference on the runs both have, with a 95 % interval.
 
     Args:
         reference: "SYSTEM:VARIANT", or "*:VARIANT" for each system's own.
+        systems, columns, variants, protocols: which to show; all where None.
     """
     system, _, variant = reference.partition(":")
     known = (*spec.systems, SAME)
     if system not in known or variant not in spec.variants:
         raise ValueError(f"paired must be SYSTEM:VARIANT of {spec.name}, got {reference!r}")
     names = [name for name in spec.columns if columns is None or name in columns]
+    ways = [name for name in spec.protocols if protocols is None or name in protocols]
     by_cell = {(r.column, r.system, r.variant, r.protocol): r for r in results}
     rows: list[tuple[str, ...]] = []
     for other in spec.systems:
+        if systems is not None and other not in systems:
+            continue
         against = other if system == SAME else system
         for kind in spec.variants.values():
             asked = variants is None or kind.name in variants
             if (other, kind.name) == (against, variant) or not asked or other not in kind.systems:
                 continue
-            for protocol in spec.protocols:
+            for protocol in ways:
                 found = [
                     difference(
                         by_cell.get((name, other, kind.name, protocol)),

@@ -188,20 +188,9 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
     if "paired" in filters:
         from difformer.experiments.paired import paired_table
 
-        if unused := {"systems", "protocols"} & filters.keys():
-            raise ValueError(f"results: {name}: {min(unused)}= must be left out with paired=")
-        (reference,) = filters["paired"]
-        columns, variants = filters.get("columns"), filters.get("variants")
-        return markdown(paired_table(spec, found, reference, columns=columns, variants=variants))
-    table = build(
-        spec,
-        found,
-        systems=filters.get("systems"),
-        columns=filters.get("columns"),
-        variants=filters.get("variants"),
-        protocols=filters.get("protocols"),
-    )
-    return markdown(table)
+        (reference,) = filters.pop("paired")
+        return markdown(paired_table(spec, found, reference, **filters))
+    return markdown(build(spec, found, **filters))
 
 
 def _asked(name: str, names: Sequence[str] | None) -> bool:
