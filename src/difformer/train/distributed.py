@@ -60,6 +60,8 @@ def processes(*, timeout: timedelta = TIMEOUT) -> Generator[Comm, None, None]:
     own = PrefixStore(meet(store, rank, size, timeout=timeout), store)
     dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timeout)
     comm = Comm()
+    # All are connected before one can leave: an error that all see is no one's lost connection.
+    dist.barrier()
     try:
         yield comm
     except (Exception, KeyboardInterrupt) as error:
