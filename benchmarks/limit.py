@@ -30,8 +30,7 @@ import torch
 
 from benchmarks.measure import write
 from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple, WholeTensorSimple
-from difformer.core.fused import ROW_CHUNK
-from difformer.core.tiled import COLUMN_TILE, ROW_TILE
+from difformer.core.tiled import COLUMN_TILE, ROW_TILE, rows_at_once
 from difformer.train.memory import keep_freed_memory
 
 WIDTH = 64
@@ -61,7 +60,7 @@ def machine_limits() -> dict[str, float]:
     """Flops and bytes a second."""
     square = torch.randn(1536, 1536)
     a, b, c = (torch.randn(2**25) for _ in range(3))
-    tall, small = torch.randn(ROW_CHUNK, WIDTH), torch.randn(WIDTH, WIDTH)
+    tall, small = torch.randn(rows_at_once(WIDTH), WIDTH), torch.randn(WIDTH, WIDTH)
     tile, side = torch.randn(ROW_TILE, COLUMN_TILE), torch.randn(COLUMN_TILE, WIDTH)
     return {
         "square_flops": 2 * 1536**3 / seconds(lambda: square @ square),

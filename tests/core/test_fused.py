@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from difformer.core import fused, gram, tied
+from difformer.core import fused, tied, tiled
 from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple, WholeTensorSimple, sigmoid
 from difformer.core.euler import StepWeights, euler_step
 from difformer.core.graph import Graph
 
+WIDTH = 5
 FUSED = pytest.mark.parametrize("kernel", [Simple(), WholeTensorSimple()], ids=["row", "tensor"])
 
 
 def set_sizes(monkeypatch, chunk, kept=2**23):
-    for module in (fused, gram):
-        monkeypatch.setattr(module, "ROW_CHUNK", chunk)
+    monkeypatch.setattr(tiled, "CHUNK_NUMBERS", chunk * WIDTH)
     monkeypatch.setattr(fused, "KEPT_NUMBERS", kept)
 
 
@@ -36,7 +36,7 @@ def test_values_and_gradients_equal_the_plain_form(
     kernel, n, heads, maps, chunk, kept, monkeypatch
 ):
     set_sizes(monkeypatch, chunk, kept)
-    z, affine = make(n, 5, heads, maps)
+    z, affine = make(n, WIDTH, heads, maps)
     inputs = [z, *(t for a in affine if a for t in a)]
     fast = kernel.of_states(z, *affine, heads)
     plain = Diffusivity.of_states(kernel, z, *affine, heads)
@@ -55,7 +55,7 @@ def test_a_step_made_in_the_place_of_its_average_equals_the_two_apart(
     kernel, n, maps, pairs, chunk, monkeypatch
 ):
     set_sizes(monkeypatch, chunk)
-    z, affine = make(n, 5, 3, maps)
+    z, affine = make(n, WIDTH, 3, maps)
     first, value = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
     graph = Graph.from_edges(torch.randint(n, (2, 3 * n)), n).to(z)
     weights = StepWeights(0.3, pairs, 0.7, 0.2)
@@ -121,7 +121,7 @@ def test_the_tied_sigmoid_equals_the_dense_one(n, heads, maps, row_tile, column_
     monkeypatch.setattr(tied, "ROW_TILE", row_tile)
     monkeypatch.setattr(tied, "COLUMN_TILE", column_tile)
     monkeypatch.setattr(sigmoid, "DENSE_SCORES", 0)
-    z, affine = make(n, 5, heads, maps)
+    z, affine = make(n, WIDTH, heads, maps)
     inputs = [z, *(t for a in affine if a for t in a)]
     kernel = Sigmoid()
     fast = kernel.of_states(z, *affine, heads)

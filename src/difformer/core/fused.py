@@ -17,16 +17,13 @@ import torch
 from torch import Tensor
 
 from difformer.core.euler import StepWeights
-from difformer.core.tiled import tiles
+from difformer.core.tiled import row_tiles
 
 __all__ = ["Affine", "RowAverage"]
 
 Affine = tuple[Tensor, Tensor] | None
 """Weight (h·d, d) and bias (h·d,) of a map of the states; None for the states themselves."""
 
-# 8,192 rows of width 64 are two megabytes: a handful of such buffers stays in the outer cache, and
-# threads meet less often than with fewer rows.
-ROW_CHUNK = 8192
 # Up to so many numbers, unit queries and keys are kept for the backward pass after all: they cost
 # little memory then, and making them again costs a third of the step.
 KEPT_NUMBERS = 2**23
@@ -60,7 +57,7 @@ class RowAverage:
         queries = keys if tied else _Units.of(z, query, keep)
         unit_query = queries.get if tied else queries.make
         out = torch.empty_like(z)
-        for rows in tiles(z.shape[0], ROW_CHUNK):
+        for rows in row_tiles(z):
             target = out[rows]
             for h, (c, s, u) in enumerate(moments):
                 q, _ = unit_query(h, rows)
@@ -96,7 +93,7 @@ class RowAverage:
             for side, affine in zip(into, (query, key, value), strict=True):
                 side.append(_AffineGrad(affine[h], dz))
             dc, ds, du = torch.zeros_like(c), torch.zeros_like(s), torch.zeros_like(u)
-            for rows in tiles(z.shape[0], ROW_CHUNK):
+            for rows in row_tiles(z):
                 if h == 0:
                     torch.mul(grad[rows], weights.state, out=dz[rows])
                 q, length = queries.get(h, rows)
@@ -110,7 +107,7 @@ class RowAverage:
                 ds.addmv_(q.T, dmass)
                 dq.addcmul_(dmass.unsqueeze(1), s)  # as a product of rank one it is slower
                 into[0][h].add(rows, z[rows], _unit_backward(dq, q, length))
-            for rows in tiles(z.shape[0], ROW_CHUNK):
+            for rows in row_tiles(z):
                 part = z[rows]
                 k, length = keys.get(h, rows)
                 dk = torch.addmm(ds, _affine(part, value[h]), dc.T)
@@ -214,7 +211,7 @@ def _summarise(z: Tensor, keys: _Units, value: Affine, head: int) -> Moment:
     """C (d, d), s (d,) and u (d,) over all rows, chunk by chunk."""
     d = z.shape[1]
     c, s, u = z.new_zeros(d, d), z.new_zeros(d), z.new_zeros(d)
-    for rows in tiles(z.shape[0], ROW_CHUNK):
+    for rows in row_tiles(z):
         k, _ = keys.make(head, rows)
         v = _affine(z[rows], value)
         c.addmm_(k.T, v)

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from difformer.core.euler import StepWeights
-from difformer.core.fused import ROW_CHUNK
-from difformer.core.tiled import tiles
+from difformer.core.tiled import row_tiles, rows_at_once
 
 __all__ = ["WholeTensorAverage"]
 
@@ -48,7 +47,7 @@ class WholeTensorAverage:
         heads = len(pull.b)  # one where all heads are the same
         blocks = [_blocks(b) for b in pull.b]
         out, per_mass = torch.empty_like(z), z.new_empty(heads, z.shape[0])
-        for rows in tiles(z.shape[0], ROW_CHUNK):
+        for rows in row_tiles(z):
             part, target = z[rows], out[rows]
             for h, (square, column, row, corner) in enumerate(blocks):
                 m = torch.addmv(corner, part, column, out=per_mass[h, rows]).reciprocal_()
@@ -76,8 +75,8 @@ class WholeTensorAverage:
         dz, db = torch.empty_like(z), torch.zeros_like(small.b)
         blocks = [(_blocks(b), _blocks(g)) for b, g in zip(small.b, db, strict=True)]
         columns = small.b[:, :-1, -1].contiguous()  # strides cost a pass over the rows much time
-        buffer = z.new_empty(min(n, ROW_CHUNK), d)
-        for rows in tiles(n, ROW_CHUNK):
+        buffer = z.new_empty(min(n, rows_at_once(d)), d)
+        for rows in row_tiles(z):
             part, dpart = z[rows], dz[rows]
             for h, ((square, _, row, _), into) in enumerate(blocks):
                 m = per_mass[h, rows]
@@ -94,7 +93,7 @@ class WholeTensorAverage:
                     dpart.add_(y)
         dgram, dmaps = small.backward(db)
         square, _, row, _ = _blocks(dgram + dgram.T)
-        for rows in tiles(n, ROW_CHUNK):
+        for rows in row_tiles(z):
             dpart = dz[rows].addmm_(z[rows], square).add_(row)
             if weights.state:
                 dpart.add_(grad[rows], alpha=weights.state)
@@ -167,7 +166,7 @@ def _gram(z: Tensor) -> Tensor:
     n, d = z.shape
     gram = z.new_zeros(d + 1, d + 1)
     square, total = gram[:d, :d], gram[d, :d]
-    for rows in tiles(n, ROW_CHUNK):
+    for rows in row_tiles(z):
         part = z[rows]
         square.addmm_(part.T, part)
         total.add_(part.sum(0))

@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 __all__ = [
     "average_by_rows",
+    "row_tiles",
+    "rows_at_once",
     "sigmoid_average",
     "sigmoid_sums",
     "sigmoid_sums_backward",
@@ -31,6 +33,9 @@ COLUMN_TILE = 512
 SIGMOID_FLOOR = 1e-30
 # Up to this many scores a matrix, plain batched products beat a loop over tiles.
 DENSE_SCORES = 2**16
+# Rows are taken so many numbers at a time: 8,192 rows of width 64 are two megabytes, a handful of
+# such buffers stays in the outer cache, and threads meet less often than with fewer rows.
+CHUNK_NUMBERS = 2**19
 # Rows of a user's own diffusivity are taken so many scores at a time.
 CHUNK_SCORES = 2**22
 
@@ -39,6 +44,16 @@ def tiles(length: int, size: int) -> Iterator[slice]:
     """Slices of at most `size` that cover range(length)."""
     for start in range(0, length, size):
         yield slice(start, min(start + size, length))
+
+
+def row_tiles(x: Tensor) -> Iterator[slice]:
+    """Slices of the rows of x (n, d), as many at a time as stay in the cache."""
+    return tiles(x.shape[0], rows_at_once(x.shape[1]))
+
+
+def rows_at_once(width: int) -> int:
+    """How many rows of this width stay in the cache."""
+    return max(1, CHUNK_NUMBERS // max(1, width))
 
 
 def average_by_rows(
