@@ -59,10 +59,8 @@ def alternate(
 ) -> Ratio:
     """Run both in turn for some seconds; refuses where their outputs differ.
 
-    Freed memory is kept, as by every command that trains: both take it from there.
     `tolerance=None` says that the two compute different things, and only their cost is compared.
     """
-    keep_freed_memory()
     a, b = ours(), theirs()  # also the warm-up
     difference = float("nan")
     if tolerance is not None:

@@ -20,6 +20,7 @@ from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.data.batch import Batch
 from difformer.nn.model import DIFFormer
+from difformer.train.background import background_worker
 from difformer.train.batches import hide_labels, known_labels, predict
 from difformer.train.chunks import CHUNK_ROWS, predict_in_chunks
 from difformer.train.sharding import EDGE_CHUNK
@@ -89,7 +90,7 @@ class Partitions:
 
     def epoch(self, number: int) -> Iterator[Batch]:
         if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "difformer-batches")
+            self._worker = background_worker("difformer-batches")
         worker = self._worker
         ready = self._next[1] if self._next and self._next[0] == number else None
         plan = (ready or worker.submit(self._plan, number)).result()

@@ -24,6 +24,7 @@ from difformer.core.sparse import SparseMatrix
 from difformer.data.batch import Batch
 from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
+from difformer.train.background import background_worker
 from difformer.train.batches import hide_labels, predict
 from difformer.train.chunks import computed_again, recomputes
 from difformer.train.comm import Comm
@@ -210,7 +211,7 @@ class Shards:
             yield self._all
             return
         if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "difformer-batches")
+            self._worker = background_worker("difformer-batches")
         pending = self._next[1] if self._next and self._next[0] == number else None
         plan: _Plan = (pending or self._worker.submit(self._plan, number)).result()
         self._next = number + 1, self._worker.submit(self._plan, number + 1)
