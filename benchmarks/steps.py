@@ -2,8 +2,8 @@
 
 python -m benchmarks.steps [cora pubmed million a8000 ...]      writes results/benchmarks/steps.json
 
-Every case first as in a script of one's own, where each large tensor is made of fresh pages, and once
-more with freed memory kept for both sides, as our commands that train keep it for themselves.
+Every case first as in a script of one's own, where each large tensor is made of fresh pages, and
+once more with freed memory kept for both sides, as our commands that train keep it for themselves.
 """
 
 from __future__ import annotations
