@@ -13,7 +13,7 @@ from difformer.errors import DataError, RunError
 from difformer.experiments import run as run_module
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.reproduce import CellResult, measure_cell, read_results, result_path
-from difformer.experiments.specs import Cell, Spec, parse_spec
+from difformer.experiments.specs import Cell, Spec, load_spec, parse_spec
 from difformer.experiments.tables import (
     details_table,
     figures_table,
@@ -243,8 +243,24 @@ def test_an_unfinished_cell_says_how_many_runs_it_has(
 
     part = replace(result, runs=result.runs[:1], note="slow")
     table = figures_table(spec, [part])
-    assert table.rows[1][-1] == "80.0 (1 of 4 runs)*"
-    assert table.notes == ("\\* slow",)
+    assert table.rows[1][-1] == "80.0 (1 of 4 runs)¹"
+    assert table.notes == ("¹ slow",)
+
+
+def test_each_note_has_a_mark_of_its_own(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    result = measure(spec, cell, tmp_path)
+    notes = {"cora": "slow", "citeseer": "one seed", "pubmed": "slow"}
+    results = [
+        replace(result, cell=f"{column}.mlp.default.released", column=column, note=note)
+        for column, note in notes.items()
+    ]
+    table = figures_table(load_spec("table2"), results, systems=["mlp"])
+    assert [figure[-1] for figure in table.rows[1][-3:]] == ["¹", "²", "¹"]
+    assert table.notes == ("¹ slow", "² one seed")
 
 
 def test_a_page_is_filled_between_its_markers_and_only_there(tmp_path: Path) -> None:

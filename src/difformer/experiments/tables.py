@@ -79,7 +79,8 @@ def figures_table(
                     cells = [_measured(spec, r, notes) for r in found]
                     rows.append((title, variant.title, protocol.title, *cells))
     titles = [spec.columns[name].title for name in names]
-    return Table(("Model", "Settings", "Runs", *titles), tuple(rows), tuple(notes))
+    marked = tuple(f"{_raised(i)} {note}" for i, note in enumerate(notes, 1))
+    return Table(("Model", "Settings", "Runs", *titles), tuple(rows), marked)
 
 
 def verdicts_table(
@@ -219,11 +220,15 @@ def _measured(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
     if result.missing:
         text += f" ({len(result.runs)} of {len(result.wanted)} runs)"
     if result.note:
-        note = f"\\* {result.note}"
-        if note not in notes:
-            notes.append(note)
-        text += "*"
+        if result.note not in notes:
+            notes.append(result.note)
+        text += _raised(notes.index(result.note) + 1)
     return text
+
+
+def _raised(number: int) -> str:
+    """The number as a mark that leads from a figure to its note."""
+    return "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in str(number))
 
 
 def _whole(spec: Spec, result: CellResult) -> str:
