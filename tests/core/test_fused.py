@@ -56,7 +56,9 @@ def test_a_step_made_in_the_place_of_its_average_equals_the_two_apart(
 ):
     set_sizes(monkeypatch, chunk)
     z, affine = make(n, WIDTH, 3, maps)
-    first, value = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    first, value = (
+        torch.randn(n, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(2)
+    )
     graph = Graph.from_edges(torch.randint(n, (2, 3 * n)), n).to(z)
     weights = StepWeights(0.3, pairs, 0.7, 0.2)
     inputs = [z, first, value, *(t for a in affine if a for t in a)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,6 @@ def test_a_cell_that_was_cut_off_goes_on_with_the_run_that_was_not_made(
 def test_a_call_for_fewer_runs_takes_nothing_away(
     spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
     narrow = replace(cell, protocol=replace(cell.protocol, seeds=(0,)))
     assert len(measure(spec, narrow, tmp_path).runs) == 2
     assert len(measure(spec, cell, tmp_path).runs) == 4
@@ -239,8 +238,6 @@ def test_an_unfinished_cell_says_how_many_runs_it_has(
     spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
 ) -> None:
     result = measure(spec, cell, tmp_path)
-    from dataclasses import replace
-
     part = replace(result, runs=result.runs[:1], note="slow")
     table = figures_table(spec, [part])
     assert table.rows[1][-1] == "80.0 (1 of 4 runs)¹"
@@ -250,8 +247,6 @@ def test_an_unfinished_cell_says_how_many_runs_it_has(
 def test_each_note_has_a_mark_of_its_own(
     spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
     result = measure(spec, cell, tmp_path)
     notes = {"cora": "slow", "citeseer": "one seed", "pubmed": "slow"}
     results = [

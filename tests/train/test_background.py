@@ -17,7 +17,7 @@ def three_threads():
 
 
 def test_only_the_worker_computes_alone(three_threads):
-    worker = background_worker("beside")
+    worker = background_worker()
     with worker, ThreadPoolExecutor(1) as other:
         assert worker.submit(torch.get_num_threads).result() == 1
         assert torch.get_num_threads() == 3

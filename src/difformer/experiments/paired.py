@@ -12,7 +12,7 @@ from difformer.baselines.registry import get_system
 from difformer.experiments.reproduce import CellResult
 from difformer.experiments.specs import Spec
 from difformer.experiments.statistics import Difference, paired_difference
-from difformer.experiments.tables import EMPTY, Table
+from difformer.experiments.tables import EMPTY, Table, is_asked
 
 __all__ = ["difference", "paired_table"]
 
@@ -39,17 +39,18 @@ def paired_table(
     known = (*spec.systems, SAME)
     if system not in known or variant not in spec.variants:
         raise ValueError(f"paired must be SYSTEM:VARIANT of {spec.name}, got {reference!r}")
-    names = [name for name in spec.columns if columns is None or name in columns]
-    ways = [name for name in spec.protocols if protocols is None or name in protocols]
+    names = [name for name in spec.columns if is_asked(name, columns)]
+    ways = [name for name in spec.protocols if is_asked(name, protocols)]
     by_cell = {(r.column, r.system, r.variant, r.protocol): r for r in results}
     rows: list[tuple[str, ...]] = []
     for other in spec.systems:
-        if systems is not None and other not in systems:
+        if not is_asked(other, systems):
             continue
         against = other if system == SAME else system
         for kind in spec.variants.values():
-            asked = variants is None or kind.name in variants
-            if (other, kind.name) == (against, variant) or not asked or other not in kind.systems:
+            if not is_asked(kind.name, variants) or other not in kind.systems:
+                continue
+            if (other, kind.name) == (against, variant):
                 continue
             for protocol in ways:
                 found = [

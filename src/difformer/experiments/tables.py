@@ -25,7 +25,15 @@ from difformer.errors import RunError
 from difformer.experiments.reproduce import CellResult, read_results
 from difformer.experiments.specs import Published, Spec, load_spec
 
-__all__ = ["Table", "details_table", "figures_table", "fill_page", "markdown", "verdicts_table"]
+__all__ = [
+    "Table",
+    "details_table",
+    "figures_table",
+    "fill_page",
+    "is_asked",
+    "markdown",
+    "verdicts_table",
+]
 
 BEGIN = re.compile(r"<!-- results: (\S+)((?: [^>]*?)?) -->\n")
 END = "<!-- end of results -->"
@@ -61,8 +69,8 @@ def figures_table(
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []
     for system in spec.systems:
-        asked = [v for v in spec.variants.values() if _asked(v.name, variants)]
-        if not _asked(system, systems) or not any(system in v.systems for v in asked):
+        asked = [v for v in spec.variants.values() if is_asked(v.name, variants)]
+        if not is_asked(system, systems) or not any(system in v.systems for v in asked):
             continue
         title = get_system(system).title
         published = spec.published.get(system, {})
@@ -71,7 +79,7 @@ def figures_table(
             rows.append((title, "published", "", *figures))
         for variant in asked:
             for protocol in spec.protocols.values():
-                if not _asked(protocol.name, protocols):
+                if not is_asked(protocol.name, protocols):
                     continue
                 keys = [f"{n}.{system}.{variant.name}.{protocol.name}" for n in names]
                 found = [by_cell.get(key) for key in keys]
@@ -96,11 +104,11 @@ def verdicts_table(
     names = [name for name in spec.columns if columns is None or name in columns]
     by_cell = {result.cell: result for result in results}
     rows: list[tuple[str, ...]] = []
-    for system in (s for s in spec.systems if s in spec.published and _asked(s, systems)):
+    for system in (s for s in spec.systems if s in spec.published and is_asked(s, systems)):
         for variant in spec.variants.values():
-            if system not in variant.systems or not _asked(variant.name, variants):
+            if system not in variant.systems or not is_asked(variant.name, variants):
                 continue
-            for protocol in (p for p in spec.protocols if _asked(p, protocols)):
+            for protocol in (p for p in spec.protocols if is_asked(p, protocols)):
                 keys = [f"{name}.{system}.{variant.name}.{protocol}" for name in names]
                 published = [spec.published[system].get(name) for name in names]
                 cells = [
@@ -194,7 +202,8 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
     return markdown(build(spec, found, **filters))
 
 
-def _asked(name: str, names: Sequence[str] | None) -> bool:
+def is_asked(name: str, names: Sequence[str] | None) -> bool:
+    """Whether a name is among those chosen, by itself or by what stands before its colon."""
     return names is None or name in names or name.split(":")[0] in names
 
 

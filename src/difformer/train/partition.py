@@ -90,7 +90,7 @@ class Partitions:
 
     def epoch(self, number: int) -> Iterator[Batch]:
         if self._worker is None:
-            self._worker = background_worker("difformer-batches")
+            self._worker = background_worker()
         worker = self._worker
         ready = self._next[1] if self._next and self._next[0] == number else None
         plan = (ready or worker.submit(self._plan, number)).result()

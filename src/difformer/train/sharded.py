@@ -211,7 +211,7 @@ class Shards:
             yield self._all
             return
         if self._worker is None:
-            self._worker = background_worker("difformer-batches")
+            self._worker = background_worker()
         pending = self._next[1] if self._next and self._next[0] == number else None
         plan: _Plan = (pending or self._worker.submit(self._plan, number)).result()
         self._next = number + 1, self._worker.submit(self._plan, number + 1)
