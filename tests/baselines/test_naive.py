@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from difformer.baselines.configs import NaiveConfig
 from difformer.baselines.naive import build
+from difformer.baselines.registry.naive import NaiveConfig
 from difformer.data.snapshots import from_windows
 from difformer.train import Snapshots, TrainSettings, fit
 from difformer.train.objective import SnapshotError, broadcast_mse
@@ -15,8 +15,8 @@ from difformer.train.objective import SnapshotError, broadcast_mse
 
 def test_last_value_and_mean_of_lags() -> None:
     x = torch.tensor([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]])
-    assert build(NaiveConfig(rule="last"), 3, 1)(x).tolist() == [[6.0], [3.0]]
-    assert build(NaiveConfig(rule="mean"), 3, 1)(x).tolist() == [[3.0], [1.0]]
+    assert build(3, 1, NaiveConfig(rule="last"))(x).tolist() == [[6.0], [3.0]]
+    assert build(3, 1, NaiveConfig(rule="mean"))(x).tolist() == [[3.0], [1.0]]
 
 
 @pytest.mark.parametrize("rule", ["node", "pooled"])
@@ -25,7 +25,7 @@ def test_an_autoregression_is_least_squares_on_the_training_rows(rule: str, ridg
     series = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     data = from_windows("toy", series, 2)
     split = data.split("time")
-    model = build(NaiveConfig(rule=rule, ridge=ridge), 2, 1)
+    model = build(2, 1, NaiveConfig(rule=rule, ridge=ridge))
     result = fit(model, Snapshots(data, split), SnapshotError(num_nodes=3), split, TrainSettings())
     train = split.train.numel() // 3
     x, y = data.x.reshape(-1, 3, 2).double().numpy(), data.y.reshape(-1, 3).double().numpy()

@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.baselines.configs import GATConfig, GCNConfig
 from difformer.baselines.layers import EdgeProduct, FeatureLinear, GraphModel, make_norm
+from difformer.baselines.registry.stack import Convolutions
 
 __all__ = ["ConvStack"]
 
@@ -24,7 +24,7 @@ class ConvStack(GraphModel):
     activation: ClassVar[Callable[[Tensor], Tensor]]
     convs: nn.ModuleList
 
-    def __init__(self, config: GCNConfig | GATConfig) -> None:
+    def __init__(self, config: Convolutions) -> None:
         super().__init__()
         if config.num_layers < 1:
             raise ValueError(f"num_layers must be at least 1, got {config.num_layers}")

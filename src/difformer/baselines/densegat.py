@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.baselines.configs import GATConfig
 from difformer.baselines.gat import GAT, EdgeGATConv
-from difformer.baselines.layers import EdgeProduct, Edges
+from difformer.baselines.layers import EdgeProduct
+from difformer.baselines.registry.convolutions import GATConfig
+from difformer.core.graph import Graph
 
-__all__ = ["AllPairsGATConv", "DenseGAT", "all_pairs_attention", "build"]
+__all__ = ["AllPairsGATConv", "DenseGAT", "all_pairs_attention"]
 
 
 def all_pairs_attention(target: Tensor, source: Tensor, value: Tensor, slope: float) -> Tensor:
@@ -76,18 +77,12 @@ class DenseGAT(GAT):
                 f"got {config.attention_dropout}"
             )
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        if edge_index is not None:
-            return super().forward(x, edge_index, edge_weight, batch)
+    @property
+    def needs_graph(self) -> bool:
+        return False
+
+    def run(self, x: Tensor, graph: Graph | None, batch: Tensor | None) -> Tensor:
+        if graph is not None:
+            return super().run(x, graph, batch)
         self.one_graph(batch)
         return self.stack(x, None)
-
-
-def build(config: GATConfig, in_channels: int, out_channels: int) -> DenseGAT:
-    return DenseGAT(in_channels, out_channels, config)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from difformer.baselines.configs import DGCConfig
 from difformer.baselines.propagated import PropagatedLinear
+from difformer.baselines.registry.diffusions import DGCConfig
 from difformer.core.graph import Graph
 
-__all__ = ["DGC", "build"]
+__all__ = ["DGC"]
 
 
 class DGC(PropagatedLinear):
@@ -39,7 +39,3 @@ class DGC(PropagatedLinear):
             for _ in range(self.steps):
                 x = torch.lerp(x, graph.propagate(x), self.time / self.steps)
         return x
-
-
-def build(config: DGCConfig, in_channels: int, out_channels: int) -> DGC:
-    return DGC(in_channels, out_channels, config)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from difformer.baselines.configs import DIFFormerOptions
+from difformer.baselines.registry.difformer import DIFFormerOptions
 from difformer.nn.model import DIFFormer
 
 __all__ = ["build"]
 
 
-def build(config: DIFFormerOptions, in_channels: int, out_channels: int) -> DIFFormer:
+def build(in_channels: int, out_channels: int, config: DIFFormerOptions) -> DIFFormer:
     """A DIFFormer; the kernel says which of the two it is."""
     options = asdict(config)
     return DIFFormer(in_channels, options.pop("hidden_channels"), out_channels, **options)

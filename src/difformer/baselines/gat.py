@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv
 
-from difformer.baselines.configs import GATConfig
 from difformer.baselines.convolutions import ConvStack
-from difformer.baselines.layers import EdgeProduct, Edges, FeatureLinear, edge_softmax
+from difformer.baselines.layers import EdgeProduct, FeatureLinear, edge_softmax
+from difformer.baselines.registry.convolutions import GATConfig
 from difformer.core.dropout import dropout
 from difformer.core.graph import Graph
 from difformer.nn.remembered import Remembered
 
-__all__ = ["GAT", "EdgeGATConv", "build"]
+__all__ = ["GAT", "EdgeGATConv"]
 
 
 class EdgeGATConv(GATConv):
@@ -90,19 +90,9 @@ class GAT(ConvStack):
         self.join(list(zip(widths, outs, strict=True)), out_channels, skip_dropout=0.0)
         self._plan: Remembered[EdgeProduct] = Remembered()
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        return self.stack(x, self.plan(self.graph(edge_index, edge_weight, x)))
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
+        return self.stack(x, self.plan(graph))
 
     def plan(self, graph: Graph) -> EdgeProduct:
         """The edges as products take them, made once a graph."""
         return self._plan.get((graph.edge_index,), None, lambda: EdgeProduct(graph))
-
-
-def build(config: GATConfig, in_channels: int, out_channels: int) -> GAT:
-    return GAT(in_channels, out_channels, config)

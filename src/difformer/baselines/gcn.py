@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GCNConv
 
-from difformer.baselines.configs import GCNConfig
 from difformer.baselines.convolutions import ConvStack
-from difformer.baselines.layers import Edges, FeatureLinear
+from difformer.baselines.layers import FeatureLinear
+from difformer.baselines.registry.stack import Convolutions
+from difformer.core.graph import Graph
 
-__all__ = ["GCN", "build"]
+__all__ = ["GCN"]
 
 
 class GCN(ConvStack):
@@ -30,7 +31,7 @@ class GCN(ConvStack):
     title = "GCN"
     activation = staticmethod(F.relu)
 
-    def __init__(self, in_channels: int, out_channels: int, config: GCNConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: Convolutions) -> None:
         super().__init__(config)
         hidden, layers = config.hidden_channels, config.num_layers
         last = hidden if config.head else out_channels
@@ -42,16 +43,6 @@ class GCN(ConvStack):
         )
         self.join(pairs, out_channels, skip_dropout=rate)
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
         like = next(self.parameters())
-        return self.stack(x, self.graph(edge_index, edge_weight, x).to(like).adjacency.csr)
-
-
-def build(config: GCNConfig, in_channels: int, out_channels: int) -> GCN:
-    return GCN(in_channels, out_channels, config)
+        return self.stack(x, graph.to(like).adjacency.csr)

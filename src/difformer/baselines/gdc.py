@@ -7,14 +7,14 @@ from torch import Tensor
 from torch_geometric import transforms
 from torch_geometric.data import Data
 
-from difformer.baselines.configs import GDCConfig
 from difformer.baselines.gcn import GCN
-from difformer.baselines.layers import Edges, GraphModel
+from difformer.baselines.layers import GraphModel
+from difformer.baselines.registry.diffusions import GDCConfig
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.nn.remembered import Remembered
 
-__all__ = ["GDC", "build", "diffuse"]
+__all__ = ["GDC", "diffuse"]
 
 _DIFFUSED: Remembered[Graph] = Remembered()  # several seeds on one graph diffuse it once
 
@@ -35,14 +35,7 @@ class GDC(GraphModel):
         self.gcn = GCN(in_channels, out_channels, config)
         self.config = config
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        graph = self.graph(edge_index, edge_weight, x)
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
         config = self.config
         diffused = _DIFFUSED.get(
             (graph.edge_index, graph.edge_weight),
@@ -76,7 +69,3 @@ def diffuse(graph: Graph, config: GDCConfig) -> Graph:
     source, target, weight = source[order], target[order], weight[order]
     matrix = SparseMatrix.from_coo(target, source, weight, (n, n))
     return Graph(weight, n, matrix)
-
-
-def build(config: GDCConfig, in_channels: int, out_channels: int) -> GDC:
-    return GDC(in_channels, out_channels, config)

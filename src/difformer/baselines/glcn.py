@@ -9,21 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.baselines.configs import GLCNConfig
 from difformer.baselines.layers import (
     EDGE_CHUNK,
     EdgeProduct,
-    Edges,
     FeatureLinear,
     GraphModel,
     edge_softmax,
 )
+from difformer.baselines.registry.learned import GLCNConfig
 from difformer.core.graph import Graph
 from difformer.core.tiled import tiles
 from difformer.data.batch import Prediction
 from difformer.nn.remembered import Remembered
 
-__all__ = ["GLCN", "build"]
+__all__ = ["GLCN"]
 
 
 class GLCN(GraphModel):
@@ -59,14 +58,7 @@ class GLCN(GraphModel):
         self.config = config
         self._plan: Remembered[tuple[EdgeProduct, Tensor]] = Remembered()
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor | Prediction:
-        graph = self.graph(edge_index, edge_weight, x)
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor | Prediction:
         plan, reverse = self._plan.get((graph.edge_index,), None, lambda: _prepare(graph))
         weight, penalty = self.learn(x, graph)
         adjacency = _normalise((weight + weight[reverse]) / 2, graph)
@@ -147,7 +139,3 @@ def _prepare(graph: Graph) -> tuple[EdgeProduct, Tensor]:
     same = (source[back] == target) & (target[back] == source)
     # A one-way edge is its own reverse.
     return EdgeProduct(graph), torch.where(same, back, torch.arange(source.numel()).to(back))
-
-
-def build(config: GLCNConfig, in_channels: int, out_channels: int) -> GLCN:
-    return GLCN(in_channels, out_channels, config)

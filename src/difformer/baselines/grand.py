@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.baselines.configs import GRANDConfig
-from difformer.baselines.layers import EdgeProduct, Edges, FeatureLinear, GraphModel, edge_softmax
+from difformer.baselines.layers import EdgeProduct, FeatureLinear, GraphModel, edge_softmax
+from difformer.baselines.registry.diffusions import GRANDConfig
 from difformer.core.graph import Graph
 from difformer.data.batch import Batch
 from difformer.nn.remembered import Remembered
 
-__all__ = ["GRAND", "build"]
+__all__ = ["GRAND"]
 
 FIXED_STEP = ("euler", "midpoint", "rk4")
 
@@ -60,16 +60,9 @@ class GRAND(GraphModel):
         super().observe(batch)
         self._labelled = batch.rows
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
         if self.config.source:
             self.one_graph(batch)
-        graph = self.graph(edge_index, edge_weight, x)
         z = F.dropout(self.encode(x), self.config.dropout, self.training)
         z = self.diffuse(z, graph)
         return self.decode(F.dropout(F.relu(z), self.config.dropout, self.training))
@@ -119,7 +112,3 @@ class GRAND(GraphModel):
         kept = F.dropout(z.new_ones(len(labelled), 1), self.config.source_dropout, self.training)
         source = (labelled - labelled.mean(0)) * kept
         return torch.zeros_like(z).index_copy(0, self._labelled, source)
-
-
-def build(config: GRANDConfig, in_channels: int, out_channels: int) -> GRAND:
-    return GRAND(in_channels, out_channels, config)

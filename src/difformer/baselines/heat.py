@@ -8,11 +8,11 @@ import math
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.baselines.configs import HeatConfig
-from difformer.baselines.layers import Edges, FeatureLinear, GraphModel
+from difformer.baselines.layers import FeatureLinear, GraphModel
+from difformer.baselines.registry.diffusions import HeatConfig
 from difformer.core.graph import Graph
 
-__all__ = ["GraphHeat", "build", "heat_kernel"]
+__all__ = ["GraphHeat", "heat_kernel"]
 
 
 class GraphHeat(GraphModel):
@@ -43,14 +43,8 @@ class GraphHeat(GraphModel):
         )
         self.scale, self.dropout = config.scale, config.dropout
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        graph = self.graph(edge_index, edge_weight, x).to(self.first.linear.weight)
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
+        graph = graph.to(self.first.linear.weight)
         h = heat_kernel(graph, self.first(x), self.scale)
         for linear in self.rest:
             h = F.dropout(F.relu(h), self.dropout, self.training)
@@ -69,7 +63,3 @@ def heat_kernel(graph: Graph, value: Tensor, scale: float, tolerance: float = 1e
         weight *= scale / r
         left -= weight
     return total
-
-
-def build(config: HeatConfig, in_channels: int, out_channels: int) -> GraphHeat:
-    return GraphHeat(in_channels, out_channels, config)

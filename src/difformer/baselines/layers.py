@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,11 @@ from torch_geometric.nn.inits import glorot
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import tiles
-from difformer.data.batch import Batch
+from difformer.data.batch import Batch, Prediction
 from difformer.nn.remembered import Remembered
 
 __all__ = [
     "EdgeProduct",
-    "Edges",
     "FeatureLinear",
     "GraphModel",
     "dense_features",
@@ -26,21 +25,38 @@ __all__ = [
     "make_norm",
 ]
 
-Edges = Tensor | Graph | None
-
 
 class GraphModel(nn.Module):
     """A model over one graph: it takes an edge list or a prepared Graph and keeps the latter.
 
-    An edge list gets one loop a row, as GCN has it; a prepared Graph is taken as it is. Separate
-    graphs in one batch are fine where rows only meet along edges.
+    An edge list gets one loop per row, as GCN has it; a prepared Graph is taken as it is. Separate
+    graphs in one batch are fine where rows only meet along edges. A subclass has `run`.
     """
 
-    title = "this system"
+    title: ClassVar[str] = "this system"
 
     def __init__(self) -> None:
         super().__init__()
         self._graph: Remembered[Graph] = Remembered()
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Graph | None = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor | Prediction:
+        """x (n, in_channels), dense or sparse CSR -> (n, out_channels)."""
+        return self.run(x, self.graph(edge_index, edge_weight, x), batch)
+
+    @property
+    def needs_graph(self) -> bool:
+        """Whether it must be called with edges."""
+        return True
+
+    def run(self, x: Tensor, graph: Any, batch: Tensor | None) -> Tensor | Prediction:
+        """The output on a prepared graph, which is None only where none is needed."""
+        raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
         """Take in the size of the features, where they are to be scaled."""
@@ -48,11 +64,15 @@ class GraphModel(nn.Module):
             if isinstance(module, FeatureLinear):
                 module.measure(batch.x)
 
-    def graph(self, edge_index: Edges, edge_weight: Tensor | None, x: Tensor) -> Graph:
-        """The prepared graph over x's rows; ValueError where there is none."""
+    def graph(
+        self, edge_index: Tensor | Graph | None, edge_weight: Tensor | None, x: Tensor
+    ) -> Graph | None:
+        """The prepared graph over x's rows; ValueError where there is none and one is needed."""
         n = x.shape[0]
         if edge_index is None:
-            raise ValueError(f"edge_index must be given: {self.title} needs a graph")
+            if self.needs_graph:
+                raise ValueError(f"edge_index must be given: {self.title} needs a graph")
+            return None
         if not isinstance(edge_index, Graph):
             edges = edge_index
             return self._graph.get(

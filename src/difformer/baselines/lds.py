@@ -10,14 +10,14 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from difformer.baselines.configs import LDSConfig
-from difformer.baselines.layers import Edges, GraphModel
+from difformer.baselines.layers import GraphModel
+from difformer.baselines.registry.learned import LDSConfig
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.data.batch import Batch
 from difformer.nn.remembered import Remembered
 
-__all__ = ["LDS", "TwoLayers", "build"]
+__all__ = ["LDS", "TwoLayers"]
 
 Weights = dict[str, Tensor]
 Matrix = Tensor | SparseMatrix
@@ -78,19 +78,15 @@ class LDS(GraphModel):
 
     def observe(self, batch: Batch) -> None:
         """Start θ at the graph and share the training rows between the two levels."""
-        self.theta = adjacency_of(self.graph(batch.graph, None, batch.x))
+        graph = self.graph(batch.graph, None, batch.x)
+        assert graph is not None
+        self.theta = adjacency_of(graph)
         order = torch.randperm(batch.rows.numel(), generator=torch.Generator().manual_seed(0))
         cut = max(1, int(batch.rows.numel() * (1 - self.config.outer_share)))
         rows = batch.rows[order.to(batch.rows.device)]
         self._inner, self._outer = rows[:cut], rows[cut:]
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
         self.one_graph(batch)
         features = self.features(x)
         if self.theta.shape[0] != x.shape[0]:
@@ -206,7 +202,3 @@ class _Product(torch.autograd.Function):
 
 def _product(matrix: Matrix, value: Tensor) -> Tensor:
     return matrix @ value if isinstance(matrix, Tensor) else _Product.apply(value, matrix, False)
-
-
-def build(config: LDSConfig, in_channels: int, out_channels: int) -> LDS:
-    return LDS(in_channels, out_channels, config)

@@ -7,11 +7,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn import LabelPropagation as Propagation
 
-from difformer.baselines.configs import LPConfig
-from difformer.baselines.layers import Edges, GraphModel
+from difformer.baselines.layers import GraphModel
+from difformer.baselines.registry.labels import LPConfig
+from difformer.core.graph import Graph
 from difformer.data.batch import Batch
 
-__all__ = ["LabelPropagation", "build"]
+__all__ = ["LabelPropagation"]
 
 
 class LabelPropagation(GraphModel):
@@ -26,7 +27,7 @@ class LabelPropagation(GraphModel):
 
     title = "label propagation"
 
-    def __init__(self, out_channels: int, config: LPConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: LPConfig) -> None:
         super().__init__()
         self.spread = Propagation(config.steps, config.alpha)
         self.out_channels = out_channels
@@ -44,16 +45,9 @@ class LabelPropagation(GraphModel):
         labels = F.one_hot(batch.y.clamp_min(0), self.out_channels).float()
         self._labels = labels * (known & (batch.y >= 0)).unsqueeze(1)
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
         if self._labels is None or self._labels.shape[0] != x.shape[0]:
             raise ValueError("observe(batch) must be called with these rows' training labels first")
-        graph = self.graph(edge_index, edge_weight, x)
         away = graph.edge_index[0] != graph.edge_index[1]
         edges, weight = graph.edge_index[:, away], graph.edge_weight
         if weight is not None:
@@ -70,7 +64,3 @@ def _normalised(edges: Tensor, weight: Tensor, n: int) -> Tensor:
     _, scaled = gcn_norm(edges, weight, n, add_self_loops=False)
     assert scaled is not None
     return scaled
-
-
-def build(config: LPConfig, in_channels: int, out_channels: int) -> LabelPropagation:
-    return LabelPropagation(out_channels, config)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.baselines.configs import ManiRegConfig
-from difformer.baselines.layers import Edges, GraphModel
+from difformer.baselines.layers import GraphModel
 from difformer.baselines.mlp import MLP
+from difformer.baselines.registry.labels import ManiRegConfig
+from difformer.core.graph import Graph
 from difformer.data.batch import Prediction
 
-__all__ = ["ManiReg", "build"]
+__all__ = ["ManiReg"]
 
 
 class ManiReg(GraphModel):
@@ -31,28 +32,21 @@ class ManiReg(GraphModel):
         self.penalty = config.penalty
         self.classes = config.classes and out_channels > 1
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor | Prediction:
+    @property
+    def needs_graph(self) -> bool:
+        return self.training
+
+    def run(self, x: Tensor, graph: Graph | None, batch: Tensor | None) -> Tensor | Prediction:
         output = self.mlp(x)
-        if not self.training:
+        if graph is None or not self.training:
             return output
-        graph = self.graph(edge_index, edge_weight, x)
         smooth = F.softmax(output, 1) if self.classes else output
         return Prediction(output, self.penalty * self.roughness(smooth, graph))
 
     @staticmethod
-    def roughness(value: Tensor, graph: object) -> Tensor:
+    def roughness(value: Tensor, graph: Graph) -> Tensor:
         """The mean of ‖v_i − v_j‖² over edges, weighted: 2 tr(Vᵀ L V) / Σ w."""
-        source, target = graph.edge_index  # type: ignore[attr-defined]
-        weight: Tensor | None = graph.edge_weight  # type: ignore[attr-defined]
+        source, target = graph.edge_index
+        weight = graph.edge_weight
         each = (value[source] - value[target]).square().sum(1)
         return each.mean() if weight is None else (each * weight).sum() / weight.sum()
-
-
-def build(config: ManiRegConfig, in_channels: int, out_channels: int) -> ManiReg:
-    return ManiReg(in_channels, out_channels, config)

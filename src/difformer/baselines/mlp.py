@@ -7,10 +7,10 @@ import itertools
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.baselines.configs import MLPConfig
-from difformer.baselines.layers import Edges, FeatureLinear, make_norm
+from difformer.baselines.layers import FeatureLinear, make_norm
+from difformer.baselines.registry.stack import NormedStack
 
-__all__ = ["MLP", "build"]
+__all__ = ["MLP"]
 
 
 class MLP(nn.Module):
@@ -21,7 +21,7 @@ class MLP(nn.Module):
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
     """
 
-    def __init__(self, in_channels: int, out_channels: int, config: MLPConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: NormedStack) -> None:
         super().__init__()
         if config.num_layers < 1:
             raise ValueError(f"num_layers must be at least 1, got {config.num_layers}")
@@ -31,18 +31,8 @@ class MLP(nn.Module):
         self.norms = nn.ModuleList(make_norm(config.norm, width) for width in widths[:-1])
         self.dropout = config.dropout
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, *_: object) -> Tensor:
         h = self.first(x)
         for norm, linear in zip(self.norms, self.rest, strict=True):
             h = linear(F.dropout(F.relu(norm(h)), self.dropout, self.training))
         return h
-
-
-def build(config: MLPConfig, in_channels: int, out_channels: int) -> MLP:
-    return MLP(in_channels, out_channels, config)

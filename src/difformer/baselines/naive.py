@@ -5,41 +5,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from difformer.baselines.configs import NaiveConfig
-from difformer.baselines.layers import Edges
+from difformer.baselines.registry.naive import NaiveConfig
 from difformer.data.batch import Batch
 
-__all__ = ["Autoregression", "LastValue", "MeanOfLags", "build"]
+__all__ = ["Autoregression", "LastValue", "MeanOfLags"]
 
 
 class LastValue(nn.Module):
     """Tomorrow is as today: the newest lag of every row. O(n). x (n, lags) -> (n, 1)."""
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, *_: object) -> Tensor:
         return x[:, -1:]
 
 
 class MeanOfLags(nn.Module):
     """Tomorrow is as the lags were on average. O(n lags). x (n, lags) -> (n, 1)."""
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, *_: object) -> Tensor:
         return x.mean(1, keepdim=True)
 
 
 class Autoregression(nn.Module):
-    """Least squares on the lags, one line a node or one for all, solved once in `observe`.
+    """Least squares on the lags, one line per node or one for all, solved once in `observe`.
 
         w_i = argmin Σ_t (y_it − x_it·w − b)² + ridge ‖w‖²,   b without a penalty
 
@@ -70,13 +57,7 @@ class Autoregression(nn.Module):
         # The pseudo-inverse: a node with fewer steps than lags gets its shortest solution.
         self.weight = (torch.linalg.pinv(gram, hermitian=True) @ moment).squeeze(-1).to(batch.x)
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, *_: object) -> Tensor:
         n = self.weight.shape[0]
         out = (self._by_node(x, n) * self.weight.unsqueeze(1)).sum(-1)  # (n, t)
         return out.T.reshape(-1, 1)
@@ -87,7 +68,7 @@ class Autoregression(nn.Module):
         return torch.cat([stacked, stacked.new_ones(*stacked.shape[:2], 1)], dim=-1)
 
 
-def build(config: NaiveConfig, in_channels: int, out_channels: int) -> nn.Module:
+def build(in_channels: int, out_channels: int, config: NaiveConfig) -> nn.Module:
     if out_channels != 1:
         raise ValueError(f"a naive forecast has one output, got {out_channels}")
     if config.rule == "last":

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.baselines.configs import NodeFormerConfig
-from difformer.baselines.layers import Edges, FeatureLinear, GraphModel
+from difformer.baselines.layers import FeatureLinear, GraphModel
+from difformer.baselines.registry.transformers import NodeFormerConfig
 from difformer.core.graph import Graph
 from difformer.data.batch import Prediction
 
-__all__ = ["NodeFormer", "NodeFormerLayer", "build", "positive_features"]
+__all__ = ["NodeFormer", "NodeFormerLayer", "positive_features"]
 
 EPS = 1e-6
 
@@ -98,15 +98,12 @@ class NodeFormer(GraphModel):
         self.last = nn.Linear(d, out_channels)
         self.config = config
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor | Prediction:
+    @property
+    def needs_graph(self) -> bool:
+        return False
+
+    def run(self, x: Tensor, graph: Graph | None, batch: Tensor | None) -> Tensor | Prediction:
         self.one_graph(batch)
-        graph = None if edge_index is None else self.graph(edge_index, edge_weight, x)
         rate = self.config.dropout
         z = F.dropout(F.elu(self.norms[0](self.first(x))), rate, self.training)
         scores: list[Tensor] = []
@@ -147,7 +144,3 @@ def draw_projection(count: int, width: int) -> Tensor:
     """(count, width) Gaussian directions, orthogonal in blocks of width rows."""
     blocks = [torch.linalg.qr(torch.randn(width, width))[0].T for _ in range(-(-count // width))]
     return torch.cat(blocks)[:count] * torch.randn(count, width).norm(dim=1, keepdim=True)
-
-
-def build(config: NodeFormerConfig, in_channels: int, out_channels: int) -> NodeFormer:
-    return NodeFormer(in_channels, out_channels, config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from difformer.baselines.layers import Edges, GraphModel, dense_features
+from difformer.baselines.layers import GraphModel, dense_features
 from difformer.core.graph import Graph
 from difformer.nn.remembered import Remembered
 
@@ -29,14 +29,8 @@ class PropagatedLinear(GraphModel):
         """P(x, graph) (n, in_channels)."""
         raise NotImplementedError
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        graph = self.graph(edge_index, edge_weight, x).to(self.linear.weight)
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
+        graph = graph.to(self.linear.weight)
         made = _PROPAGATED.get(
             (x, graph.edge_index),
             (type(self).__name__, *self.options()),

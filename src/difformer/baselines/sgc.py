@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
-from torch_geometric.nn import SGConv
+from torch import Tensor
 
-from difformer.baselines.configs import SGCConfig
 from difformer.baselines.propagated import PropagatedLinear
+from difformer.baselines.registry.diffusions import SGCConfig
 from difformer.core.graph import Graph
 
-__all__ = ["SGC", "build"]
+__all__ = ["SGC"]
 
 
 class SGC(PropagatedLinear):
@@ -18,8 +17,7 @@ class SGC(PropagatedLinear):
 
         y = S^K x W + b,   S = D^-1/2 (A + I) D^-1/2                                  (eq. 8)
 
-    The propagation is PyTorch Geometric's SGConv with its linear layer taken off. Left out:
-    the paper trains by L-BFGS in one of its versions; here it is the loop's Adam.
+    Left out: the paper trains by L-BFGS in one of its versions; here it is the loop's Adam.
     """
 
     title = "SGC"
@@ -32,11 +30,7 @@ class SGC(PropagatedLinear):
         return (self.steps,)
 
     def propagate(self, x: Tensor, graph: Graph) -> Tensor:
-        layer = SGConv(1, 1, K=self.steps)
-        setattr(layer, "lin", nn.Identity())  # noqa: B010 - another type than the library's
         with torch.no_grad():
-            return layer(x, graph.edge_index, graph.edge_weight)
-
-
-def build(config: SGCConfig, in_channels: int, out_channels: int) -> SGC:
-    return SGC(in_channels, out_channels, config)
+            for _ in range(self.steps):
+                x = graph.propagate(x)
+        return x

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn.models import SGFormer as Library
 
-from difformer.baselines.configs import GCNConfig, SGFormerConfig
 from difformer.baselines.gcn import GCN
-from difformer.baselines.layers import Edges, FeatureLinear, GraphModel
+from difformer.baselines.layers import FeatureLinear, GraphModel
+from difformer.baselines.registry.stack import Convolutions
+from difformer.baselines.registry.transformers import SGFormerConfig
+from difformer.core.graph import Graph
 
-__all__ = ["SGFormer", "build"]
+__all__ = ["SGFormer"]
 
 
 class SGFormer(GraphModel):
@@ -49,7 +51,7 @@ class SGFormer(GraphModel):
         self.attention_input = FeatureLinear(in_channels, d, dropout=rate, scaled=scaled)
         if self.plain:
             self.graph_input = nn.Identity()
-            plain = GCNConfig(
+            plain = Convolutions(
                 hidden_channels=d,
                 num_layers=config.graph_layers,
                 dropout=config.graph_dropout,
@@ -63,14 +65,7 @@ class SGFormer(GraphModel):
         for conv in self.model.graph_conv.convs:
             setattr(conv, "normalize", False)  # noqa: B010 - an attribute torch types as a module
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        graph = self.graph(edge_index, edge_weight, x)
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
         if batch is None:
             batch = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
         model = self.model
@@ -79,7 +74,3 @@ class SGFormer(GraphModel):
         along = model.graph_conv(self.graph_input(x), edges)
         mixed = model.graph_weight * along + (1 - model.graph_weight) * pairs
         return torch.log_softmax(model.fc(mixed), dim=-1)
-
-
-def build(config: SGFormerConfig, in_channels: int, out_channels: int) -> SGFormer:
-    return SGFormer(in_channels, out_channels, config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from difformer.data.dataset import Dataset
 
-__all__ = ["GraphKind", "Memory", "System", "option"]
+__all__ = ["GraphKind", "Memory", "Neighbours", "System", "option"]
 
 GraphKind = Literal["given", "knn", "dense", "none"]
 Memory = Callable[[int, int, int, int, Any], float]
@@ -26,18 +26,26 @@ def option(default: Any, text: str, choices: tuple[Any, ...] = ()) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Options of the kNN graph builder; k is one more thing that validation chooses."""
+
+    k: int = option(10, "neighbours per row in the kNN graph, which is then made undirected")
+    metric: str = option("cosine", "distance between features", ("cosine", "euclidean"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class System:
     """What the experiments know of a method; they never ask which one it is.
 
     Args:
         name: what the command line calls it.
         title: what a table calls it.
-        module: the file in `baselines/` with `build(config, in_channels, out_channels)`; imported
-            when a model is built.
+        model: "file.callable" in `baselines/`, called as (in_channels, out_channels, config) when
+            a model is built.
         config: a frozen keyword-only dataclass type: every option, its default and help.
-        graph: the graph builder it takes: the data's own ("given"), neighbours by features
-            ("knn"), every pair ("dense"), or "none".
         memory: (rows, directed edges, features, outputs, config) -> bytes for a training step.
+        graph: the graph it takes: the data's own ("given"), neighbours by features ("knn"), every
+            pair ("dense"), or "none".
         needs_graph: cannot run without the data's own graph.
         all_pairs: every row may be moved by every other.
         tasks: the tasks it can learn.
@@ -49,10 +57,10 @@ class System:
 
     name: str
     title: str
-    module: str
+    model: str
     config: type[Any]
-    graph: GraphKind
     memory: Memory
+    graph: GraphKind = "given"
     needs_graph: bool = False
     all_pairs: bool = False
     tasks: tuple[str, ...] = ALL_TASKS
@@ -60,6 +68,29 @@ class System:
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     train: Mapping[str, Any] = field(default_factory=dict[str, Any])
     space: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+
+    @property
+    def module(self) -> str:
+        """The file of its model: what systems share that differ in graph or defaults only."""
+        return self.model.partition(".")[0]
+
+    def on_neighbours(self, *search: str) -> System:
+        """The same model on the kNN graph; `search` names what to try beside k."""
+        return replace(
+            self,
+            name=f"{self.name}-knn",
+            title=f"{self.title}-kNN",
+            config=make_dataclass(
+                f"{self.config.__name__}KNN",
+                (),
+                bases=(self.config, Neighbours),
+                frozen=True,
+                kw_only=True,
+            ),
+            graph="knn",
+            needs_graph=False,
+            space={"k": (5, 10, 20, 40), **{name: self.space[name] for name in search}},
+        )
 
     def configure(self, **options: Any) -> Any:
         """This system's config with these options; ValueError names an unknown one."""
@@ -78,8 +109,9 @@ class System:
 
     def build(self, config: Any, in_channels: int, out_channels: int) -> nn.Module:
         """The model, with weights drawn from torch's global generator."""
-        module = import_module(f"difformer.baselines.{self.module}")
-        return module.build(config, in_channels, out_channels)
+        file, _, name = self.model.partition(".")
+        module = import_module(f"difformer.baselines.{file}")
+        return getattr(module, name)(in_channels, out_channels, config)
 
     def needs(self, dataset: Dataset) -> str | None:
         """Why it cannot run on this data whatever its size, or None."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from difformer.baselines.configs import DIFFormerOptions
+from difformer.baselines.registry.difformer import DIFFormerOptions
 from difformer.experiments.values import Option, options_of
 from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
 from difformer.train.settings import TrainSettings

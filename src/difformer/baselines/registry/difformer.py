@@ -1,0 +1,54 @@
+"""DIFFormer-s, DIFFormer-a, and DIFFormer without its all-pair term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from difformer.baselines.registry.memory import FLOAT, linear
+from difformer.baselines.system import System, option
+from difformer.nn.config import DIFFormerConfig
+
+__all__ = ["SYSTEMS", "DIFFormerOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DIFFormerOptions(DIFFormerConfig):
+    """DIFFormer's own options, and its width."""
+
+    hidden_channels: int = option(64, "width of the states")
+
+
+def _tiled(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """The sigmoid diffusivity is computed in tiles: no n × n matrix is kept."""
+    return linear(n, e, p, c, config) + FLOAT * 256 * n * 4
+
+
+_SIMPLE = System(
+    name="difformer-s",
+    title="DIFFormer-s",
+    model="difformer.build",
+    config=DIFFormerOptions,
+    memory=linear,
+    all_pairs=True,
+    train={"lr": 0.01, "weight_decay": 0.01, "epochs": 200},
+    space={"num_layers": (2, 4, 8), "graph_weight": (0.5, 0.9), "dropout": (0.2, 0.5)},
+)
+SYSTEMS = (
+    _SIMPLE,
+    replace(
+        _SIMPLE,
+        name="difformer-a",
+        title="DIFFormer-a",
+        memory=_tiled,
+        defaults={"kernel": "sigmoid"},
+    ),
+    replace(
+        _SIMPLE,
+        name="difformer-g",
+        title="DIFFormer, graph term only",
+        all_pairs=False,
+        needs_graph=True,
+        defaults={"kernel": "identity"},
+    ),
+)

@@ -1,0 +1,149 @@
+"""Systems that diffuse features along the graph, in closed form or by a solver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from difformer.baselines.registry.memory import FLOAT, features, linear
+from difformer.baselines.registry.stack import KIPF, SCALE, Convolutions, Stack, Width
+from difformer.baselines.system import System, option
+
+__all__ = ["SYSTEMS", "DGCConfig", "GDCConfig", "GRANDConfig", "HeatConfig", "SGCConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGCConfig:
+    """Simplified graph convolution."""
+
+    steps: int = option(2, "propagation steps K")
+
+
+_SGC = System(
+    name="sgc",
+    title="SGC",
+    model="sgc.SGC",
+    config=SGCConfig,
+    memory=features,
+    needs_graph=True,
+    train={"lr": 0.2, "weight_decay": 5e-6},
+    space={"steps": (2, 4, 8)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DGCConfig:
+    """Decoupled graph convolution by Euler steps."""
+
+    steps: int = option(100, "Euler steps K")
+    time: float = option(5.3, "terminal time T")
+
+
+_DGC = System(
+    name="dgc",
+    title="DGC-Euler",
+    model="dgc.DGC",
+    config=DGCConfig,
+    memory=features,
+    needs_graph=True,
+    train={"lr": 0.2, "weight_decay": 1e-5},
+    space={"time": (3.8, 5.3, 6.0)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GDCConfig(Convolutions):
+    """A GCN on the diffused graph."""
+
+    diffusion: str = option("ppr", "personalised PageRank or heat kernel", ("ppr", "heat"))
+    alpha: float = option(0.05, "teleport probability of ppr")
+    time: float = option(5.0, "diffusion time of heat")
+    top_k: int = option(128, "entries kept in each column")
+
+
+def _dense_square(n: int, e: int, p: int, c: int, config: GDCConfig) -> float:
+    """The exact diffusion matrix, its inverse and the solver's work space."""
+    return FLOAT * 4 * n * n + linear(n, n * config.top_k, p, c, config)
+
+
+_GDC = System(
+    name="gdc",
+    title="GDC",
+    model="gdc.GDC",
+    config=GDCConfig,
+    memory=_dense_square,
+    needs_graph=True,
+    train=KIPF,
+    space={"alpha": (0.05, 0.1), "top_k": (64, 128), "hidden_channels": (16, 64)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatConfig(Stack):
+    """Heat-kernel convolutions."""
+
+    scale: float = option(3.5, "s in e^(-s L)")
+
+
+_HEAT = System(
+    name="graphheat",
+    title="GraphHeat",
+    model="heat.GraphHeat",
+    config=HeatConfig,
+    memory=linear,
+    needs_graph=True,
+    defaults={"hidden_channels": 16},
+    train=KIPF,
+    space={"scale": (1.0, 3.5, 5.0), "hidden_channels": (16, 64)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRANDConfig(Width):
+    """Graph neural diffusion."""
+
+    attention_channels: int = option(16, "width of a head's query and key")
+    num_heads: int = option(4, "attention heads, averaged")
+    nonlinear: bool = option(False, "attention follows the state; off: that of the first state")
+    source: bool = option(False, "GRAND++: labelled rows are sources")
+    source_dropout: float = option(0.5, "share of GRAND++'s sources left out of a training step")
+    learned_scale: bool = option(True, "learn how fast X(t) moves and how strong the source is")
+    time: float = option(8.0, "terminal time T")
+    method: str = option(
+        "rk4", "torchdiffeq's solver", ("euler", "midpoint", "rk4", "dopri5", "adaptive_heun")
+    )
+    step: float = option(1.0, "step size of the fixed-step solvers")
+    tolerance: float = option(1e-3, "relative and absolute tolerance of the adaptive ones")
+    scale_features: bool = option(False, SCALE)
+
+
+def _solver(n: int, e: int, p: int, c: int, config: GRANDConfig) -> float:
+    """Every evaluation of the field keeps its states, and its attention where it has its own."""
+    evaluations = config.time / config.step * {"rk4": 4, "midpoint": 2}.get(config.method, 1)
+    attention = e * config.num_heads * (2 * config.attention_channels + 3)
+    states = evaluations * n * config.hidden_channels * 7
+    often = evaluations if config.nonlinear else 1
+    return linear(n, e, p, c, config) + FLOAT * (states + often * attention)
+
+
+_GRAND = System(
+    name="grand-l",
+    title="GRAND-l",
+    model="grand.GRAND",
+    config=GRANDConfig,
+    memory=_solver,
+    needs_graph=True,
+    package="torchdiffeq",
+    train={"lr": 0.02, "weight_decay": 5e-4},
+    space={"time": (4.0, 8.0, 16.0), "dropout": (0.2, 0.5)},
+)
+_EULER: dict[str, Any] = {"method": "euler"}
+SYSTEMS = (
+    _SGC,
+    _GRAND,
+    replace(_GRAND, name="grand", title="GRAND", defaults={**_EULER, "nonlinear": True}),
+    replace(_GRAND, name="grandpp", title="GRAND++", defaults={**_EULER, "source": True}),
+    _GDC,
+    _HEAT,
+    _DGC,
+)

@@ -1,0 +1,39 @@
+"""Forecasts without a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from difformer.baselines.registry.memory import features
+from difformer.baselines.system import System, option
+
+__all__ = ["SYSTEMS", "NaiveConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaiveConfig:
+    """A forecast without a network."""
+
+    rule: str = option("last", "which forecast", ("last", "mean", "node", "pooled"))
+    ridge: float = option(0.0, "penalty on the weights of an autoregression")
+
+
+SYSTEMS = tuple(
+    System(
+        name=name,
+        title=title,
+        model="naive.build",
+        config=NaiveConfig,
+        memory=features,
+        graph="none",
+        tasks=("regression",),
+        defaults={"rule": rule},
+        space={"ridge": (0.0, 1.0, 10.0, 100.0)} if rule in ("node", "pooled") else {},
+    )
+    for name, title, rule in (
+        ("last-value", "last value", "last"),
+        ("mean-of-lags", "mean of the lags", "mean"),
+        ("node-ar", "linear AR, one per node", "node"),
+        ("pooled-ar", "linear AR, one for all", "pooled"),
+    )
+)

@@ -1,0 +1,46 @@
+"""Options that several systems share. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from difformer.baselines.system import option
+
+__all__ = ["CLASSES", "KIPF", "LABELS", "SCALE", "Convolutions", "NormedStack", "Stack", "Width"]
+
+CLASSES = ("multiclass",)
+LABELS = ("multiclass", "multilabel")
+KIPF = {"lr": 0.01, "weight_decay": 5e-4}  # how Kipf and Welling train a GCN
+SCALE = "divide the features by the mean size of their entries that are not zero"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Width:
+    """A network on states of one width."""
+
+    hidden_channels: int = option(64, "width of the hidden states")
+    dropout: float = option(0.5, "dropout on the hidden states")
+    input_dropout: float = option(0.5, "dropout on the input features")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack(Width):
+    """Several layers of one width."""
+
+    num_layers: int = option(2, "layers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormedStack(Stack):
+    """Layers with a normalisation between them."""
+
+    norm: str | None = option(None, "normalisation between layers", ("batch", "layer"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolutions(NormedStack):
+    """Convolutions, with what makes classic graph networks strong."""
+
+    residual: bool = option(False, "add a linear map of each layer's input to its output")
+    head: bool = option(False, "end with a linear layer rather than with a convolution")
+    scale_features: bool = option(False, SCALE)
