@@ -343,3 +343,64 @@ def test_no_request_makes_it_fail(client: Any, rows: list[Any]) -> None:
     body = json.dumps({"rows": rows}).encode()
     answer = client.post("/predict", content=body, headers={"content-type": "application/json"})
     assert answer.status_code in (200, 400, 413, 422)
+
+
+@pytest.fixture(scope="module")
+def field(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on rows of 7 distinct values, on two rings; the ring is the class."""
+    folder = tmp_path_factory.mktemp("field")
+    draw = random.Random(0)
+    values = ["0", "1", "2", "3", *(str(draw.randrange(4) + i // 70 * 3) for i in range(4, 140))]
+    rows = [(f"r{i}", values[i], "" if i % 3 == 0 else "ab"[i // 70]) for i in range(140)]
+    ring = [(f"r{i}", f"r{i // 70 * 70 + (i + 1) % 70}") for i in range(140)]
+    table = write(folder / "t.csv", rows, ("name", "kind", "y"))
+    edges = write(folder / "e.csv", ring, ("from", "to"))
+    own = read_table(table, "y", id="name", edges=edges)
+    train_own(own, folder / "run", OwnSettings(epochs=20, hidden=16))
+    return folder / "run"
+
+
+def test_predictions_are_those_of_fit_row_by_row(field: Path) -> None:
+    run = OwnRun.load(field)
+    filled = lines(field / "predictions.csv")
+    assert len({row["probability"] for row in filled}) > 7
+    for row in filled:
+        number = int(row["id"][1:])
+        assert row["y"] == run.estimator.transduction_[number]
+        near = {number // 70 * 70 + (number + step) % 70 for step in (1, -1)}
+        named = [int(word.split(" ")[0][1:]) for word in row["influential"].split("; ")]
+        assert set(named[:2]) == near
+
+
+def test_rows_of_training_are_answered_by_id(field: Path, tmp_path: Path) -> None:
+    filled = {row["id"]: row for row in lines(field / "predictions.csv")}
+    new = write(tmp_path / "new.csv", [("r0", "0"), ("x", "0"), ("r3", "3")], ("name", "kind"))
+    predict_own(field, new, tmp_path / "out.csv")
+    known, unknown, other = lines(tmp_path / "out.csv")
+    assert known == filled["r0"]
+    assert other == filled["r3"]
+    assert unknown["probability"] != known["probability"]
+    # An edge that names it is one that the row of the new table brings.
+    edges = write(tmp_path / "e.csv", [(f"r{i}", "r0") for i in range(70, 140)], ("a", "b"))
+    predict_own(field, new, tmp_path / "out.csv", edges=edges)
+    joined = lines(tmp_path / "out.csv")
+    assert joined[0]["y"] == "b"
+    assert joined[1:] == [unknown, other]
+
+
+def test_the_service_answers_rows_of_training_by_id(field: Path) -> None:
+    pytest.importorskip("fastapi", reason="the service needs the extra serve")
+    from starlette.testclient import TestClient
+
+    filled = {row["id"]: row for row in lines(field / "predictions.csv")}
+    rows = [{"name": "r0", "kind": 0}, {"kind": 0}, {"name": "r0", "kind": 0}]
+    with TestClient(make_app(field)) as client:
+        found = client.post("/predict", json={"rows": rows}).json()["predictions"]
+    assert f"{found[0]['probability']:.6g}" == filled["r0"]["probability"]
+    assert found[0] == found[2] != found[1]
+
+
+def test_influential_rows_are_named_for_small_tables_only() -> None:
+    assert OwnSettings().named(5000) == 3
+    assert OwnSettings().named(5001) == 0
+    assert OwnSettings(influential=2).named(10**6) == 2

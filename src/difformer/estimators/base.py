@@ -27,9 +27,10 @@ from difformer.data.neighbours import nearest_known, nearest_neighbours
 from difformer.data.split import Split
 from difformer.estimators.choice import Candidate, Training, pick_kernels
 from difformer.estimators.graphs import Edges, read_graph
-from difformer.estimators.rows import KnownRows, Scaler, read_rows, to_tensor
+from difformer.estimators.rows import FitRows, Scaler, read_rows, row_ids, to_tensor
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.frozen import FrozenDIFFormer
+from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
 from difformer.nn.recipes import RECIPES
 from difformer.train.objective import Objective
@@ -41,6 +42,8 @@ Array = NDArray[Any]
 
 # New rows taken at a time, so that a long sparse table never becomes one dense one.
 CHUNK = 4096
+# Rows whose weights of all rows of fit are held at a time.
+PAIRS = 512
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,20 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     # --- fitting ---------------------------------------------------------------------------
 
     def _fit(
-        self, X: Any, rows: Any, problem: Problem, graph: Any, weight: Any, validation: Any
+        self,
+        X: Any,
+        rows: Any,
+        problem: Problem,
+        graph: Any,
+        weight: Any,
+        validation: Any,
+        ids: Any,
     ) -> Tensor:
         """Train, freeze and return the transductive output (n, outputs) in float64."""
+        names = row_ids(X, ids, rows.shape[0])
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._scaler = Scaler.of(rows, on=self.scale)
-        prepared = self._prepare(X, rows, graph)
+        prepared = self.graph_ = self._prepare(X, rows, graph)
         scaled = self._scaler.apply(rows)
         data = Dataset("X", to_tensor(scaled, torch.float32), problem.y, problem.task)
         split = self.split_ = self._split(problem, validation, seed)
@@ -104,7 +115,8 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self.kernel_, self.result_, self.history_ = best.kernel, best.result, best.result.history
         self.best_epoch_, self.n_iter_ = best.result.best_epoch, best.result.epochs
         self.candidates_ = dict(best.scores)
-        return self._freeze(best.model, to_tensor(scaled, torch.float64), prepared, rows)
+        self._fit_rows = None if prepared is None else FitRows.of(rows, names)
+        return self._freeze(best.model, to_tensor(scaled, torch.float64), prepared)
 
     def _training(
         self,
@@ -226,7 +238,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             raise ValueError(f"n_neighbors must be a whole number of at least 1, got {k!r}")
         return int(k)
 
-    def _freeze(self, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Any) -> Tensor:
+    def _freeze(self, model: DIFFormer, x: Tensor, graph: Graph | None) -> Tensor:
         """Keep what new rows need, in float64: their answers then have the same bits anywhere."""
         model = model.cpu().double().eval()
         doubled = None if graph is None else graph.to(torch.zeros(0, dtype=torch.float64))
@@ -237,38 +249,45 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self.embedding_ = states[-1].numpy()
         self._before_last = states[-2].float()
         self._n_features_out = model.hidden_channels
-        self._known = None if graph is None else KnownRows.of(rows)
         return output
-
-    def graph_of(self, X: Any, graph: Any = None) -> Graph | None:
-        """The graph that `fit` makes between rows: of the edges given, or of neighbours."""
-        return self._prepare(X, read_rows(self, X, reset=False), graph)
 
     # --- new rows --------------------------------------------------------------------------
 
-    def _answers(self, X: Any, graph: Any, known: Array, *, encode: bool = False) -> Array:
-        """Frozen outputs (or states) of rows; with a graph, rows seen in fit answer as in fit."""
+    def _answers(
+        self, X: Any, graph: Any, ids: Any, known: Array, *, encode: bool = False
+    ) -> Array:
+        """Frozen outputs (or states) of new rows; `known`, the answers of fit, for its rows."""
         check_is_fitted(self, "frozen_")
         rows = read_rows(self, X, reset=False)
         edge_index, weight = self._new_edges(rows, graph)
-        parts: list[Array] = []
+        where = self._positions(X, rows, ids, edge_index if _is_given(graph) else None)
+        answers = np.empty((rows.shape[0], known.shape[1]))
+        answers[where >= 0] = known[where[where >= 0]]
         run = self.frozen_.encode if encode else self.frozen_.forward
-        for start in range(0, rows.shape[0], CHUNK):
-            part = self._scaler.apply(rows[start : start + CHUNK])
-            part = part.toarray() if sparse.issparse(part) else part
-            mine = None
-            if edge_index is not None:
-                mine = (edge_index[1] >= start) & (edge_index[1] < start + part.shape[0])
-            edges = (
-                None if edge_index is None else edge_index[:, mine] - torch.tensor([[0], [start]])
-            )
-            own = None if weight is None else weight[mine]
-            parts.append(run(torch.from_numpy(np.ascontiguousarray(part)), edges, own).numpy())
-        answers = np.concatenate(parts)
-        if self._known is not None and graph is None:
-            where = self._known.find(rows)
-            answers[where >= 0] = known[where[where >= 0]]
+        new = np.flatnonzero(where < 0)
+        for start in range(0, len(new), CHUNK):
+            part = new[start : start + CHUNK]
+            edges, own = _edges_to(part, edge_index, weight)
+            answers[part] = run(self._scaled(rows[part]), edges, own).numpy()
         return answers
+
+    def _scaled(self, rows: Any) -> Tensor:
+        scaled = self._scaler.apply(rows)
+        scaled = scaled.toarray() if sparse.issparse(scaled) else scaled
+        return torch.from_numpy(np.ascontiguousarray(scaled))
+
+    def _positions(self, X: Any, rows: Any, ids: Any, edge_index: Tensor | None) -> Array:
+        """Each row's position in fit, or -1 for a new row, as is one that brings its own edges.
+
+        Without a graph every row goes the way of a new one: there its answer is the same.
+        """
+        names = row_ids(X, ids, rows.shape[0])
+        if self._fit_rows is None:
+            return np.full(rows.shape[0], -1)
+        where = self._fit_rows.find(rows, names)
+        if edge_index is not None:
+            where[edge_index[1].numpy()] = -1
+        return where
 
     def _new_edges(self, rows: Any, graph: Any) -> tuple[Tensor | None, Tensor | None]:
         known = None if self.frozen_.num_known is None else self.frozen_.num_known
@@ -295,26 +314,64 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             np.ones(width) if scale is None else scale
         )
 
-    def transform(self, X: Any, graph: Any = None) -> Array:
-        """Embeddings (m, hidden_channels): the last states of rows, through the frozen context."""
+    def transform(self, X: Any, graph: Any = None, *, ids: Any = None) -> Array:
+        """Embeddings (m, hidden_channels): the last states of rows; see `predict`."""
         check_is_fitted(self, "frozen_")
-        return self._answers(X, graph, self.embedding_, encode=True)
+        return self._answers(X, graph, ids, self.embedding_, encode=True)
 
-    def influence(self, X: Any, graph: Any = None, *, top_k: int = 5) -> tuple[Array, Array]:
+    def influence(
+        self, X: Any, graph: Any = None, *, ids: Any = None, top_k: int = 5
+    ) -> tuple[Array, Array]:
         """The fit rows that weigh most in each row's last step: (weights, rows), both (m, top_k).
 
-        The weight of known row j is (1 − w) Ŝ_ij + w Ã_ij, what the last layer multiplies its
-        value by; all known rows together weigh at most one. O(m n).
+        The weight of row j of fit is (1 − w) Ŝ_ij + w Ã_ij, what the last layer multiplies its
+        value by; all of them together weigh at most one. A row of fit keeps its own edges, and is
+        not named for itself. O(m n) time, in blocks of rows.
         """
         check_is_fitted(self, "frozen_")
         rows = read_rows(self, X, reset=False)
-        scaled = self._scaler.apply(rows)
-        scaled = scaled.toarray() if sparse.issparse(scaled) else scaled
         edge_index, weight = self._new_edges(rows, graph)
-        x = torch.from_numpy(np.ascontiguousarray(scaled))
-        pairs = self.frozen_.weights(x, self._before_last.double(), edge_index, weight)
-        best = pairs.topk(min(top_k, pairs.shape[1]), dim=1)
-        return best.values.numpy(), best.indices.numpy()
+        where = self._positions(X, rows, ids, edge_index if _is_given(graph) else None)
+        return self._strongest(rows, where, edge_index, weight, top_k)
+
+    def influence_in_fit(self, rows: Any, *, top_k: int = 5) -> tuple[Array, Array]:
+        """`influence` of rows of fit, by their positions."""
+        check_is_fitted(self, "frozen_")
+        return self._strongest(None, np.asarray(rows, np.int64), None, None, top_k)
+
+    def _strongest(
+        self, rows: Any, where: Array, edge_index: Tensor | None, weight: Tensor | None, top_k: int
+    ) -> tuple[Array, Array]:
+        before = self._before_last.double()
+        top_k = min(top_k, before.shape[0])
+        weights, found = np.empty((len(where), top_k)), np.empty((len(where), top_k), np.int64)
+        for new in (False, True):
+            mine = np.flatnonzero((where < 0) == new)
+            for start in range(0, len(mine), PAIRS):
+                part = mine[start : start + PAIRS]
+                if new:
+                    edges, own = _edges_to(part, edge_index, weight)
+                    pairs = self.frozen_.weights(self._scaled(rows[part]), before, edges, own)
+                else:
+                    pairs = self._weights_in_fit(torch.from_numpy(where[part]), before)
+                best = pairs.topk(top_k, dim=1)
+                weights[part], found[part] = best.values.numpy(), best.indices.numpy()
+        return weights, found
+
+    def _weights_in_fit(self, rows: Tensor, before: Tensor) -> Tensor:
+        """What the last layer multiplies every other row's value by, for some rows of fit."""
+        model = self.frozen_.model
+        layer = model.layers[-1]
+        assert isinstance(layer, DiffusionLayer)
+        with torch.no_grad():
+            q, k, _ = layer.project(before)
+            pairs = layer.diffusivity.weights_of(rows, q, k).mean(-3)
+            if self.graph_ is not None:
+                target, source, value = self.graph_.adjacency.rows(rows).coo
+                near = torch.zeros_like(pairs).index_put_((target, source), value.to(pairs))
+                w = model.config.graph_weight
+                pairs = pairs + near if w is None else torch.lerp(pairs, near, w)
+            return pairs.scatter_(1, rows[:, None], 0.0)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -323,6 +380,23 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         tags.target_tags.single_output = True
         tags.target_tags.multi_output = True
         return tags
+
+
+def _is_given(graph: Any) -> bool:
+    """Whether edges are given, not just asked for by a name."""
+    return graph is not None and not isinstance(graph, str)
+
+
+def _edges_to(
+    part: Array, edge_index: Tensor | None, weight: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """The edges into some of the new rows, in order, which are numbered from 0 on. O(e)."""
+    if edge_index is None:
+        return None, None
+    place = np.searchsorted(part, edge_index[1].numpy()).clip(max=len(part) - 1)
+    mine = torch.from_numpy(part[place] == edge_index[1].numpy())
+    edges = torch.stack([edge_index[0], torch.from_numpy(place)])[:, mine]
+    return edges, None if weight is None else weight[mine]
 
 
 def _read_validation(validation: Any, strata: Array) -> Array:

@@ -72,6 +72,7 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         label_distributions_: its probabilities, as `predict_proba` gives them.
         embedding_: (n, hidden_channels), the last states of the rows of fit.
         frozen_: the `FrozenDIFFormer` that answers for new rows.
+        graph_: the `Graph` between the rows of fit, or None.
         split_: the rows of fit that trained and validated.
         kernel_, candidates_, validation_, best_epoch_, n_iter_, history_: how training went.
         result_: the same and more, a `difformer.train.FitResult`; not kept by `save`.
@@ -88,6 +89,7 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         *,
         sample_weight: Any = None,
         validation: Any = None,
+        ids: Any = None,
     ) -> DIFFormerClassifier:
         """Train on the labelled rows of y, with all rows of X in sight.
 
@@ -98,6 +100,8 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
             graph: edges (2, e), pairs, a SciPy or networkx graph, a data frame of edges, or "knn".
             sample_weight: (n,) weight of each labelled row in the loss.
             validation: labelled rows (a mask, or numbers) to pick the epoch by, not to train on.
+            ids: (n,) names of the rows, by which `predict` knows them again; by default the index
+                of a data frame, unless that only numbers the rows.
         """
         rows = read_rows(self, X, reset=True)
         classes, codes = read_classes(y, self.unlabelled)
@@ -113,26 +117,28 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
                 )
         self._classes, self.classes_ = classes, classes.public
         weight = self._weights(codes, sample_weight)
-        output = self._fit(X, rows, self._problem(codes), graph, weight, validation)
+        output = self._fit(X, rows, self._problem(codes), graph, weight, validation, ids)
         self._keep(output.numpy())
         return self
 
-    def predict(self, X: Any, graph: Any = None) -> Array:
+    def predict(self, X: Any, graph: Any = None, *, ids: Any = None) -> Array:
         """Labels of rows through the frozen context: none depends on the others in X.
 
-        With a graph a row seen in fit answers as in `transduction_`; a new one may bring edges
-        from known rows (first line, or column) to rows of X (second line, or row), and with
-        "knn" finds them itself.
+        With a graph, rows of fit answer as in `transduction_`: all of X where it is the X of fit,
+        row by row, and rows whose id (`ids`, or the index of a data frame that is not just
+        numbered) is one of fit and whose values are the same. Other rows are new. A new row may
+        bring edges from rows of fit (first line, or column) to rows of X (second line, or row);
+        with "knn" it finds them itself.
         """
-        return self._decide(self._logits(X, graph))
+        return self._decide(self._logits(X, graph, ids))
 
-    def predict_proba(self, X: Any, graph: Any = None) -> Any:
+    def predict_proba(self, X: Any, graph: Any = None, *, ids: Any = None) -> Any:
         """Probabilities (m, classes); for many labels (m, t), for many outputs a list."""
-        return self._probabilities(self._logits(X, graph))
+        return self._probabilities(self._logits(X, graph, ids))
 
-    def _logits(self, X: Any, graph: Any) -> Array:
+    def _logits(self, X: Any, graph: Any, ids: Any) -> Array:
         check_is_fitted(self, "frozen_")
-        return self._answers(X, graph, self._outputs)
+        return self._answers(X, graph, ids, self._outputs)
 
     def _keep(self, output: Array) -> None:
         self._outputs = output

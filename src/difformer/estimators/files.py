@@ -12,8 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from difformer.core.diffusivity import Diffusivity
+from difformer.core.graph import Graph
+from difformer.data.split import Split
 from difformer.errors import ModelFileError
-from difformer.estimators.rows import KnownRows, Scaler
+from difformer.estimators.rows import FitRows, Scaler
 from difformer.nn import files
 from difformer.nn.frozen import FrozenDIFFormer
 
@@ -46,6 +48,7 @@ class SaveMixin:
             "n_features": int(me.n_features_in_),
             "features": [str(n) for n in getattr(me, "feature_names_in_", [])],
             "neighbours": None if me._neighbours is None else list(me._neighbours.shape),
+            "ids": None if me._fit_rows is None else me._fit_rows.ids,
             **rest,
         }
         files.write(Path(path), "estimator", tensors, description)
@@ -106,9 +109,14 @@ def _rows(me: Any) -> dict[str, Tensor]:
     if me._scaler.mean is not None:
         tensors["mean"] = torch.from_numpy(me._scaler.mean)
         tensors["scale"] = torch.from_numpy(me._scaler.scale)
-    if me._known is not None:
-        tensors["known.keys"] = torch.from_numpy(me._known.keys.view(np.int64).copy())
-        tensors["known.rows"] = torch.from_numpy(me._known.rows)
+    for part, rows in (("train", me.split_.train), ("val", me.split_.val)):
+        tensors[f"split.{part}"] = rows
+    if me._fit_rows is not None:
+        tensors["digests"] = torch.from_numpy(me._fit_rows.digests.view(np.int64).copy())
+    if me.graph_ is not None:
+        tensors["graph.edges"] = me.graph_.edge_index
+        if me.graph_.edge_weight is not None:
+            tensors["graph.weight"] = me.graph_.edge_weight
     kept = me._neighbours
     if kept is not None and sparse.issparse(kept):
         for name in ("data", "indices", "indptr"):
@@ -127,14 +135,16 @@ def _restore_rows(me: Any, tensors: dict[str, Tensor], description: dict[str, An
         if tuple(mean.shape) != (me.n_features_in_,) or mean.shape != scale.shape:
             raise ValueError("mean and scale must have one number a feature")
         me._scaler = Scaler(mean.numpy(), scale.numpy())
-    me._known = None
-    if "known.keys" in tensors:
-        keys, rows = tensors["known.keys"].numpy().view(np.uint64), tensors["known.rows"].numpy()
-        if keys.shape != rows.shape or (
-            rows.size and not 0 <= rows.min() <= rows.max() < len(me.embedding_)
-        ):
-            raise ValueError("known rows are out of range")
-        me._known = KnownRows(keys, rows)
+    parts = (tensors["split.train"], tensors["split.val"], torch.empty(0, dtype=torch.int64))
+    n = len(me.embedding_)
+    me.split_ = Split("fit", *parts).check(n)
+    me.graph_, me._fit_rows = None, None
+    if "graph.edges" in tensors:
+        me.graph_ = Graph.from_edges(tensors["graph.edges"], n, tensors.get("graph.weight"))
+        digests, ids = tensors["digests"].numpy().view(np.uint64), description["ids"]
+        if digests.shape != (n,) or (ids is not None and len(ids) != n):
+            raise ValueError(f"digests and ids must be of the {n} rows of fit")
+        me._fit_rows = FitRows(digests, None if ids is None else tuple(map(str, ids)))
     me._neighbours = None
     if description["neighbours"] is not None:
         shape = tuple(description["neighbours"])

@@ -49,6 +49,7 @@ class DIFFormerRegressor(SaveMixin, RegressorMixin, BaseDIFFormer):
         *,
         sample_weight: Any = None,
         validation: Any = None,
+        ids: Any = None,
     ) -> DIFFormerRegressor:
         """Train on the rows whose y is known, with all rows of X in sight; see the classifier."""
         rows = read_rows(self, X, reset=True)
@@ -67,14 +68,14 @@ class DIFFormerRegressor(SaveMixin, RegressorMixin, BaseDIFFormer):
         scaled = torch.from_numpy((table - self._mean) / self._scale).float()
         strata = np.where(known.any(1), 0, -1)
         problem = Problem(scaled, "regression", objective_for("regression"), table.shape[1], strata)
-        output = self._fit(X, rows, problem, graph, sample_weight, validation)
+        output = self._fit(X, rows, problem, graph, sample_weight, validation, ids)
         self._keep(output.numpy())
         return self
 
-    def predict(self, X: Any, graph: Any = None) -> Array:
+    def predict(self, X: Any, graph: Any = None, *, ids: Any = None) -> Array:
         """Numbers (m,) or (m, t) through the frozen context: none depends on the others in X."""
         check_is_fitted(self, "frozen_")
-        return self._scaled_back(self._answers(X, graph, self._outputs))
+        return self._scaled_back(self._answers(X, graph, ids, self._outputs))
 
     def _keep(self, output: Array) -> None:
         self._outputs = output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from difformer.data.convert import csr_tensor
 
-__all__ = ["KnownRows", "Scaler", "read_rows", "to_tensor"]
+__all__ = ["FitRows", "Scaler", "read_rows", "row_ids", "to_tensor"]
 
 Array = NDArray[Any]
 
@@ -70,29 +71,51 @@ class Scaler:
         return (rows - self.mean) / self.scale
 
 
-class KnownRows:
-    """Finds rows seen in fit again by their values: eight bytes a row, O(log n) a lookup.
+@dataclass(frozen=True)
+class FitRows:
+    """Which rows a model was fitted on: recognised by position or by id, never by values alone.
 
-    A value that two rows of fit share names neither: with a graph their answers differ.
+    Kept are eight bytes per row, which tell whether a row has changed since, and the ids.
     """
 
-    def __init__(self, keys: Array, rows: Array) -> None:
-        self.keys, self.rows = keys, rows  # sorted uint64, and the row of each
+    digests: Array  # (n,) uint64
+    ids: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, rows: Any) -> KnownRows:
-        keys, first, counts = np.unique(_hash(rows), return_index=True, return_counts=True)
-        once = counts == 1
-        return cls(keys[once], first[once].astype(np.int64))
+    def of(cls, rows: Any, ids: tuple[str, ...] | None) -> FitRows:
+        for name, count in Counter(ids or ()).most_common(1):
+            if count > 1:
+                raise ValueError(f"ids (or the index of X) must be different, got {name!r} twice")
+        return cls(_hash(rows), ids)
 
-    def find(self, rows: Any) -> Array:
-        """The number of each row among those of fit, or -1."""
-        wanted = _hash(rows)
-        at = np.searchsorted(self.keys, wanted)
-        at[at == len(self.keys)] = 0
-        if not len(self.keys):
-            return np.full(len(wanted), -1)
-        return np.where(self.keys[at] == wanted, self.rows[at], -1)
+    def find(self, rows: Any, ids: tuple[str, ...] | None) -> Array:
+        """The position in fit of each row, or -1 for a new row.
+
+        A row with an id is the row of fit of that id, as long as its values are the same. Without
+        ids, rows are those of fit where all of them are the same, in the same order.
+        """
+        digests = _hash(rows)
+        if ids is None or self.ids is None:
+            same = np.array_equal(digests, self.digests)
+            return np.arange(len(digests)) if same else np.full(len(digests), -1)
+        position = {name: row for row, name in enumerate(self.ids)}
+        found = np.array([position.get(name, -1) for name in ids], np.int64)
+        return np.where(self.digests[found] == digests, found, -1)
+
+
+def row_ids(X: Any, ids: Any, num_rows: int) -> tuple[str, ...] | None:
+    """The ids of rows as texts: those given, or a data frame's index; None where there are none.
+
+    A plain numbered index (a RangeIndex) does not identify rows.
+    """
+    if ids is None:
+        ids = getattr(X, "index", None) if hasattr(X, "columns") else None
+        if ids is None or type(ids).__name__ == "RangeIndex":
+            return None
+    names = tuple(str(name) for name in ids)
+    if len(names) != num_rows:
+        raise ValueError(f"ids must have one id for each of the {num_rows} rows, got {len(names)}")
+    return names
 
 
 def _hash(rows: Any) -> Array:

@@ -256,7 +256,10 @@ def _chunk(run: OwnRun, body: bytes, limits: Limits) -> tuple[Chunk, int]:
     allowed = {*_columns(run), run.encoder.label, run.encoder.id}
     for number, row in enumerate(rows, 1):
         _check_row(run, row, f"row {number}", allowed, limits)
-    return {name: [row[name] for row in rows] for name in _columns(run)}, len(rows)
+    chunk = {name: [row[name] for row in rows] for name in _columns(run)}
+    if run.encoder.id is not None:
+        chunk[run.encoder.id] = [row.get(run.encoder.id) for row in rows]
+    return chunk, len(rows)
 
 
 def _check_row(run: OwnRun, row: Any, where: str, allowed: set[Any], limits: Limits) -> None:
@@ -298,7 +301,13 @@ def _predict(run: OwnRun, chunk: Chunk) -> Answers:
     except DataError as error:
         raise RefusedError(422, str(error)) from error
     with torch.inference_mode():
-        return run.answer(features)
+        return run.answer(features, ids=_ids(run, chunk))
+
+
+def _ids(run: OwnRun, chunk: Chunk) -> list[str] | None:
+    """The rows' ids, empty where a row has none: a row of training is answered as in training."""
+    names = chunk.get(run.encoder.id or "")
+    return names and ["" if name is None else str(name).strip() for name in names]
 
 
 def _columns(run: OwnRun) -> list[str]:

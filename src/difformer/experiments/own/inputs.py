@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from difformer.data.convert import scipy_csr
 from difformer.data.dataset import Dataset
 
-__all__ = ["as_rows", "given_graph"]
-
-
-def as_rows(x: Tensor) -> Any:
-    """Features as the estimators take them."""
-    return x.numpy() if x.layout == torch.strided else scipy_csr(x)
+__all__ = ["given_graph"]
 
 
 def given_graph(data: Dataset) -> Any:

@@ -10,7 +10,6 @@ from difformer.data.dataset import Dataset
 from difformer.data.split import Split
 from difformer.data.tables import read_table
 from difformer.errors import RunError
-from difformer.experiments.own.inputs import as_rows, given_graph
 from difformer.experiments.own.run import OwnRun
 from difformer.nn.model import DIFFormer
 from difformer.train.run import read_config
@@ -41,5 +40,4 @@ def open_own(folder: str | Path, *, dataset: Dataset | None = None) -> OpenOwn:
         raise RunError(f"{asked['nodes']} has changed since {folder} was trained on it")
     model = run.estimator.frozen_.model.float()
     split = Split.load(folder / "split.json").check(dataset.num_rows)
-    graph = run.estimator.graph_of(as_rows(dataset.x), given_graph(dataset))
-    return OpenOwn(model, dataset, split, graph)
+    return OpenOwn(model, dataset, split, run.estimator.graph_)

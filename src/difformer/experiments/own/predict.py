@@ -52,7 +52,8 @@ def _lines(run: OwnRun, source: Source, edges: Source | None) -> Iterator[list[l
         features = run.encoder.encode_chunk(chunk, start + 1, source)
         stop = start + features.shape[0]
         mine = None if graph is None else graph[start:stop]
-        yield run.lines(features, names[start:stop], mine)
+        ids = None if run.encoder.id is None else names[start:stop]
+        yield run.lines(names[start:stop], run.answer(features, mine, ids=ids))
         start = stop
 
 
@@ -83,8 +84,8 @@ def _between(run: OwnRun, names: Sequence[str], edges: Source) -> Any:
 
     known = {name: row for row, name in enumerate(run.ids)}
     new = {name: len(known) + row for row, name in enumerate(names)}
-    # An id that is both is a known row: a new row of that name is found by its values.
-    pairs, weight = read_edges(edges, {**new, **known})
+    # An id that is in the new table names its row there: the edge is one that this row brings.
+    pairs, weight = read_edges(edges, {**known, **new})
     n = len(known)
     rows: list[int] = []
     columns: list[int] = []

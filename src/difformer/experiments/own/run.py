@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from difformer.data.download import sha256_of
 from difformer.data.tables import TableEncoder
@@ -32,7 +34,7 @@ class OwnRun:
     estimator: Estimator
     encoder: TableEncoder
     ids: tuple[str, ...]
-    influential: int = 3
+    influential: int = 0  # rows of fit named for each answer
 
     @classmethod
     def load(cls, folder: str | Path) -> OwnRun:
@@ -46,14 +48,14 @@ class OwnRun:
             table = json.loads((folder / "table.json").read_text(encoding="utf-8"))
             encoder = TableEncoder.from_json(json.dumps(table["encoder"]))
             ids = tuple(str(name) for name in table["ids"])
-            kind = CLASSES[result["task"]]
+            kind, influential = CLASSES[result["task"]], int(result["influential"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
             raise RunError(f"{folder} is not a finished run on a table ({error})") from error
         estimator = kind.load(folder / "estimator.safetensors")
         width = estimator.frozen_.model.in_channels
         if width != encoder.width or len(ids) != len(estimator.embedding_):
             raise RunError(f"{folder}: table.json and estimator.safetensors are of different runs")
-        return cls(estimator, encoder, ids)
+        return cls(estimator, encoder, ids, influential)
 
     @property
     def is_classifier(self) -> bool:
@@ -66,43 +68,64 @@ class OwnRun:
         known = ["influential"] if self.influential else []
         return ["id", label, *(["probability"] if self.is_classifier else []), *known]
 
-    def answer(self, features: Any, graph: Any = None) -> list[dict[str, Any]]:
-        """For each row its label, probability and [{"id", "weight"}] of the influential rows."""
-        if isinstance(self.estimator, DIFFormerClassifier):
-            chances = self.estimator.predict_proba(features, graph)
-            labels = self.estimator.classes_[chances.argmax(1)].tolist()
-            columns = [labels, chances.max(1).tolist()]
+    def answer(
+        self, features: Any, graph: Any = None, *, ids: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """For each row its label, probability and [{"id", "weight"}] of the influential rows.
+
+        `ids` tell the rows of fit, which are answered as in fit while their values are the same;
+        other rows are new.
+        """
+        model = self.estimator
+        if isinstance(model, DIFFormerClassifier):
+            columns = self._classes(model.predict_proba(features, graph, ids=ids))
         else:
-            columns = [self.estimator.predict(features, graph).tolist()]
+            columns = [model.predict(features, graph, ids=ids).tolist()]
         if self.influential:
-            columns.append(self.influence(features, graph))
+            found = model.influence(features, graph, ids=ids, top_k=self.influential)
+            columns.append(self._named(*found))
+        return self._records(columns)
+
+    def fitted(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The same for rows of fit by their position: what `transduction_` holds."""
+        model, where = self.estimator, np.asarray(rows, np.int64)
+        if isinstance(model, DIFFormerClassifier):
+            columns = self._classes(model.label_distributions_[where])
+        else:
+            columns = [model.transduction_[where].tolist()]
+        if self.influential:
+            columns.append(self._named(*model.influence_in_fit(where, top_k=self.influential)))
+        return self._records(columns)
+
+    def lines(self, names: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+        """Answers as lines of a CSV file, numbers with six digits."""
+        return [
+            [name, *(_cell(value) for value in answer.values())]
+            for name, answer in zip(names, answers, strict=True)
+        ]
+
+    def _classes(self, chances: Any) -> list[list[Any]]:
+        assert isinstance(self.estimator, DIFFormerClassifier)
+        labels = self.estimator.classes_[chances.argmax(1)].tolist()
+        return [labels, chances.max(1).tolist()]
+
+    def _records(self, columns: list[list[Any]]) -> list[dict[str, Any]]:
         return [dict(zip(self.header[1:], row, strict=True)) for row in zip(*columns, strict=True)]
 
-    def lines(self, features: Any, names: Sequence[str], graph: Any = None) -> list[list[Any]]:
-        """The same as lines of a CSV file, with six digits."""
-        lines: list[list[Any]] = []
-        for name, answer in zip(names, self.answer(features, graph), strict=True):
-            line: list[Any] = [name]
-            for value in answer.values():
-                if isinstance(value, float):
-                    value = f"{value:.6g}"
-                elif isinstance(value, list):
-                    value = "; ".join(f"{known['id']} ({known['weight']:.4f})" for known in value)
-                line.append(value)
-            lines.append(line)
-        return lines
+    def _named(self, weights: Any, rows: Any) -> list[list[dict[str, Any]]]:
+        """The rows of fit by id with their weights, heaviest first."""
+        return [
+            [{"id": self.ids[j], "weight": v} for v, j in zip(w, r, strict=True) if v > 0]
+            for w, r in zip(weights.tolist(), rows.tolist(), strict=True)
+        ]
 
-    def influence(self, features: Any, graph: Any = None) -> list[list[dict[str, Any]]]:
-        """The known rows that weigh most in each row's last step, heaviest first."""
-        found: list[list[dict[str, Any]]] = []
-        for start in range(0, features.shape[0], 512):  # rows × known rows of weights at a time
-            part = features[start : start + 512]
-            mine = None if graph is None else graph[start : start + 512]
-            weights, rows = self.estimator.influence(part, mine, top_k=self.influential)
-            for w, r in zip(weights.tolist(), rows.tolist(), strict=True):
-                pairs = zip(w, r, strict=True)
-                found.append([{"id": self.ids[j], "weight": v} for v, j in pairs if v > 0])
-        return found
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return "; ".join(f"{known['id']} ({known['weight']:.4f})" for known in value)
+    return value
 
 
 def read_result(folder: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from difformer.train.run import agree_config, csv_text
 __all__ = ["OwnSettings", "train_own"]
 
 GRAPHS = ("auto", "knn", "none")
+NAMED_UP_TO = 5000  # rows; naming the influential ones costs rows × rows
 FILES = ("table.json", "estimator.safetensors")  # whose digests result.json keeps
 
 
@@ -49,13 +50,21 @@ class OwnSettings:
     patience: int = _option(50, "stop after this many epochs without a better validation")
     validation: float = _option(0.2, "share of the labelled rows that picks the epoch")
     seed: int = _option(0, "seed of everything random")
-    influential: int = _option(3, "known rows named for each prediction")
+    influential: int | None = _option(
+        None, f"known rows named for each prediction; none: 3 up to {NAMED_UP_TO} rows, else 0"
+    )
     device: str = _option("auto", "cpu, cuda, ...; auto: cuda where there is one")
+
+    def named(self, rows: int) -> int:
+        """How many influential rows are named for each prediction."""
+        if self.influential is not None:
+            return self.influential
+        return 3 if rows <= NAMED_UP_TO else 0
 
     def __post_init__(self) -> None:
         if self.graph not in GRAPHS:
             raise ValueError(f"graph must be one of {', '.join(GRAPHS)}, got {self.graph!r}")
-        if self.influential < 0:
+        if self.influential is not None and self.influential < 0:
             raise ValueError(f"influential must be 0 or more, got {self.influential!r}")
 
 
@@ -99,8 +108,9 @@ def train_own(
         "tried": {name: fit.validation_ for name, fit in fits.items()},
         **estimator.result_.to_json(),
         "seconds": sum(fit.result_.seconds for fit in fits.values()),
+        "influential": settings.named(data.num_rows),
     }
-    _write(folder, own, estimator, settings, result)
+    _write(folder, own, estimator, result)
     return read_result(folder)
 
 
@@ -139,7 +149,8 @@ def _fit(
         device=settings.device,
         verbose=int(not quiet),
     )
-    return estimator.fit(own.features, y, given_graph(own.dataset))
+    ids = own.ids if own.encoder.id is not None else None
+    return estimator.fit(own.features, y, given_graph(own.dataset), ids=ids)
 
 
 def _graphs(own: OwnData, settings: OwnSettings) -> list[str]:
@@ -165,7 +176,6 @@ def _write(
     folder: Path,
     own: OwnData,
     estimator: Estimator,
-    settings: OwnSettings,
     result: Mapping[str, Any],
 ) -> None:
     table = {"encoder": json.loads(own.encoder.to_json()), "ids": list(own.ids)}
@@ -173,7 +183,7 @@ def _write(
     write_atomic(folder / "metrics.csv", csv_text(estimator.history_).encode())
     write_atomic(folder / "split.json", (estimator.split_.to_json() + "\n").encode())
     estimator.save(folder / "estimator.safetensors")
-    run = OwnRun(estimator, own.encoder, own.ids, settings.influential)
+    run = OwnRun(estimator, own.encoder, own.ids, result["influential"])
     empty = [row for row, label in enumerate(own.labels) if label is None]
     if empty:
         with (folder / "predictions.csv").open("w", encoding="utf-8", newline="") as file:
@@ -182,7 +192,7 @@ def _write(
             for start in range(0, len(empty), CHUNK):
                 part = empty[start : start + CHUNK]
                 names = [own.ids[row] for row in part]
-                writer.writerows(run.lines(own.features[part], names))
+                writer.writerows(run.lines(names, run.fitted(part)))
     files = {name: sha256_of(folder / name) for name in FILES}
     text = json.dumps({**result, "files": files}, indent=2) + "\n"
     write_atomic(folder / "result.json", text.encode())

@@ -1,0 +1,149 @@
+"""Rows of fit are answered by position or id, never by their values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from difformer import DIFFormerClassifier, DIFFormerRegressor
+
+pandas = pytest.importorskip("pandas", reason="data frames need pandas")
+
+Array = NDArray[Any]
+QUICK: dict[str, Any] = {"epochs": 20, "hidden_channels": 16, "lr": 0.05, "random_state": 0}
+N = 140
+
+
+@pytest.fixture(scope="module")
+def field() -> tuple[Array, Array, Array]:
+    """Rows of 7 distinct values on a graph of two separate rings; the ring is the class."""
+    drawn = np.random.default_rng(0).integers(4, size=N) + np.arange(N) // 70 * 3
+    X = np.eye(7)[drawn]  # the two rings share one of the values
+    y = np.arange(N) // 70
+    ring = np.arange(N) // 70 * 70 + (np.arange(N) + 1) % 70
+    y[::3] = -1
+    return X, y, np.stack([np.arange(N), ring])
+
+
+@pytest.fixture(scope="module")
+def model(field: tuple[Array, Array, Array]) -> DIFFormerClassifier:
+    X, y, edges = field
+    return DIFFormerClassifier(**QUICK).fit(X, y, edges)
+
+
+def test_equal_rows_keep_their_own_answers_on_a_graph(
+    model: DIFFormerClassifier, field: tuple[Array, Array, Array]
+) -> None:
+    X = field[0]
+    assert len(np.unique(model.label_distributions_.round(9), axis=0)) > 7
+    assert np.array_equal(model.predict_proba(X), model.label_distributions_)
+    assert np.array_equal(model.predict(X.copy()), model.transduction_)
+    assert np.array_equal(model.transform(X.tolist()), model.embedding_)
+
+
+def test_a_part_of_the_rows_without_ids_are_new_rows(
+    model: DIFFormerClassifier, field: tuple[Array, Array, Array]
+) -> None:
+    some = model.predict_proba(field[0][:70])
+    assert len(np.unique(some.round(9), axis=0)) == 4
+    alone = np.concatenate([model.predict_proba(row[None]) for row in field[0][:7]])
+    assert np.array_equal(some[:7], alone)
+
+
+def test_regression_answers_by_position(field: tuple[Array, Array, Array]) -> None:
+    X, y, edges = field
+    numbers = np.where(y < 0, np.nan, y + 0.5)
+    model = DIFFormerRegressor(**QUICK).fit(X, numbers, edges)
+    assert np.array_equal(model.predict(X), model.transduction_)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_ids_find_rows_of_fit_in_any_order(
+    field: tuple[Array, Array, Array], loaded: bool, tmp_path: Path
+) -> None:
+    X, y, edges = field
+    ids = [f"r{i}" for i in range(N)]
+    model = DIFFormerClassifier(**QUICK).fit(X, y, edges, ids=ids)
+    if loaded:
+        model.save(tmp_path / "m.safetensors")
+        model = DIFFormerClassifier.load(tmp_path / "m.safetensors")
+    order = np.random.default_rng(0).permutation(N)[:50]
+    some = model.predict_proba(X[order], ids=[ids[i] for i in order])
+    assert np.array_equal(some, model.label_distributions_[order])
+    # A known id with other values, and an unknown id, are new rows.
+    other = int(np.flatnonzero(X.argmax(1) != X[1].argmax())[0])
+    changed = model.predict_proba(X[[1, 1, 1]], ids=[f"r{other}", "new", "r1"])
+    assert np.array_equal(changed[0], changed[1])
+    assert np.array_equal(changed[2], model.label_distributions_[1])
+
+
+def test_a_frame_s_own_index_names_its_rows(field: tuple[Array, Array, Array]) -> None:
+    X, y, edges = field
+    frame = pandas.DataFrame(X, columns=list("abcdefg"), index=[f"r{i}" for i in range(N)])
+    model = DIFFormerClassifier(**QUICK).fit(frame, y, edges)
+    part = frame.iloc[[100, 3, 50]]
+    assert np.array_equal(model.predict_proba(part), model.label_distributions_[[100, 3, 50]])
+    assert np.array_equal(
+        model.predict_proba(part.reset_index(drop=True)),
+        model.predict_proba(part.set_axis([*"xyz"])),
+    )
+    frame.index = ["same"] * N
+    with pytest.raises(ValueError, match="must be different, got 'same' twice"):
+        DIFFormerClassifier(**QUICK).fit(frame, y, edges)
+
+
+def test_a_row_that_brings_edges_is_a_new_row(
+    model: DIFFormerClassifier, field: tuple[Array, Array, Array]
+) -> None:
+    X = field[0]
+    into = np.array([(j, 0) for j in range(70, 140)])  # row 0 is joined to the other class
+    found = model.predict_proba(X, into)
+    assert not np.array_equal(found[0], model.label_distributions_[0])
+    assert np.array_equal(found[1:], model.label_distributions_[1:])
+
+
+def test_influence_of_a_row_of_fit_names_its_neighbours(
+    model: DIFFormerClassifier, field: tuple[Array, Array, Array]
+) -> None:
+    weights, rows = model.influence(field[0], top_k=2)
+    ring = np.arange(N) // 70 * 70
+    for i in range(N):
+        true = {ring[i] + (i + 1) % 70, ring[i] + (i - 1) % 70}
+        assert set(rows[i].tolist()) == true
+    assert (weights > 0).all()
+    again = model.influence_in_fit([5, 2], top_k=2)
+    assert np.array_equal(again[1], rows[[5, 2]])
+
+
+def test_influence_in_fit_is_what_the_last_layer_does(
+    model: DIFFormerClassifier, field: tuple[Array, Array, Array]
+) -> None:
+    assert model.graph_ is not None
+    weights, rows = model.influence_in_fit(np.arange(4), top_k=N)
+    net, w = model.frozen_.model, model.frozen_.model.config.graph_weight
+    import torch
+
+    mean, scale = model.scaling_
+    x = torch.from_numpy((field[0] - mean) / scale)
+    pairs = net.diffusivity(x, model.graph_.to(x), layer=-1)
+    assert isinstance(pairs, torch.Tensor)
+    near = model.graph_.propagate(torch.eye(N)).double()
+    whole = ((1 - w) * pairs + w * near).fill_diagonal_(0).numpy()
+    found = np.zeros((4, N))
+    np.put_along_axis(found, rows, weights, axis=1)
+    np.testing.assert_allclose(found, whole[:4], atol=1e-5)
+
+
+def test_load_keeps_the_split_and_the_graph(model: DIFFormerClassifier, tmp_path: Path) -> None:
+    model.save(tmp_path / "m.safetensors")
+    again = DIFFormerClassifier.load(tmp_path / "m.safetensors")
+    assert again.split_.train.tolist() == model.split_.train.tolist()
+    assert again.split_.val.tolist() == model.split_.val.tolist()
+    assert again.graph_ is not None
+    assert model.graph_ is not None
+    assert again.graph_.edge_index.tolist() == model.graph_.edge_index.tolist()
+    assert np.array_equal(again.influence_in_fit([7])[1], model.influence_in_fit([7])[1])
