@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
+import hashlib
 import io
+import os
+import pickle
 import tarfile
 from pathlib import Path
 
@@ -11,6 +15,9 @@ import pytest
 import torch
 
 from difformer.data import load_dataset, news
+from difformer.data.download import Web
+from difformer.data.files import Source
+from difformer.data.registry import fetch_dataset
 from difformer.errors import DataError
 
 WORDS = ("engine", "orbit", "doctor", "puck")
@@ -132,38 +139,66 @@ def test_bad_options_are_named(tmp_path: Path, few: None) -> None:
         news.tfidf(["the", "of"], min_df=0.5)
 
 
-def test_scikit_learn_fetches_where_there_is_nothing(
-    tmp_path: Path, few: None, monkeypatch: pytest.MonkeyPatch
+class Evil:
+    """A pickle of it runs code when it is read by the ordinary unpickler."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.witness),)
+
+
+@pytest.mark.parametrize("name", ["20news-bydate_py3.pkz", "20news-bydate.pkz"])
+def test_a_pickle_in_the_data_folder_is_never_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    import sklearn.datasets
-    from sklearn.utils import Bunch
-
-    asked = []
-
-    def fetcher(*, subset: str, categories: list[str], shuffle: bool, data_home: Path) -> Bunch:
-        asked.append((subset, shuffle, data_home))
-        names = [n for n in posts() if n.startswith(f"20news-bydate-{subset}/")]
-        return Bunch(
-            data=[posts()[n].decode("latin1") for n in names],
-            target=[categories.index(n.split("/")[1]) for n in names],
-            target_names=categories,
-            filenames=np.array(names),
-        )
-
+    """scikit-learn keeps the posts so; whoever can write to the folder could have put it there."""
+    witness = tmp_path / "witness"
+    folder = tmp_path / "data" / "20news"
+    folder.mkdir(parents=True)
+    content = codecs.encode(pickle.dumps(Evil(witness)), "zlib_codec")
+    for place in (folder, folder / "20news_home"):
+        place.mkdir(exist_ok=True)
+        (place / name).write_bytes(content)
+    monkeypatch.setattr(news, "SOURCES", (offline_source(),))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DIFFORMER_DATA", raising=False)
-    monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups", fetcher)
-    write_archive(tmp_path / "a/20news/20news-bydate.tar.xz", posts())
-    fetched, read = load_dataset("20news"), load_dataset("20news", tmp_path / "a")
-    assert torch.equal(fetched.x.to_dense(), read.x.to_dense())
-    assert [a[:2] for a in asked] == [("train", False), ("test", False)]
+    for attempt in (fetch_dataset, load_dataset):
+        with pytest.raises(DataError, match="20news could not be fetched"):
+            attempt("20news", tmp_path / "data")
+    assert not witness.exists()
 
-    def offline(**_: object) -> Bunch:
-        raise OSError("no network")
 
-    monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups", offline)
-    with pytest.raises(DataError, match=r"could not fetch it \(no network\): connect and run"):
-        load_dataset("20news")
+def offline_source() -> Source:
+    return Source(Web("http://127.0.0.1:9"), "20news", {"20news-bydate.tar.gz": "0" * 64})
+
+
+def test_posts_that_are_nowhere_are_fetched_as_an_archive(
+    tmp_path: Path, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = write_archive(tmp_path / "origin/20news-bydate.tar.gz", posts())
+    checksum = hashlib.sha256(archive.read_bytes()).hexdigest()
+    web = Web(archive.parent.as_uri(), names={"20news-bydate.tar.gz": archive.name})
+    source = Source(web, "20news", {"20news-bydate.tar.gz": checksum})
+    monkeypatch.setattr(news, "SOURCES", (source,))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("DIFFORMER_DATA", raising=False)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    fetched = load_dataset("20news")
+    (tmp_path / "a/20news").mkdir(parents=True)
+    archive.replace(tmp_path / "a/20news/20news-bydate.tar.gz")
+    assert torch.equal(fetched.x.to_dense(), load_dataset("20news", tmp_path / "a").x.to_dense())
+    assert torch.equal(fetched.x.to_dense(), load_dataset("20news").x.to_dense())  # from the cache
+
+
+def test_an_archive_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(news, "LARGEST", 1000)
+    path = write_archive(tmp_path / "20news/20news-bydate.tar.xz", posts())
+    with pytest.raises(DataError, match="unpacks to more than 1,000 bytes"):
+        news.read_posts(path)
 
 
 def test_neighbours_give_a_graph_of_near_posts(tmp_path: Path, few: None) -> None:

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from difformer.data import planetoid
+from difformer.data import pickled, planetoid
 from difformer.data.dataset import Dataset
 from difformer.data.registry import fetch_dataset, load_dataset
 from difformer.errors import DataError
@@ -31,15 +31,16 @@ OLD_MODULES = {b"cnumpy._core.": b"cnumpy.core.", b"cscipy.sparse._csr": b"cscip
 
 
 class OldPickler(pickle._Pickler):
-    """Writes bytes as Python 2 wrote its strings."""
+    """Writes text and bytes as Python 2 wrote its strings."""
 
     dispatch = dict(pickle._Pickler.dispatch)  # noqa: RUF012
 
-    def save_bytes(self, value: bytes) -> None:
-        self.write(pickle.BINSTRING + struct.pack("<i", len(value)) + value)
+    def save_string(self, value: bytes | str) -> None:
+        content = value.encode("latin1") if isinstance(value, str) else value
+        self.write(pickle.BINSTRING + struct.pack("<i", len(content)) + content)
         self.memoize(value)
 
-    dispatch[bytes] = save_bytes
+    dispatch[bytes] = dispatch[str] = save_string
 
 
 def old_pickle(value: Any) -> bytes:
@@ -166,7 +167,9 @@ def test_a_pickle_that_names_anything_else_is_refused_and_not_run(
     witness = tmp_path / "witness"
     evil = pickle.dumps(Evil(f"touch {witness}"), protocol=protocol)
     (tmp_path / "ind.tiny.graph").write_bytes(evil)
-    with pytest.raises(DataError, match=r"names (posix|nt)\.system, which no Planetoid file needs"):
+    # From protocol 4 on, the pickle is refused before it gets as far as naming anything.
+    names = r"(names (posix|nt)\.system|uses \w+), which no Planetoid file needs"
+    with pytest.raises(DataError, match=names):
         planetoid.read_raw(tmp_path, "tiny")
     assert not witness.exists()
 
@@ -180,7 +183,61 @@ def test_only_six_names_are_admitted(name: str, tmp_path: Path) -> None:
     (tmp_path / "ind.tiny.x").write_bytes(f"c{module}\n{attribute}\n.".encode())
     with pytest.raises(DataError, match=f"names {name}"):
         planetoid.read_raw(tmp_path, "tiny")
-    assert len(planetoid.ADMITTED) == 6
+    assert len(pickled.NAMES) == 6
+
+
+HEAD, MIDDLE = b"\x80\x02cnumpy\n", b"(K\x02K\x02tU\x02i4"
+ARRAY = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01"
+INT = (
+    b"cnumpy\ndtype\nU\x02i4K\x00K\x01\x87R(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+)
+OBJECT = INT.replace(b"U\x02i4", b"U\x02O8")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (HEAD + b"ndarray\n" + MIDDLE + b"\x86R.", "calls numpy.ndarray"),  # memory not set
+        (HEAD + b"ndarray\n(" + MIDDLE + b"NK\x00(JAAAAJAAAAttR.", "calls numpy.ndarray"),
+        (ARRAY + b"K\x02K\x02\x86" + INT + b"\x89U\x08AAAAAAAAtb.", r"\(2, 2\) int32 has 8 bytes"),
+        (ARRAY + b"K\x02K\x02\x86" + OBJECT + b"\x89U\x20" + b"A" * 32 + b"tb.", "the type 'O8'"),
+        (ARRAY + b"J\xff\xff\xff\xffK\x02\x86" + INT + b"\x89U\x00tb.", r"the shape \(-1, 2\)"),
+        (ARRAY + b"K\x00K\x02\x86" + INT + b"q\x00\x89U\x00tbh\x00Nb.", "builds one object twice"),
+        (b"\x80\x02(.", "takes more values than there are"),
+        (b"\x80\x02U\x01aK\x01K\x02\x86b.", "a str where a Made belongs"),
+    ],
+)
+def test_an_array_that_forges_memory_is_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    """numpy's own constructors would take shapes, strides and types that reach beyond the bytes."""
+    write_tiny(tmp_path)
+    (tmp_path / "ind.tiny.y").write_bytes(content)
+    with pytest.raises(DataError, match=rf"ind.tiny.y is not a Planetoid file: .*{message}"):
+        planetoid.read_raw(tmp_path, "tiny")
+
+
+def test_a_matrix_whose_indices_point_outside_is_refused(tmp_path: Path) -> None:
+    matrix = sp.csr_matrix(np.ones((2, 3), dtype=np.float32))
+    matrix.indices[0] = 1 << 20
+    write_tiny(tmp_path, tx=matrix)
+    with pytest.raises(DataError, match=r"ind.tiny.tx is not a Planetoid file: .*indices"):
+        planetoid.read_raw(tmp_path, "tiny")
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_changed_pickle_is_read_or_refused_in_one_line(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    write_tiny(tmp_path)
+    path = tmp_path / f"ind.tiny.{planetoid.PICKLED[seed % len(planetoid.PICKLED)]}"
+    content = bytearray(path.read_bytes())
+    for place in rng.integers(len(content), size=3):
+        content[place] = int(rng.integers(256))
+    path.write_bytes(bytes(content))
+    try:
+        planetoid.read_raw(tmp_path, "tiny")
+    except DataError as error:
+        assert "\n" not in str(error)  # noqa: PT017
 
 
 @pytest.mark.parametrize("part", planetoid.PICKLED)
@@ -203,6 +260,7 @@ def test_a_truncated_file_is_a_data_error_wherever_it_ends(tmp_path: Path, part:
         ({"test.index": "4\n"}, "ind.tiny.test.index has 1 rows, its labels 2"),
         ({"test.index": "4\n4\n"}, "each test row once"),
         ({"test.index": "3\n4\n"}, "each test row once"),
+        ({"test.index": "4\n8\n"}, "skips more rows than it names"),
         ({"test.index": ""}, "test.index is empty"),
         ({"test.index": "4\nsix\n"}, "cannot read .*test.index"),
         ({"graph": [1]}, "ind.tiny.graph must map"),

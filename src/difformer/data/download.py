@@ -17,7 +17,7 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
@@ -44,6 +44,7 @@ class Web:
 
     base: str
     limit: int | None = None  # bytes a file may have; None for LIMIT
+    names: Mapping[str, str] = field(default_factory=dict[str, str])  # there, where other than here
 
     def __str__(self) -> str:
         return urlsplit(self.base).hostname or self.base
@@ -51,7 +52,7 @@ class Web:
     def fetch(self, files: Mapping[str, str], folder: Path) -> None:
         """Bring the named files, with their SHA-256, into the folder."""
         for name, sha256 in files.items():
-            url = f"{self.base.rstrip('/')}/{name}"
+            url = f"{self.base.rstrip('/')}/{self.names.get(name, name)}"
             with progress(name) as advance:
                 _fetch_url(url, folder / name, sha256, advance, self.limit)
 

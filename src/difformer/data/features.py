@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import os
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from difformer.data.npz import read_npz
 from difformer.errors import DataError
 
 __all__ = ["FeatureFile", "find_features", "read_features", "standardize", "write_features"]
@@ -56,12 +56,10 @@ def read_features(path: str | Path) -> FeatureFile:
     """Read a feature file; DataError names what is missing or does not match. O(bytes)."""
     path = Path(path).expanduser()
     try:
-        # Opened here: np.load leaves a file it cannot read open.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays: dict[str, Array] = {key: file[key] for key in file.files}
+        arrays = read_npz(path)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist: `difformer features` makes such a file") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a feature file: {error}") from error
     if "features" not in arrays:
         raise DataError(f"{path} has no array 'features'; it has {', '.join(arrays) or 'none'}")

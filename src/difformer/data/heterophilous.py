@@ -7,13 +7,13 @@ which leak labels from training to test. Each file holds ten splits.
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
+from difformer.data import npz
 from difformer.data.convert import csr_tensor, normalize_rows, undirected
 from difformer.data.dataset import Dataset
 from difformer.data.download import Web
@@ -57,10 +57,8 @@ def fetch(name: str, root: Path | None = None) -> Path:
 def read_npz(path: Path, name: str, *, normalize: bool = True) -> Dataset:
     """Read one file; pickled arrays are refused."""
     try:
-        # Opened here: np.load leaves a file it cannot read open.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return _dataset({key: file[key] for key in ARRAYS}, name, normalize=normalize)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        return _dataset(npz.read_npz(path, ARRAYS), name, normalize=normalize)
+    except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path} is not a heterophilous graph: {error}") from error
 
 

@@ -21,8 +21,10 @@ from torch import Tensor
 
 from difformer.data.convert import csr_tensor
 from difformer.data.dataset import Dataset
+from difformer.data.download import Web
 from difformer.data.features import read_features, standardize
-from difformer.data.files import cache_dir, search_path
+from difformer.data.files import Source, cache_dir, search_path
+from difformer.data.files import fetch as fetch_files
 from difformer.data.neighbours import neighbour_edges
 from difformer.data.texts import Texts
 from difformer.errors import DataError
@@ -56,7 +58,17 @@ SOURCE = "20 Newsgroups, bydate (Lang, 1995), ten classes after Franceschi et al
 
 PARTS = ("20news-bydate-train", "20news-bydate-test")
 ARCHIVES = ("20news-bydate.tar.xz", "20news-bydate.tar.gz")
+# The archive that scikit-learn fetches too. It keeps the posts as a pickle, which nobody should
+# read from a folder that others write to; here the archive itself is kept.
+SOURCES = (
+    Source(
+        Web("https://ndownloader.figshare.com/files", names={ARCHIVES[1]: "5975967"}),
+        "20news",
+        {ARCHIVES[1]: "8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610"},
+    ),
+)
 LARGEST_POST = 1 << 22  # bytes; the largest real one has 160,616
+LARGEST = 1 << 28  # bytes of all posts; the real ones have 21 million
 _MEMBER = re.compile(r"(?:\./)?(20news-bydate-(?:train|test))/([\w.-]+)/(\d+)")
 
 
@@ -123,12 +135,13 @@ def load_raw(name: str = "20news", root: Path | None = None) -> Texts:
 
 
 def load_posts(root: Path | None = None) -> list[Post]:
-    """The 9,607 posts, read where they are found, else fetched by scikit-learn into the cache."""
+    """The 9,607 posts, read where they are found, else fetched into the cache."""
     for place in search_path(root):
         found = find(place / "20news")
         if found is not None:
             return _checked(read_posts(found), found)
-    return _fetched(cache_dir())
+    archive = fetch("20news") / ARCHIVES[1]
+    return _checked(read_posts(archive), archive)
 
 
 def find(folder: Path) -> Path | None:
@@ -140,11 +153,9 @@ def find(folder: Path) -> Path | None:
 
 
 def fetch(name: str = "20news", root: Path | None = None) -> Path:
-    """Have scikit-learn fetch the posts into `root`, or the cache; they are kept in its format."""
-    place = root or cache_dir()
-    if find(place / "20news") is None:
-        _fetched(place)
-    return place / "20news"
+    """Fetch the archive into `root`, or the cache, unless the posts are there; their folder."""
+    folder = (root or cache_dir()) / "20news"
+    return fetch_files(name, SOURCES, root).folder if find(folder) is None else folder
 
 
 def read_posts(path: Path) -> list[Post]:
@@ -158,7 +169,7 @@ def read_posts(path: Path) -> list[Post]:
 
 
 def _in_archive(path: Path) -> Iterator[Post]:
-    count = 0
+    count = total = 0
     try:
         with tarfile.open(path, "r:*") as archive:
             for member in archive:
@@ -167,6 +178,9 @@ def _in_archive(path: Path) -> Iterator[Post]:
                     continue
                 if member.size > LARGEST_POST:
                     raise DataError(f"{path}: {member.name} has {member.size} bytes, no post has")
+                total += member.size
+                if total > LARGEST:
+                    raise DataError(f"{path} unpacks to more than {LARGEST:,} bytes of posts")
                 stream = archive.extractfile(member)
                 assert stream is not None  # a regular file has content
                 content = stream.read()
@@ -204,25 +218,3 @@ def _checked(posts: list[Post], path: Path) -> list[Post]:
             f"{path} has {len(posts)} posts of the ten classes, not {NUM_POSTS}: it is not whole"
         )
     return posts
-
-
-def _fetched(place: Path) -> list[Post]:
-    from sklearn.datasets import fetch_20newsgroups
-
-    found: list[Post] = []
-    try:
-        for part in ("train", "test"):
-            bunch: Any = fetch_20newsgroups(
-                subset=part, categories=list(CLASSES), shuffle=False, data_home=place / "20news"
-            )
-            for text, label, file in zip(bunch.data, bunch.target, bunch.filenames, strict=True):
-                group = bunch.target_names[label]
-                found.append(Post(f"20news-bydate-{part}", group, Path(str(file)).name, text))
-    except (OSError, EOFError, ValueError, tarfile.TarError) as error:
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise DataError(
-            f"20news is nowhere, and scikit-learn could not fetch it ({reason}): connect and run "
-            "`difformer datasets fetch 20news`, or point --data-dir or $DIFFORMER_DATA at a folder "
-            f"with 20news/{ARCHIVES[0]}"
-        ) from error
-    return _checked(found, place / "20news")
