@@ -60,7 +60,7 @@ def machine_limits() -> dict[str, float]:
     """Flops and bytes a second."""
     square = torch.randn(1536, 1536)
     a, b, c = (torch.randn(2**25) for _ in range(3))
-    tall, small = torch.randn(rows_at_once(WIDTH), WIDTH), torch.randn(WIDTH, WIDTH)
+    tall, small = torch.randn(rows_at_once(torch.empty(1, WIDTH)), WIDTH), torch.randn(WIDTH, WIDTH)
     tile, side = torch.randn(ROW_TILE, COLUMN_TILE), torch.randn(COLUMN_TILE, WIDTH)
     return {
         "square_flops": 2 * 1536**3 / seconds(lambda: square @ square),

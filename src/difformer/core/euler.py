@@ -16,7 +16,17 @@ from torch import Tensor
 
 from difformer.core.sparse import SparseMatrix
 
-__all__ = ["AverageOfStates", "StepWeights", "averaged_step", "euler_step"]
+__all__ = [
+    "Affine",
+    "AverageOfStates",
+    "StepWeights",
+    "average_of_states",
+    "averaged_step",
+    "euler_step",
+]
+
+Affine = tuple[Tensor, Tensor] | None
+"""Weight (h·d, d) and bias (h·d,) of a map of the states; None for the states themselves."""
 
 
 class StepWeights(NamedTuple):
@@ -66,13 +76,19 @@ def averaged_step(
     weights: StepWeights,
     z: Tensor,
     average: AverageOfStates,
-    maps: Sequence[Tensor | None],
+    maps: Sequence[Affine],
     first: Tensor | None = None,
     adjacency: SparseMatrix | None = None,
     value: Tensor | None = None,
 ) -> Tensor:
     """U (n, d) with P = average(z, maps), which never exists beside it."""
-    return _AveragedStep.apply(z, first, value, adjacency, weights, average, *maps)
+    flat = [t for affine in maps for t in (affine or (None, None))]
+    return _AveragedStep.apply(z, first, value, adjacency, weights, average, *flat)
+
+
+def average_of_states(z: Tensor, average: AverageOfStates, maps: Sequence[Affine]) -> Tensor:
+    """P (n, d) alone."""
+    return averaged_step(StepWeights(0.0, 1.0, 0.0, 0.0), z, average, maps)
 
 
 class _Step(torch.autograd.Function):

@@ -16,13 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from difformer.core.euler import StepWeights
+from difformer.core.euler import Affine, StepWeights
 from difformer.core.tiled import row_tiles
 
-__all__ = ["Affine", "RowAverage"]
-
-Affine = tuple[Tensor, Tensor] | None
-"""Weight (h·d, d) and bias (h·d,) of a map of the states; None for the states themselves."""
+__all__ = ["RowAverage"]
 
 # Up to so many numbers, unit queries and keys are kept for the backward pass after all: they cost
 # little memory then, and making them again costs a third of the step.

@@ -75,7 +75,7 @@ class WholeTensorAverage:
         dz, db = torch.empty_like(z), torch.zeros_like(small.b)
         blocks = [(_blocks(b), _blocks(g)) for b, g in zip(small.b, db, strict=True)]
         columns = small.b[:, :-1, -1].contiguous()  # strides cost a pass over the rows much time
-        buffer = z.new_empty(min(n, rows_at_once(d)), d)
+        buffer = z.new_empty(min(n, rows_at_once(z)), d)
         for rows in row_tiles(z):
             part, dpart = z[rows], dz[rows]
             for h, ((square, _, row, _), into) in enumerate(blocks):

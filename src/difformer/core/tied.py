@@ -14,14 +14,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from difformer.core.tiled import COLUMN_TILE, ROW_TILE, SIGMOID_FLOOR, sigmoid_tile, tiles
+from difformer.core.tiled import (
+    COLUMN_TILE,
+    HALF,
+    ROW_TILE,
+    SIGMOID_FLOOR,
+    in_tiles,
+    sigmoid_tile,
+    tiles,
+)
 
-__all__ = ["tied_sigmoid_average"]
+__all__ = ["are_tied", "tied_sigmoid_average"]
+
+
+def are_tied(q: Tensor, k: Tensor) -> bool:
+    """Whether queries and keys are the same memory, and so many that sharing scores pays."""
+    if q.shape != k.shape or q.shape[:-2].numel() != 1 or q.dtype in HALF or not in_tiles(q, k):
+        return False
+    return q.data_ptr() == k.data_ptr() and q.stride() == k.stride()
 
 
 def tied_sigmoid_average(z: Tensor, v: Tensor) -> Tensor:
-    """Σ_j σ(z_i·z_j) v_j / Σ_j σ(z_i·z_j), exact: z (n, d), v (n, e) -> (n, e)."""
-    return _TiedSigmoidAverage.apply(z, v)
+    """Σ_j σ(z_i·z_j) v_j / Σ_j σ(z_i·z_j), exact: z (..., n, d), v (..., n, e) -> (..., n, e)."""
+    # Heads share the weights, so their values stand side by side as columns.
+    lead, (n, e) = v.shape[:-2], v.shape[-2:]
+    out = _TiedSigmoidAverage.apply(z.reshape(n, -1), v.reshape(-1, n, e).mT.reshape(-1, n).mT)
+    return out.mT.reshape(-1, e, n).mT.reshape(*lead, n, e)
 
 
 class _TiedSigmoidAverage(torch.autograd.Function):

@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 __all__ = [
+    "HALF",
     "average_by_rows",
+    "in_tiles",
     "row_tiles",
     "rows_at_once",
     "sigmoid_average",
@@ -36,8 +38,13 @@ DENSE_SCORES = 2**16
 # Rows are taken so many numbers at a time: 8,192 rows of width 64 are two megabytes, a handful of
 # such buffers stays in the outer cache, and threads meet less often than with fewer rows.
 CHUNK_NUMBERS = 2**19
+# A GPU has no such cache to stay in and pays for every call: chunks there only bound the memory.
+DEVICE_NUMBERS = 2**26
 # Rows of a user's own diffusivity are taken so many scores at a time.
 CHUNK_SCORES = 2**22
+
+
+HALF = (torch.bfloat16, torch.float16)
 
 
 def tiles(length: int, size: int) -> Iterator[slice]:
@@ -47,13 +54,14 @@ def tiles(length: int, size: int) -> Iterator[slice]:
 
 
 def row_tiles(x: Tensor) -> Iterator[slice]:
-    """Slices of the rows of x (n, d), as many at a time as stay in the cache."""
-    return tiles(x.shape[0], rows_at_once(x.shape[1]))
+    """Slices of the rows of x (n, d): what stays in the cache of a CPU, or keeps a GPU busy."""
+    return tiles(x.shape[0], rows_at_once(x))
 
 
-def rows_at_once(width: int) -> int:
-    """How many rows of this width stay in the cache."""
-    return max(1, CHUNK_NUMBERS // max(1, width))
+def rows_at_once(x: Tensor) -> int:
+    """How many rows of x (n, d) are taken together."""
+    numbers = CHUNK_NUMBERS if x.device.type == "cpu" else DEVICE_NUMBERS
+    return max(1, numbers // max(1, x.shape[1]))
 
 
 def average_by_rows(
@@ -78,18 +86,27 @@ def average_by_rows(
     return torch.cat(parts, dim=-2)
 
 
+def in_tiles(q: Tensor, k: Tensor) -> bool:
+    """Whether scores of q and k are looked at tile by tile, here, rather than all at once."""
+    return _many(q, k) and not q.is_cuda
+
+
+def _many(q: Tensor, k: Tensor) -> bool:
+    # Tracing cannot follow a loop over tiles, nor branch on a dynamic number of rows.
+    return not torch.compiler.is_compiling() and q.shape[-2] * k.shape[-2] > DENSE_SCORES
+
+
 def sigmoid_average(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Σ_j σ(q_i·k_j) v_j / Σ_j σ(q_i·k_j), exact, in O(n m d) time and O(n + m) memory.
 
     q (..., n, d), k (..., m, d), v (..., m, e) -> (..., n, e).
     """
-    # Tracing cannot follow a loop over tiles, nor branch on a dynamic number of rows.
-    if torch.compiler.is_compiling() or q.shape[-2] * k.shape[-2] <= DENSE_SCORES:
+    if not _many(q, k):
         omega = torch.sigmoid(q @ k.mT) + SIGMOID_FLOOR
         return (omega @ v) / omega.sum(-1, keepdim=True)
     if q.is_cuda:
         return _sigmoid_flex(q, k, v)
-    if q.dtype in (torch.bfloat16, torch.float16):
+    if q.dtype in HALF:
         return _SigmoidAverage.apply(q.float(), k.float(), v.float()).to(q.dtype)
     return _SigmoidAverage.apply(q, k, v)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from difformer.core.graph import Graph
 from difformer.core.tiled import tiles
 from difformer.errors import ModelFileError
 from difformer.nn import files
+from difformer.nn.exchange import Exchange
 from difformer.nn.layer import DiffusionLayer
-from difformer.nn.model import DIFFormer
+from difformer.nn.model import DIFFormer, Passage
 
 __all__ = ["FrozenDIFFormer"]
 
@@ -65,22 +67,12 @@ class FrozenDIFFormer(nn.Module):
         edge_weight: Tensor | None = None,
     ) -> FrozenDIFFormer:
         """Run the rows once and keep what a new row needs; the model itself is copied."""
-        copy = DIFFormer(
-            model.in_channels,
-            model.hidden_channels,
-            model.out_channels,
-            **{n: getattr(model.config, n) for n in type(model.config).names()},
-        ).to(next(model.parameters()))
-        copy.load_state_dict(model.state_dict())
+        copy = deepcopy(model).requires_grad_(False)
         copy.eval()
         with torch.no_grad():
-            states = copy.states(x, edge_index, edge_weight)
-            graph = copy.prepare_graph(edge_index, edge_weight, states[0])
-            frozen = [
-                _freeze_layer(layer, z, states[0], graph)
-                for layer, z in zip(copy.layers, states, strict=False)
-            ]
-        return cls(copy, frozen, *_degrees(graph, states[0]))
+            passages = copy.passages(x, edge_index, edge_weight)
+            layers = [_freeze_layer(passage) for passage in passages]
+        return cls(copy, layers, *_degrees(passages[0].exchange.graph, passages[0].first))
 
     def forward(
         self, x: Tensor, edge_index: Tensor | None = None, edge_weight: Tensor | None = None
@@ -112,6 +104,8 @@ class FrozenDIFFormer(nn.Module):
         known: Tensor,
         edge_index: Tensor | None = None,
         edge_weight: Tensor | None = None,
+        *,
+        compared: Tensor | None = None,
     ) -> Tensor:
         """What the last layer multiplies each known row's value by, (m, n), averaged over heads.
 
@@ -120,12 +114,14 @@ class FrozenDIFFormer(nn.Module):
         Args:
             x: (m, in_channels) new rows.
             known: (n, hidden_channels) the known rows' states before the last layer.
+            compared: (n, p) what the known rows are compared by, where that is not their states.
         """
         module = self.model.layers[-1]
         assert isinstance(module, DiffusionLayer)
         z = self._by_blocks(x, edge_index, edge_weight, output=False, layers=-1)
         with torch.no_grad():
-            (q, _, _), (_, k, _) = module.project(z), module.project(known)
+            mine = None if compared is None else self.model.compared(x, self.model.embed(x))
+            (q, _, _), (_, k, _) = module.project(z, mine), module.project(known, compared)
             if module.diffusivity.local:  # a new row keeps to itself
                 pairs = z.new_zeros(x.shape[0], known.shape[0])
             else:
@@ -244,25 +240,9 @@ class FrozenDIFFormer(nn.Module):
         self, x: Tensor, edges: tuple[_Incoming, slice] | None, layers: int | None = None
     ) -> Tensor:
         first = z = self.model.embed(x)
-        pairs_of_layers = list(zip(self.model.layers, self._frozen, strict=True))[:layers]
-        for module, frozen in pairs_of_layers:
-            assert isinstance(module, DiffusionLayer)
-            q, k, v = module.project(z)
-            context = (
-                module.diffusivity.summarise(k, v, q)
-                if frozen.context is None
-                else (frozen.context)
-            )
-            pairs = module.diffusivity.apply(q, context).mean(-3)
-            neighbours = None
-            if self._degree is not None:
-                neighbours = torch.zeros_like(z)
-                if edges is not None:
-                    neighbours = edges[0].average(edges[1], frozen.value, v.mean(0))
-            u = module.mix(z, pairs, neighbours, first)
-            if frozen.center is not None:
-                u = u - frozen.center
-            z = module.finish(u)
+        compared = self.model.compared(x, first)
+        for module, kept in list(zip(self.model.layers, self._frozen, strict=True))[:layers]:
+            z = module(z, first, _Known(kept, self._degree is not None, edges), compared)
         return z
 
     def _incoming(
@@ -344,18 +324,41 @@ class _Incoming:
         return out
 
 
-def _freeze_layer(layer: nn.Module, z: Tensor, first: Tensor, graph: Any) -> FrozenLayer:
-    assert isinstance(layer, DiffusionLayer)
-    q, k, v = layer.project(z)
-    context = layer.diffusivity.summarise(k, v, q)
-    value = None if graph is None else v.mean(0)
+class _Known(Exchange):
+    """New rows meet the known ones, and only these; they may bring edges from them."""
+
+    here = False
+
+    def __init__(
+        self, kept: FrozenLayer, linked: bool, edges: tuple[_Incoming, slice] | None
+    ) -> None:
+        super().__init__()
+        self.kept, self.linked, self.edges = kept, linked, edges
+
+    def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
+        return super().context(kernel, q, k, v) if self.kept.context is None else self.kept.context
+
+    def neighbours(self, value: Tensor | None) -> Tensor | None:
+        if not self.linked or value is None:
+            return None
+        if self.edges is None:
+            return torch.zeros_like(value)
+        incoming, rows = self.edges
+        return incoming.average(rows, self.kept.value, value)
+
+    def mean(self, u: Tensor) -> Tensor:
+        assert self.kept.center is not None
+        return self.kept.center
+
+
+def _freeze_layer(passage: Passage) -> FrozenLayer:
+    layer, exchange = passage.layer, passage.exchange
+    q, k, v = passage.project()
     center = None
     if layer.config.center:
-        pairs = layer.diffusivity.apply(q, context).mean(-3)
-        neighbours = None if graph is None else graph.propagate(v.mean(0))
-        center = layer.row_mean(layer.mix(z, pairs, neighbours, first))
-    kept = None if layer.diffusivity.local else context.detach()
-    return FrozenLayer(kept, center, None if value is None else value.clone())
+        center = exchange.mean(layer.meet(passage.before, q, k, v, passage.first, exchange))
+    context = None if layer.diffusivity.local else layer.diffusivity.summarise(k, v, q).detach()
+    return FrozenLayer(context, center, None if exchange.graph is None else v.mean(0))
 
 
 def _degrees(graph: Any, like: Tensor) -> tuple[Tensor | None, bool]:

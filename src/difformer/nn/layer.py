@@ -11,12 +11,16 @@ from torch import Tensor, nn
 from difformer.core.context import Context
 from difformer.core.diffusivity import Diffusivity, make_diffusivity
 from difformer.core.dropout import dropout
-from difformer.core.euler import StepWeights, euler_step
-from difformer.core.fused import Affine
-from difformer.core.graph import Graph
-from difformer.core.segments import Segments
-from difformer.core.sparse import SparseMatrix
+from difformer.core.euler import (
+    Affine,
+    StepWeights,
+    average_of_states,
+    averaged_step,
+    euler_step,
+)
+from difformer.core.tiled import HALF
 from difformer.nn.config import DIFFormerConfig
+from difformer.nn.exchange import Exchange
 
 __all__ = ["ACTIVATIONS", "DiffusionLayer"]
 
@@ -27,7 +31,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
 }
 
-_HALF = (torch.bfloat16, torch.float16)
+WHOLE = Exchange()
 
 
 class DiffusionLayer(nn.Module):
@@ -38,8 +42,8 @@ class DiffusionLayer(nn.Module):
         Z' = σ'(LayerNorm(U − mean over rows of U))                      (the mean only if `center`)
 
     Cost: O(n d² h) for separable diffusivities, O(n² d h) otherwise, and O(e d) for the graph.
-    The parts (`project`, `average`, `mix`, `finish`) are public so that a frozen, chunked or
-    distributed layer is the same arithmetic with another way to merge contexts.
+    The step is project → summarise → merge → apply → mix → finish, for every caller. What passes
+    from row to row is an `Exchange`: a frozen, chunked or distributed run brings its own.
     """
 
     def __init__(self, width: int, config: DIFFormerConfig) -> None:
@@ -69,22 +73,75 @@ class DiffusionLayer(nn.Module):
         self,
         z: Tensor,
         first: Tensor | None = None,
-        graph: Graph | None = None,
-        segments: Segments | None = None,
+        exchange: Exchange = WHOLE,
+        compared: Tensor | None = None,
     ) -> Tensor:
-        """z, first (n, d) -> (n, d); `first` is Z⁽⁰⁾, wanted where there is a source."""
-        if segments is None:
-            mixed = self.step_states(z, graph, first)
-        else:
-            by_row = (t.expand(self.num_heads, -1, -1).transpose(0, 1) for t in self.project(z))
-            mixed = self.step(z, segments.map(self._average_apart, *by_row), graph, first)
+        """z (n, d) -> (n, d).
+
+        Args:
+            first: (n, d), Z⁽⁰⁾; wanted where there is a source.
+            exchange: how rows reach one another; by default all are at hand, without a graph.
+            compared: (n, p), what queries and keys are made from; the states where it is None.
+        """
+        mixed = self.move(z, first, exchange, compared)
         if self.config.center:
-            mixed = mixed - self.row_mean(mixed, segments)
+            mixed = mixed - exchange.mean(mixed)
         return self.finish(mixed)
 
-    def project(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (h, n, d), or (1, n, d) where they are the states."""
-        return self._heads(self.query, z), self._heads(self.key, z), self._heads(self.value, z)
+    def move(
+        self,
+        z: Tensor,
+        first: Tensor | None = None,
+        exchange: Exchange = WHOLE,
+        compared: Tensor | None = None,
+    ) -> Tensor:
+        """U (n, d), before the mean over rows is taken away."""
+        whole = exchange.here and compared is None and _exact(z)
+        closed = exchange.closed_form(self.diffusivity, self.num_heads) if whole else None
+        carried = None if exchange.graph is None else self.mean_value(z)
+        if closed is None:
+            return self.meet(z, *self.project(z, compared), first, exchange, carried)
+        maps = (_affine(self.query), _affine(self.key), _affine(self.value))
+        if self.logit_tau is not None:
+            pairs = average_of_states(z, closed, maps)
+            return self.mix(z, pairs, exchange.neighbours(carried), first)
+        value = None if carried is z else carried
+        weights, first = self._step_weights(exchange, first)
+        return averaged_step(weights, z, closed, maps, first, exchange.adjacency, value)
+
+    def meet(
+        self,
+        z: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        first: Tensor | None = None,
+        exchange: Exchange = WHOLE,
+        carried: Tensor | None = None,
+    ) -> Tensor:
+        """U from queries, keys and values: summarise, merge, apply, mix.
+
+        `carried` (n, d) is what the graph carries: by default the mean of v over heads.
+        """
+        pairs = self.average(q, k, v, exchange)
+        if carried is None:
+            carried = v[0] if v.shape[0] == 1 else v.mean(0)
+        if self.logit_tau is not None or not exchange.here or not _exact(z):
+            return self.mix(z, pairs, exchange.neighbours(carried), first)
+        value = None if carried is z or exchange.graph is None else carried
+        weights, first = self._step_weights(exchange, first)
+        return euler_step(weights, z, pairs, first, exchange.adjacency, value)
+
+    def project(self, z: Tensor, compared: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (h, n, d), or (1, n, ·) where nothing is learned."""
+        source = z if compared is None else compared
+        q, k = self._heads(self.query, source), self._heads(self.key, source)
+        return q, k, self._heads(self.value, z)
+
+    def summarise(self, z: Tensor, compared: Tensor | None = None) -> Context:
+        """The context of some rows: what others must know of them."""
+        q, k, v = self.project(z, compared)
+        return self.diffusivity.summarise(k, v, q)
 
     def mean_value(self, z: Tensor) -> Tensor:
         """The values averaged over heads (n, d): what a graph carries from row to row."""
@@ -96,39 +153,14 @@ class DiffusionLayer(nn.Module):
         weight = self.value.weight.view(self.num_heads, self.width, self.width).mean(0)
         return nn.functional.linear(z, weight, self.value.bias.view(self.num_heads, -1).mean(0))
 
-    def step_states(self, z: Tensor, graph: Graph | None, first: Tensor | None) -> Tensor:
-        """U straight from the states: every row meets every other."""
-        if z.dtype in _HALF or torch.is_autocast_enabled(z.device.type):
-            return self.step(z, self.average(*self.project(z)), graph, first)
-        maps = (_affine(self.query), _affine(self.key), _affine(self.value))
-        if torch.compiler.is_compiling() or self.logit_tau is not None:
-            pairs = self.diffusivity.of_states(z, *maps, self.num_heads)
-            return self.step(z, pairs, graph, first)
-        weights, rest = self._step_parts(z, graph, first)
-        return self.diffusivity.step_of_states(weights, z, maps, self.num_heads, *rest)
-
-    def average(
-        self, q: Tensor, k: Tensor, v: Tensor, merge: Callable[[Context], Context] | None = None
-    ) -> Tensor:
-        """Σ_j Ŝ_ij v_j averaged over heads (..., n, d); `merge` adds other rows' contexts."""
-        dtype = v.dtype
-        if q.dtype in _HALF or v.dtype in _HALF:
-            # Sums over all rows lose their small terms in half precision.
-            with torch.autocast(q.device.type, enabled=False):
-                return self.average(q.float(), k.float(), v.float(), merge).to(dtype)
-        context = self.diffusivity.summarise(k, v, q)
-        if merge is not None:
-            context = merge(context)
-        return self.diffusivity.apply(q, context).mean(-3)
-
-    def step(self, z: Tensor, pairs: Tensor, graph: Graph | None, first: Tensor | None) -> Tensor:
-        """U from the states, their all-pair average and the graph they lie on."""
-        traced = torch.compiler.is_compiling() or torch.is_autocast_enabled(z.device.type)
-        if traced or z.dtype in _HALF or self.logit_tau is not None:
-            neighbours = None if graph is None else graph.propagate(self.mean_value(z))
-            return self.mix(z, pairs, neighbours, first)
-        weights, rest = self._step_parts(z, graph, first)
-        return euler_step(weights, z, pairs, *rest)
+    def average(self, q: Tensor, k: Tensor, v: Tensor, exchange: Exchange = WHOLE) -> Tensor:
+        """Σ_j Ŝ_ij v_j averaged over heads (n, d)."""
+        if q.dtype not in HALF and v.dtype not in HALF:
+            return exchange.average(self.diffusivity, q, k, v)
+        # Sums over all rows lose their small terms in half precision.
+        with torch.autocast(q.device.type, enabled=False):
+            pairs = exchange.average(self.diffusivity, q.float(), k.float(), v.float())
+        return pairs.to(v.dtype)
 
     def mix(
         self, z: Tensor, pairs: Tensor, neighbours: Tensor | None, first: Tensor | None
@@ -141,28 +173,18 @@ class DiffusionLayer(nn.Module):
             pairs = torch.lerp(pairs, first, self.config.source)
         return z + self.tau * (pairs - z)
 
-    def _step_parts(
-        self, z: Tensor, graph: Graph | None, first: Tensor | None
-    ) -> tuple[StepWeights, tuple[Tensor | None, SparseMatrix | None, Tensor | None]]:
-        """What the step weighs by what: the source, the adjacency and the value it carries."""
-        weights = self._step_weights(graph is not None, first is not None)
-        value = None if graph is None or self.value is None else self.mean_value(z)
-        source = first if weights.source else None
-        return weights, (source, graph.adjacency if graph else None, value)
-
-    def _step_weights(self, graph: bool, source: bool) -> StepWeights:
-        """The coefficients of `mix` where the step size is a number."""
+    def _step_weights(
+        self, exchange: Exchange, first: Tensor | None
+    ) -> tuple[StepWeights, Tensor | None]:
+        """The coefficients of `mix` for a fixed step size; the source where it counts."""
         tau, w = self.config.tau, self.config.graph_weight
-        beta = self.config.source if source else 0.0
+        beta = 0.0 if first is None else self.config.source
         moved = tau * (1 - beta)
-        pairs, neighbours = (1.0, 0.0) if not graph else (1.0, 1.0) if w is None else (1 - w, w)
-        return StepWeights(1 - tau, moved * pairs, moved * neighbours, tau * beta)
-
-    def row_mean(self, u: Tensor, segments: Segments | None = None) -> Tensor:
-        """The mean over rows, or over the rows of each graph apart; broadcasts with u (n, d)."""
-        if segments is None:
-            return u.mean(0, keepdim=True)
-        return segments.map(lambda t: t.mean(1, keepdim=True).expand_as(t), u)
+        pairs, neighbours = 1.0, 0.0
+        if exchange.graph is not None:
+            pairs, neighbours = (1.0, 1.0) if w is None else (1 - w, w)
+        weights = StepWeights(1 - tau, moved * pairs, moved * neighbours, tau * beta)
+        return weights, first if weights.source else None
 
     def finish(self, u: Tensor) -> Tensor:
         """Norm, activation, dropout."""
@@ -177,10 +199,12 @@ class DiffusionLayer(nn.Module):
             return z.unsqueeze(0)
         return linear(z).view(z.shape[0], self.num_heads, self.width).transpose(0, 1)
 
-    def _average_apart(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """`average` for (g, s, h, d): graphs, rows, heads."""
-        return self.average(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
-
 
 def _affine(linear: nn.Linear | None) -> Affine:
     return None if linear is None else (linear.weight, linear.bias)
+
+
+def _exact(z: Tensor) -> bool:
+    """Whether fused steps may be taken: full precision, and nobody traces."""
+    half = z.dtype in HALF or torch.is_autocast_enabled(z.device.type)
+    return not half and not torch.compiler.is_compiling()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +22,14 @@ from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import tiles
 from difformer.nn import files
 from difformer.nn.config import DEFAULTS, DIFFormerConfig
+from difformer.nn.exchange import Apart, Exchange
 from difformer.nn.layer import ACTIVATIONS, DiffusionLayer
 from difformer.nn.remembered import Remembered
 
 if TYPE_CHECKING:
     from difformer.nn.frozen import FrozenDIFFormer
 
-__all__ = ["DIFFormer"]
+__all__ = ["DIFFormer", "Passage"]
 
 Edges = Tensor | Graph | None
 
@@ -119,7 +121,11 @@ class DIFFormer(nn.Module):
         batch: Tensor | None = None,
     ) -> Tensor:
         """The last state Z⁽ᴷ⁾ (n, hidden_channels)."""
-        return self._run(x, edge_index, edge_weight, batch)[-1]
+        first, exchange, compared = self._begin(x, edge_index, edge_weight, batch)
+        z = first
+        for layer in self.layers:
+            z = layer(z, first, exchange, compared)
+        return z
 
     def states(
         self,
@@ -129,7 +135,8 @@ class DIFFormer(nn.Module):
         batch: Tensor | None = None,
     ) -> list[Tensor]:
         """Z⁽⁰⁾ … Z⁽ᴷ⁾, each (n, hidden_channels)."""
-        return self._run(x, edge_index, edge_weight, batch, keep=True)
+        found = self.passages(x, edge_index, edge_weight, batch)
+        return [found[0].before, *(passage.after for passage in found)]
 
     def diffusivity(
         self,
@@ -150,18 +157,15 @@ class DIFFormer(nn.Module):
         if not -len(self.layers) <= layer < len(self.layers):
             raise ValueError(f"layer must lie in 0 to {len(self.layers) - 1}, got {layer}")
         with torch.no_grad():
-            index = layer % len(self.layers)
-            state = self.states(x, edge_index, edge_weight, batch)[index]
-            module = self.layers[index]
-            assert isinstance(module, DiffusionLayer)
-            q, k, _ = module.project(state)
-            n = state.shape[0]
-            rows = torch.arange(n, device=state.device) if rows is None else _checked_rows(rows, n)
+            passage = self.passages(x, edge_index, edge_weight, batch)[layer]
+            q, k, _ = passage.project()
+            kernel, n = passage.layer.diffusivity, x.shape[0]
+            rows = torch.arange(n, device=q.device) if rows is None else _checked_rows(rows, n)
             if top_k is None:
-                return _weight_rows(module, q, k, rows, batch)
+                return _weight_rows(kernel, q, k, rows, batch)
             top_k = min(check_count("top_k", top_k), n)
             parts = [
-                _weight_rows(module, q, k, rows[part], batch).topk(top_k, dim=-1)
+                _weight_rows(kernel, q, k, rows[part], batch).topk(top_k, dim=-1)
                 for part in tiles(rows.numel(), max(1, ROW_SCORES // (n * self.config.num_heads)))
             ]
             return torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts])
@@ -250,27 +254,42 @@ class DIFFormer(nn.Module):
             z = dropout(z, self.config.dropout, self.training)
         return self.output(z)
 
-    def _run(
+    def compared(self, features: Tensor | SparseMatrix, first: Tensor) -> Tensor | None:
+        """What every layer compares rows by, (n, p), one row of it for each row of the features.
+
+        None, as here, where each layer compares the states it is given.
+        """
+        return None
+
+    def passages(
         self,
         x: Tensor,
-        edge_index: Edges,
-        edge_weight: Tensor | None,
-        batch: Tensor | None,
-        keep: bool = False,
-    ) -> list[Tensor]:
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> list[Passage]:
+        """What each layer was given and made of it, in order: for looking, and for freezing."""
+        first, exchange, compared = self._begin(x, edge_index, edge_weight, batch)
+        z, found = first, list[Passage]()
+        for module in self.layers:
+            after = module(z, first, exchange, compared)
+            layer = cast("DiffusionLayer", module)
+            found.append(Passage(layer, z, after, first, exchange, compared))
+            z = after
+        return found
+
+    def _begin(
+        self, x: Tensor, edge_index: Edges, edge_weight: Tensor | None, batch: Tensor | None
+    ) -> tuple[Tensor, Exchange, Tensor | None]:
+        """The first state, how rows reach one another, and what they are compared by."""
         features = self._remembered_features(x)
-        first = z = self.embed(features)
-        graph = self.prepare_graph(edge_index, edge_weight, z)
-        segments = None
+        first = self.embed(features)
+        graph, n = self.prepare_graph(edge_index, edge_weight, first), first.shape[0]
+        exchange = Exchange(graph)
         if batch is not None:
-            segments = self._segments.get(
-                (batch,), z.shape[0], lambda: Segments.from_batch(batch, z.shape[0])
-            )
-        states = [z]
-        for layer in self.layers:
-            z = layer(z, first, graph, segments)
-            states = [*states, z] if keep else [z]
-        return states
+            segments = self._segments.get((batch,), n, lambda: Segments.from_batch(batch, n))
+            exchange = Apart(segments, graph)
+        return first, exchange, self.compared(features, first)
 
     def _remembered_features(self, x: Tensor) -> Tensor | SparseMatrix:
         if torch.compiler.is_compiling():
@@ -309,6 +328,22 @@ class DIFFormer(nn.Module):
             (z.shape[0], z.dtype, z.device),
             lambda: Graph.from_edges(edges, z.shape[0], edge_weight).to(z),
         )
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One layer of a run: what it was given, and what it made of it."""
+
+    layer: DiffusionLayer
+    before: Tensor  # (n, d)
+    after: Tensor  # (n, d)
+    first: Tensor  # (n, d)
+    exchange: Exchange
+    compared: Tensor | None  # (n, p); the states where it is None
+
+    def project(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values."""
+        return self.layer.project(self.before, self.compared)
 
 
 class _TracedGraph:
@@ -369,16 +404,16 @@ def _checked_rows(rows: Tensor, n: int) -> Tensor:
 
 
 def _weight_rows(
-    layer: DiffusionLayer, q: Tensor, k: Tensor, rows: Tensor, batch: Tensor | None
+    kernel: Diffusivity, q: Tensor, k: Tensor, rows: Tensor, batch: Tensor | None
 ) -> Tensor:
     """Ŝ[rows] (r, n), averaged over heads; zero between graphs."""
     if batch is None:
-        return layer.diffusivity.weights_of(rows, q, k).mean(-3)
+        return kernel.weights_of(rows, q, k).mean(-3)
     out = q.new_zeros(rows.numel(), q.shape[-2])
     for graph_id in torch.unique(batch[rows]).tolist():
         members = (batch == graph_id).nonzero().squeeze(1)
         mine = (batch[rows] == graph_id).nonzero().squeeze(1)
         within = torch.searchsorted(members, rows[mine])
-        part = layer.diffusivity.weights_of(within, q[:, members], k[:, members]).mean(-3)
+        part = kernel.weights_of(within, q[:, members], k[:, members]).mean(-3)
         out[mine.unsqueeze(1), members] = part
     return out

@@ -35,9 +35,11 @@ class LayerWeights:
     Ŝ is averaged over heads, as the layer does; each row sums to one.
     """
 
-    def __init__(self, module: DiffusionLayer, state: Tensor) -> None:
+    def __init__(
+        self, module: DiffusionLayer, state: Tensor, compared: Tensor | None = None
+    ) -> None:
         with torch.no_grad():
-            self.q, self.k, _ = module.project(state)
+            self.q, self.k, _ = module.project(state, compared)
         self.kernel, self.n = module.diffusivity, state.shape[0]
 
     @classmethod
@@ -47,10 +49,8 @@ class LayerWeights:
         if not -count <= layer < count:
             raise ValueError(f"layer must lie in {-count} to {count - 1}, got {layer}")
         with torch.no_grad():
-            state = model.states(x, graph)[layer % count]
-        module = model.layers[layer % count]
-        assert isinstance(module, DiffusionLayer)
-        return cls(module, state)
+            passage = model.passages(x, graph)[layer]
+        return cls(passage.layer, passage.before, passage.compared)
 
     def rows(self, rows: Tensor) -> Tensor:
         """Ŝ[rows] (r, n)."""

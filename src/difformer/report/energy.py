@@ -26,8 +26,7 @@ from torch.nn import functional as F
 from difformer.core.diffusion import Diffusion
 from difformer.core.energy import energy
 from difformer.errors import DifformerError
-from difformer.nn.layer import DiffusionLayer
-from difformer.nn.model import DIFFormer
+from difformer.nn.model import DIFFormer, Passage
 
 __all__ = ["EnergyCheck", "LayerEnergy", "check_energy"]
 
@@ -120,68 +119,66 @@ def check_energy(
     """
     model.eval()
     with torch.no_grad():
-        states = model.states(x, graph)
-        prepared = model.prepare_graph(graph, None, states[0])
-        lam = 1.0 / states[0].shape[0] if weight is None else weight
+        passages = model.passages(x, graph)
+        lam = 1.0 / passages[0].first.shape[0] if weight is None else weight
         try:
-            layers = _layers(model, states, prepared, lam)
+            layers = _layers(model, passages, lam)
         except NotImplementedError as error:
             raise DifformerError(f"the energy cannot be computed: {error}") from error
     return EnergyCheck(tuple(layers), lam)
 
 
-def _layers(model: DIFFormer, states: list[Tensor], graph: Any, lam: float) -> list[LayerEnergy]:
+def _layers(model: DIFFormer, passages: list[Passage], lam: float) -> list[LayerEnergy]:
     found: list[LayerEnergy] = []
-    mu = _source_weight(model, states[0], graph)
-    for k, module in enumerate(model.layers):
-        assert isinstance(module, DiffusionLayer)
-        measure = _Measure(module, states[k], states[0], graph, lam, mu)
-        found.append(measure.layer(k + 1, states[k + 1], found[-1].end if found else None))
+    mu = _source_weight(model, passages[0])
+    for k, passage in enumerate(passages):
+        measure = _Measure(passage, lam, mu)
+        found.append(measure.layer(k + 1, found[-1].end if found else None))
     return found
 
 
-def _source_weight(model: DIFFormer, first: Tensor, graph: Any) -> float:
+def _source_weight(model: DIFFormer, passage: Passage) -> float:
     """μ = β/(1 − β) times the mean row mass, as `DIFFormer.energies` takes it."""
-    beta, module = model.config.source, model.layers[0]
+    beta = model.config.source
     if not beta:
         return 0.0
-    assert isinstance(module, DiffusionLayer)
-    return beta / (1 - beta) * float(Diffusion(module.diffusivity).masses(_unit(first)).mean())
+    masses = Diffusion(passage.layer.diffusivity).masses(_unit(passage.first))
+    return beta / (1 - beta) * float(masses.mean())
 
 
 @dataclass(frozen=True)
 class _Measure:
     """One layer, the state that enters it, and the energy relative to that state."""
 
-    module: DiffusionLayer
-    state: Tensor
-    first: Tensor
-    graph: Any
+    passage: Passage
     lam: float
     mu: float
 
     def energy(self, unit: Tensor) -> float:
+        passage = self.passage
         return float(
             energy(
                 unit,
-                _unit(self.state),
-                self.module.diffusivity,
+                _unit(passage.before),
+                passage.layer.diffusivity,
                 weight=self.lam,
-                graph=self.graph,
+                graph=passage.exchange.graph,
                 graph_scale=float(unit.shape[0]),
-                source=_unit(self.first),
+                source=_unit(passage.first),
                 source_weight=self.mu,
             )
         )
 
-    def layer(self, number: int, after: Tensor, previous: float | None) -> LayerEnergy:
-        unit, tau = _unit(self.state), float(self.module.tau)
-        kernel, graph, mu = self.module.diffusivity, self.graph, self.mu
-        process = Diffusion(kernel, tau=tau, graph=graph, source_weight=mu)
-        stepped = process.step(unit, _unit(self.first))
-        q, key, v = self.module.project(self.state)
-        own = self.state.unsqueeze(0).expand(q.shape[0], -1, -1)
-        start, bare, end = map(self.energy, (unit, stepped, _unit(after)))
+    def layer(self, number: int, previous: float | None) -> LayerEnergy:
+        passage, module = self.passage, self.passage.layer
+        unit, tau = _unit(passage.before), float(module.tau)
+        process = Diffusion(
+            module.diffusivity, tau=tau, graph=passage.exchange.graph, source_weight=self.mu
+        )
+        stepped = process.step(unit, _unit(passage.first))
+        q, key, v = passage.project()
+        own = passage.before.unsqueeze(0).expand(q.shape[0], -1, -1)
+        start, bare, end = map(self.energy, (unit, stepped, _unit(passage.after)))
         slack = SLACK * max(abs(start), abs(bare), abs(end))
         return LayerEnergy(
             layer=number,
@@ -199,9 +196,8 @@ class _Measure:
 
     def _moved(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The layer's own Euler step with these queries, keys and values, before its norm."""
-        neighbours = None if self.graph is None else self.graph.propagate(v.mean(0))
-        pairs = self.module.average(q, k, v)
-        return self.module.mix(self.state, pairs, neighbours, self.first)
+        passage = self.passage
+        return passage.layer.meet(passage.before, q, k, v, passage.first, passage.exchange)
 
 
 def _unit(z: Tensor) -> Tensor:

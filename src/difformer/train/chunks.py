@@ -8,17 +8,21 @@ two), and nothing for a backward pass.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from functools import reduce
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from difformer.core.context import Context
+from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import tiles
+from difformer.nn.exchange import Exchange
 from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
 
@@ -38,11 +42,11 @@ def predict_in_chunks(
     training = model.training
     model.eval()
     try:
-        z = _embed(model, x, chunk)
+        z, compared = _embed(model, x, chunk)
         first = z.clone() if model.config.source else None
         prepared = None if graph is None or not model.config.use_graph else graph.to(z)
         for layer in model.layers:
-            z = _layer(cast("DiffusionLayer", layer), z, first, prepared, chunk)
+            z = _layer(cast("DiffusionLayer", layer), z, first, compared, prepared, chunk)
         return torch.cat([model.decode(z[rows]) for rows in tiles(z.shape[0], chunk)])
     finally:
         model.train(training)
@@ -60,70 +64,83 @@ def recompute_layers(model: DIFFormer) -> DIFFormer:
     return model
 
 
-def recomputes(layer: nn.Module) -> bool:
-    """Whether `recompute_layers` has been called for the layer's model."""
-    return isinstance(layer, _Recomputed)
-
-
 class _Recomputed(DiffusionLayer):
     """A layer whose inner results are not kept between forward and backward."""
 
     def forward(self, *arguments: object) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        run: Callable[..., Tensor] = super().forward
         if not torch.is_grad_enabled():
-            return super().forward(*arguments)  # pyright: ignore[reportArgumentType]
-        return computed_again(super().forward, *arguments)
+            return run(*arguments)
+        # Re-entrant where it can be: nothing at all is kept then, also not what a function of ours
+        # notes down beside its saved tensors. It sees only gradients that come in by its arguments.
+        entrant = any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
+        return cast("Tensor", checkpoint(run, *arguments, use_reentrant=entrant))
 
 
-def computed_again(function: Callable[..., Tensor], *arguments: object) -> Tensor:
-    """The function's value; what it needs for the backward pass is computed again there."""
-    states = (a for a in arguments if isinstance(a, Tensor))
-    # Re-entrant where it can be: nothing at all is kept then, also not what a function of ours
-    # notes down beside its saved tensors. It sees only gradients that come in by its arguments.
-    entrant = any(state.requires_grad for state in states)
-    return cast("Tensor", checkpoint(function, *arguments, use_reentrant=entrant))
-
-
-def _embed(model: DIFFormer, x: Tensor, chunk: int) -> Tensor:
+def _embed(model: DIFFormer, x: Tensor, chunk: int) -> tuple[Tensor, Tensor | None]:
+    """The first states of all rows, and what the rows are compared by."""
     n, weight = x.shape[0], model.input.weight
     z = torch.empty(n, model.hidden_channels, dtype=weight.dtype, device=weight.device)
+    compared: list[Tensor] = []
     sparse = None if x.layout == torch.strided else SparseMatrix.from_csr(x)
     for rows in tiles(n, chunk):
         part = x[rows].to(weight.device) if sparse is None else sparse.block(rows)
-        z[rows] = model.embed(model.check_features(part) if isinstance(part, Tensor) else part)
-    return z
+        part = model.check_features(part) if isinstance(part, Tensor) else part
+        z[rows] = first = model.embed(part)
+        seen = model.compared(part, first)
+        if seen is not None:
+            compared.append(seen)
+    return z, torch.cat(compared) if compared else None
 
 
 def _layer(
-    layer: DiffusionLayer, z: Tensor, first: Tensor | None, graph: Graph | None, chunk: int
+    layer: DiffusionLayer,
+    z: Tensor,
+    first: Tensor | None,
+    compared: Tensor | None,
+    graph: Graph | None,
+    chunk: int,
 ) -> Tensor:
     """One layer over all rows; overwrites z where no other row still needs it."""
-    kernel = layer.diffusivity
-    values = None
-    if graph is not None:
-        values = z if layer.value is None else torch.empty_like(z)
-    context: Context | None = None
-    for rows in tiles(z.shape[0], chunk):
-        part = z[rows]
-        if not kernel.local:
-            q, k, v = layer.project(part)
-            mine = kernel.summarise(k, v, q)
-            context = mine if context is None else context + mine
-        if values is not None and values is not z:
-            values[rows] = layer.mean_value(part)
+    parts = list(tiles(z.shape[0], chunk))
+    context = None
+    if not layer.diffusivity.local:
+        mine = (layer.summarise(z[rows], _part(compared, rows)) for rows in parts)
+        context = reduce(operator.add, mine)
+    values = z
+    if graph is not None and layer.value is not None:
+        values = torch.empty_like(z)
+        for rows in parts:
+            values[rows] = layer.mean_value(z[rows])
     # Without a graph, or with its values apart, a chunk's own rows are all it takes from z.
-    out = torch.empty_like(z) if values is z else z
-    for rows in tiles(z.shape[0], chunk):
-        part = z[rows]
-        q, k, v = layer.project(part)
-        known = kernel.summarise(k, v, q) if context is None else context
-        pairs = kernel.apply(q, known).mean(-3)
-        near = None
-        if graph is not None and values is not None:
-            near = graph.adjacency.block(rows).matmul(values)
-        mixed = layer.mix(part, pairs, near, None if first is None else first[rows])
-        out[rows] = mixed if layer.config.center else layer.finish(mixed)
+    out = z if graph is None or values is not z else torch.empty_like(z)
+    for rows in parts:
+        block = None if graph is None else graph.adjacency.block(rows)
+        exchange = _Chunk(context, block, values)
+        moved = layer.move(z[rows], _part(first, rows), exchange, _part(compared, rows))
+        out[rows] = moved if layer.config.center else layer.finish(moved)
     if layer.config.center:
-        mean = layer.row_mean(out)
-        for rows in tiles(out.shape[0], chunk):
+        mean = Exchange().mean(out)
+        for rows in parts:
             out[rows] = layer.finish(out[rows] - mean)
     return out
+
+
+class _Chunk(Exchange):
+    """Some rows meet all rows, whose context and values are known by now."""
+
+    here = False
+
+    def __init__(self, known: Context | None, block: SparseMatrix | None, values: Tensor) -> None:
+        super().__init__()
+        self.known, self.block, self.values = known, block, values
+
+    def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
+        return super().context(kernel, q, k, v) if self.known is None else self.known
+
+    def neighbours(self, value: Tensor | None) -> Tensor | None:
+        return None if self.block is None else self.block.matmul(self.values)
+
+
+def _part(tensor: Tensor | None, rows: slice) -> Tensor | None:
+    return None if tensor is None else tensor[rows]

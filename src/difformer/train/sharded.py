@@ -12,21 +12,21 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from difformer.core.diffusivity import Sigmoid
+from difformer.core.context import Context
+from difformer.core.diffusivity import Diffusivity, Sigmoid
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.data.batch import Batch
-from difformer.nn.layer import DiffusionLayer
+from difformer.nn.exchange import Exchange
 from difformer.nn.model import DIFFormer
 from difformer.train.background import background_worker
 from difformer.train.batches import hide_labels, predict
-from difformer.train.chunks import computed_again, recomputes
 from difformer.train.comm import Comm
 from difformer.train.objective import Monitor
 from difformer.train.partition import Epoch, bucket
@@ -60,32 +60,12 @@ class ShardedDIFFormer(nn.Module):
         graph = edge_index if model.config.use_graph else None
         features = model.check_features(x) if x.shape[0] else x
         first = z = model.embed(features)
-        graph = None if graph is None else graph.to(z)
+        exchange = _Spread(self.comm, None if graph is None else graph.to(z))
+        compared = model.compared(features, first)
         for layer in model.layers:
-            arguments = cast("DiffusionLayer", layer), z, first, graph
-            if recomputes(layer) and torch.is_grad_enabled():
-                # Every process computes its layers again in the same order, and sends again.
-                z = computed_again(self._layer, *arguments)
-            else:
-                z = self._layer(*arguments)
+            # Layers made to recompute do so on every process in the same order, and send again.
+            z = layer(z, first, exchange, compared)
         return model.decode(z)
-
-    def _layer(
-        self, layer: DiffusionLayer, z: Tensor, first: Tensor, graph: ShardedGraph | None
-    ) -> Tensor:
-        kernel = layer.diffusivity
-        q, k, v = layer.project(z)
-        if isinstance(kernel, Sigmoid) and self.comm.size > 1:
-            pairs = ring_average(q, k, v, self.comm).mean(0)
-        else:
-            pairs = layer.average(q, k, v, None if kernel.local else self.comm.merge)
-        near = None if graph is None else graph.propagate(layer.mean_value(z))
-        mixed = layer.mix(z, pairs, near, first)
-        if layer.config.center:
-            total = torch.cat([mixed.sum(0), mixed.new_tensor([mixed.shape[0]])])
-            total = self.comm.sum(total, "context")
-            mixed = mixed - total[:-1] / total[-1]
-        return layer.finish(mixed)
 
     def reduce_gradients(self) -> None:
         """Add up all processes' gradients, in one message."""
@@ -108,6 +88,30 @@ class ShardedDIFFormer(nn.Module):
     def save(self, path: str | Path) -> None:
         """As the model itself is saved."""
         self.model.save(path)
+
+
+class _Spread(Exchange):
+    """Rows meet those of all processes: contexts are added up, boundary rows are sent."""
+
+    here = False
+
+    def __init__(self, comm: Comm, graph: ShardedGraph | None) -> None:
+        super().__init__(graph)
+        self.comm = comm
+
+    def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
+        mine = super().context(kernel, q, k, v)
+        return mine if kernel.local else self.comm.merge(mine)
+
+    def average(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if isinstance(kernel, Sigmoid) and self.comm.size > 1:
+            return ring_average(q, k, v, self.comm).mean(0)
+        return super().average(kernel, q, k, v)
+
+    def mean(self, u: Tensor) -> Tensor:
+        total = torch.cat([u.sum(0), u.new_tensor([u.shape[0]])])
+        total = self.comm.sum(total, "context")
+        return total[:-1] / total[-1]
 
 
 class Summable(Protocol):

@@ -6,14 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from difformer.core.context import Context, Pairs
-from difformer.core.euler import StepWeights, euler_step
-from difformer.core.fused import Affine
+from difformer.core.euler import Affine, AverageOfStates, average_of_states
 from difformer.core.pairs import pull_and_mass, total_over_pairs
-from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import average_by_rows
 
 __all__ = ["Diffusivity"]
@@ -72,33 +71,28 @@ class Diffusivity(ABC):
         assert isinstance(context, Pairs)
         return average_by_rows(self.weights, q, context.key, context.value)
 
+    def closed_form(self, heads: int) -> AverageOfStates | None:
+        """The average over all rows where q, k and v are affine maps of the states, in one piece.
+
+        With gradients by hand, in less memory than `summarise` and `apply`; None where unknown.
+        """
+        return None
+
     def of_states(self, z: Tensor, query: Affine, key: Affine, value: Affine, heads: int) -> Tensor:
         """The average over all rows where q, k, v are affine maps of the states, mean over heads.
 
-        z (n, d) -> (n, d). The plain form; a diffusivity may know one that keeps less.
+        z (n, d) -> (n, d), by the closed form where there is one.
         """
+        closed = None if torch.compiler.is_compiling() else self.closed_form(heads)
+        if closed is not None:
+            return average_of_states(z, closed, (query, key, value))
 
         def split(affine: Affine) -> Tensor:
             if affine is None:
                 return z.unsqueeze(0)
             return F.linear(z, *affine).view(z.shape[0], heads, -1).transpose(0, 1)
 
-        q, k, v = split(query), split(key), split(value)
-        return self.apply(q, self.summarise(k, v, q)).mean(-3)
-
-    def step_of_states(
-        self,
-        weights: StepWeights,
-        z: Tensor,
-        maps: tuple[Affine, Affine, Affine],
-        heads: int,
-        first: Tensor | None = None,
-        adjacency: SparseMatrix | None = None,
-        value: Tensor | None = None,
-    ) -> Tensor:
-        """The Euler step of `euler_step` with P = of_states(z, *maps, heads)."""
-        pairs = self.of_states(z, *maps, heads)
-        return euler_step(weights, z, pairs, first, adjacency, value)
+        return self(split(query), split(key), split(value)).mean(-3)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """summarise, then apply: one full-batch average."""

@@ -8,9 +8,8 @@ from torch.nn import functional as F
 
 from difformer.core.context import Context, Pairs
 from difformer.core.diffusivity.base import Diffusivity
-from difformer.core.fused import Affine
-from difformer.core.tied import tied_sigmoid_average
-from difformer.core.tiled import DENSE_SCORES, SIGMOID_FLOOR, sigmoid_average
+from difformer.core.tied import are_tied, tied_sigmoid_average
+from difformer.core.tiled import SIGMOID_FLOOR, sigmoid_average
 
 __all__ = ["Sigmoid"]
 
@@ -34,14 +33,5 @@ class Sigmoid(Diffusivity):
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, Pairs)
-        return sigmoid_average(q, context.key, context.value)
-
-    def of_states(self, z: Tensor, query: Affine, key: Affine, value: Affine, heads: int) -> Tensor:
-        plain = torch.compiler.is_compiling() or z.is_cuda or z.shape[0] ** 2 <= DENSE_SCORES
-        if plain or query is not None or key is not None:
-            return super().of_states(z, query, key, value, heads)
-        # All heads share the weights, so the mean of their values is enough.
-        if value is None:
-            return tied_sigmoid_average(z, z)
-        weight, bias = (t.view(heads, -1, *t.shape[1:]).mean(0) for t in value)
-        return tied_sigmoid_average(z, F.linear(z, weight, bias))
+        k, v = context.key, context.value
+        return tied_sigmoid_average(q, v) if are_tied(q, k) else sigmoid_average(q, k, v)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from difformer.core.context import Context, Moments, ScaledMoments, row_count
 from difformer.core.diffusivity.base import Diffusivity
-from difformer.core.euler import StepWeights, averaged_step
-from difformer.core.fused import Affine, RowAverage
+from difformer.core.euler import AverageOfStates
+from difformer.core.fused import RowAverage
 from difformer.core.gram import WholeTensorAverage
 from difformer.core.pairs import total_of_squares
-from difformer.core.sparse import SparseMatrix
 
 __all__ = ["FLOOR", "Simple", "WholeTensorSimple"]
 
@@ -71,27 +68,8 @@ class Simple(Diffusivity):
         assert isinstance(context, Moments)
         return self._average(_unit(q), context)
 
-    def of_states(self, z: Tensor, query: Affine, key: Affine, value: Affine, heads: int) -> Tensor:
-        # Tracing cannot follow a loop over chunks.
-        if torch.compiler.is_compiling():
-            return super().of_states(z, query, key, value, heads)
-        return self.step_of_states(StepWeights(0.0, 1.0, 0.0, 0.0), z, (query, key, value), heads)
-
-    def step_of_states(
-        self,
-        weights: StepWeights,
-        z: Tensor,
-        maps: tuple[Affine, Affine, Affine],
-        heads: int,
-        first: Tensor | None = None,
-        adjacency: SparseMatrix | None = None,
-        value: Tensor | None = None,
-    ) -> Tensor:
-        flat = [t for affine in maps for t in (affine or (None, None))]
-        average = self._fused(heads, 1.0 + FLOOR)
-        return averaged_step(weights, z, average, flat, first, adjacency, value)
-
-    _fused: ClassVar[type[RowAverage] | type[WholeTensorAverage]] = RowAverage
+    def closed_form(self, heads: int) -> AverageOfStates:
+        return RowAverage(heads, 1.0 + FLOOR)
 
     def _average(self, query: Tensor, c: Moments) -> Tensor:
         numerator = c.value_sum * (1.0 + FLOOR) + query @ c.key_value
@@ -115,7 +93,8 @@ class WholeTensorSimple(Simple):
         omega = 1.0 + FLOOR + query @ (k / _square(k).sqrt()).mT
         return omega / omega.sum(-1, keepdim=True)
 
-    _fused = WholeTensorAverage
+    def closed_form(self, heads: int) -> AverageOfStates:
+        return WholeTensorAverage(heads, 1.0 + FLOOR)
 
     def summarise(self, k: Tensor, v: Tensor, q: Tensor | None = None) -> ScaledMoments:
         if q is None:

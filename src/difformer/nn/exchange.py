@@ -1,0 +1,82 @@
+"""Exchange: all that passes from row to row in a diffusion step. The rest is row by row.
+
+Who trains in one piece, keeps graphs apart, walks over chunks, spreads rows over processes or
+predicts from frozen rows hands in an Exchange of its own; the step itself stands in one place,
+`DiffusionLayer`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from difformer.core.context import Context
+from difformer.core.diffusivity import Diffusivity
+from difformer.core.euler import AverageOfStates
+from difformer.core.segments import Segments
+from difformer.core.sparse import SparseMatrix
+
+__all__ = ["Apart", "Exchange"]
+
+
+class Exchange:
+    """Every row meets every other, and its neighbours in a graph, all of them at hand."""
+
+    here: ClassVar[bool] = True
+    """Whether all rows are at hand, so that the graph's product may be added in place."""
+
+    def __init__(self, graph: Any = None) -> None:
+        """`graph` is a Graph, or what propagates values as one does."""
+        self.graph = graph
+
+    def closed_form(self, kernel: Diffusivity, heads: int) -> AverageOfStates | None:
+        """The average straight from the states, where this exchange admits one."""
+        return kernel.closed_form(heads)
+
+    def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
+        """What the rows are averaged with: their own context, or one merged with others'."""
+        return kernel.summarise(k, v, q)
+
+    def average(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Σ_j Ŝ_ij v_j, averaged over heads: q, k, v (h, n, d) -> (n, d)."""
+        return kernel.apply(q, self.context(kernel, q, k, v)).mean(-3)
+
+    def neighbours(self, value: Tensor | None) -> Tensor | None:
+        """Ã V (n, d) for values (n, d); None without a graph."""
+        if self.graph is None or value is None:
+            return None
+        return self.graph.propagate(value)
+
+    @property
+    def adjacency(self) -> SparseMatrix | None:
+        """Ã itself, where all rows are here."""
+        return None if self.graph is None else self.graph.adjacency
+
+    def mean(self, u: Tensor) -> Tensor:
+        """The mean over rows; broadcasts with u (n, d)."""
+        return u.mean(0, keepdim=True)
+
+
+class Apart(Exchange):
+    """Rows of one tensor that belong to separate graphs and meet only within these."""
+
+    def __init__(self, segments: Segments, graph: Any = None) -> None:
+        super().__init__(graph)
+        self.segments = segments
+
+    def closed_form(self, kernel: Diffusivity, heads: int) -> None:
+        return None
+
+    def average(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def each(*qkv: Tensor) -> Tensor:  # (graphs, rows, heads, d)
+            q, k, v = (t.transpose(1, 2) for t in qkv)
+            return kernel.apply(q, kernel.summarise(k, v, q)).mean(-3)
+
+        heads = max(t.shape[0] for t in (q, k, v))
+        return self.segments.map(
+            each, *(t.expand(heads, -1, -1).transpose(0, 1) for t in (q, k, v))
+        )
+
+    def mean(self, u: Tensor) -> Tensor:
+        return self.segments.map(lambda t: t.mean(1, keepdim=True).expand_as(t), u)
