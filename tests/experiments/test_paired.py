@@ -10,7 +10,7 @@ import pytest
 from difformer.experiments.paired import difference, paired_table
 from difformer.experiments.reproduce import CellResult
 from difformer.experiments.specs import Spec, parse_spec
-from difformer.experiments.tables import fill_page
+from difformer.experiments.tables import View, fill_page
 
 SPEC = """
 title = "Toy"
@@ -75,7 +75,7 @@ def test_every_row_is_held_against_one(spec: Spec) -> None:
     low = {"random:0": 0.5, "random:1": 0.6, "random:2": 0.7}
     high = {name: value + 0.1 for name, value in low.items()}
     results = [result("mlp", "with", low), result("gcn", "with", high)]
-    table = paired_table(spec, results, "mlp:with")
+    table = paired_table(View(spec, results), "mlp:with")
     assert table.rows == (("GCN", "with", "**+10.0 [10.0, 10.0]**"),)
     assert "Minus MLP, with" in table.notes[0]
 
@@ -86,7 +86,7 @@ def test_every_system_is_held_against_itself(spec: Spec) -> None:
         result("mlp", "without", {"random:0": 0.6, "random:1": 0.6}),
         result("gcn", "with", {"random:0": 0.5}),
     ]
-    table = paired_table(spec, results, "*:without")
+    table = paired_table(View(spec, results), "*:without")
     assert [row[:2] for row in table.rows] == [("MLP", "with")]
     assert table.rows[0][2].startswith("+0.0 [")
 
@@ -94,7 +94,7 @@ def test_every_system_is_held_against_itself(spec: Spec) -> None:
 @pytest.mark.parametrize("wrong", ["mlp", "mlp:never", "nobody:with"])
 def test_an_unknown_row_is_named(spec: Spec, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
-        paired_table(spec, [], wrong)
+        paired_table(View(spec, []), wrong)
 
 
 def test_systems_and_protocols_narrow_the_rows(spec: Spec) -> None:
@@ -103,9 +103,9 @@ def test_systems_and_protocols_narrow_the_rows(spec: Spec) -> None:
         result("mlp", "without", {"random:0": 0.6}),
         result("gcn", "with", {"random:0": 0.7}),
     ]
-    table = paired_table(spec, results, "mlp:with", systems=["gcn"])
+    table = paired_table(View(spec, results, systems=["gcn"]), "mlp:with")
     assert [row[:2] for row in table.rows] == [("GCN", "with")]
-    assert paired_table(spec, results, "mlp:with", protocols=["public"]).rows == ()
+    assert paired_table(View(spec, results, protocols=["public"]), "mlp:with").rows == ()
 
 
 def test_a_page_may_narrow_them_too() -> None:

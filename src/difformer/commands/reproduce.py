@@ -23,7 +23,7 @@ from difformer.commands.output import (
 from difformer.errors import RunError
 from difformer.experiments.reproduce import CellResult, measure_cell, read_cell
 from difformer.experiments.specs import Cell, Spec, list_specs, load_spec
-from difformer.experiments.tables import figures_table, fill_page
+from difformer.experiments.tables import View, figures_table, fill_page
 from difformer.report.figures import FIGURES, make_figure
 
 if TYPE_CHECKING:
@@ -116,10 +116,8 @@ def command(
     if json:
         print_json(_records(spec, found))
     else:
-        shown = figures_table(
-            spec, found, systems=parse_names(models), columns=parse_names(datasets)
-        )
-        print_table(shown, spec.title)
+        view = View(spec, found, systems=parse_names(models), columns=parse_names(datasets))
+        print_table(figures_table(view), spec.title)
     if stopped:
         raise interrupted("what is measured is kept; the same command goes on with the rest")
 

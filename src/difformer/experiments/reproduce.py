@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CellResult", "measure_cell", "read_cell", "read_results", "result_path"]
 
+ABSENT = "not measured:"  # how a result says that its data is not here
 Look = Callable[[Cell, Experiment, int], "Sequence[Callback]"]
 
 
@@ -61,6 +62,11 @@ class CellResult:
     runs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     note: str | None = None
     cannot: str | None = None
+
+    @property
+    def absent(self) -> bool:
+        """Whether it was not measured because its data is not here."""
+        return self.cannot is not None and self.cannot.startswith(ABSENT)
 
     @property
     def missing(self) -> list[tuple[str, int]]:
@@ -166,7 +172,7 @@ def measure_cell(
             except DataError as error:
                 # The reason goes to whoever runs it; folders and hosts are not for a result file.
                 say(f"{cell.name}: {error}")
-                absent = f"not measured: {experiment.dataset} is not here and cannot be fetched"
+                absent = f"{ABSENT} {experiment.dataset} is not here and cannot be fetched"
                 result = replace(result, cannot=absent)
                 break
             if done.interrupted:

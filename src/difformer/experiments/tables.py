@@ -5,9 +5,8 @@ A page asks for a table between two markers, and `fill_page` writes it there:
     <!-- results: table2 variants=stable protocols=released,random -->
     <!-- end of results -->
 
-`details` in place of the filters gives a row for each result file: how it was measured. `verdicts`
-beside the filters says of each figure whether it reaches the published one, and if not, why;
-`paired=SYSTEM:VARIANT` shows differences run by run (paired.py).
+`verdicts` beside the filters says for each figure whether it reaches the published one, and if not,
+why; `paired=SYSTEM:VARIANT` shows differences run by run (paired.py).
 `compare/NAME` in place of a table's name shows results/compare/NAME.json, the comparison.json of a
 `difformer compare`.
 """
@@ -15,22 +14,22 @@ beside the filters says of each figure whether it reaches the published one, and
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from difformer.baselines.registry import get_system
 from difformer.errors import RunError
 from difformer.experiments.reproduce import CellResult, read_results
-from difformer.experiments.specs import Published, Spec, load_spec
+from difformer.experiments.specs import SELECTORS, Protocol, Published, Spec, Variant, load_spec
 
 __all__ = [
+    "EMPTY",
+    "Line",
     "Table",
-    "details_table",
+    "View",
     "figures_table",
     "fill_page",
-    "is_asked",
     "markdown",
     "verdicts_table",
 ]
@@ -51,108 +50,102 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def figures_table(
-    spec: Spec,
-    results: Sequence[CellResult],
-    *,
-    systems: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    variants: Sequence[str] | None = None,
-    protocols: Sequence[str] | None = None,
-) -> Table:
-    """A row for each system, settings and kind of split that was measured, the published one first.
+@dataclass(frozen=True)
+class Line:
+    """A system with one variant and one protocol: a result per column, None where there is none."""
+
+    system: str
+    variant: Variant
+    protocol: Protocol
+    cells: tuple[CellResult | None, ...]
+
+    @property
+    def title(self) -> str:
+        return get_system(self.system).title
+
+
+@dataclass(frozen=True)
+class View:
+    """The part of a spec's results that a table shows; None for all systems, columns and so on.
+
+    A variant is chosen by its name or by the part of its name before the colon.
+    """
+
+    spec: Spec
+    results: Sequence[CellResult]
+    systems: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    variants: Sequence[str] | None = None
+    protocols: Sequence[str] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns shown."""
+        return [name for name in self.spec.columns if _asked(name, self.columns)]
+
+    @property
+    def titles(self) -> list[str]:
+        """The titles of the columns shown."""
+        return [self.spec.columns[name].title for name in self.names]
+
+    def line(self, system: str, variant: Variant, protocol: Protocol) -> Line:
+        """What was measured for one system, variant and protocol."""
+        by_cell = {result.cell: result for result in self.results}
+        keys = [f"{name}.{system}.{variant.name}.{protocol.name}" for name in self.names]
+        return Line(system, variant, protocol, tuple(by_cell.get(key) for key in keys))
+
+    def lines(self) -> Iterator[Line]:
+        """The lines of the table, measured or not, in the order of the spec."""
+        for system in self.spec.systems:
+            for variant in self.spec.variants.values():
+                for protocol in self.spec.protocols.values():
+                    chosen = ((system, self.systems), (variant.name, self.variants))
+                    chosen = (*chosen, (protocol.name, self.protocols))
+                    if system in variant.systems and all(_asked(*pair) for pair in chosen):
+                        yield self.line(system, variant, protocol)
+
+    def published(self, system: str) -> list[Published | None]:
+        """The published figures of a system, one per column."""
+        return [self.spec.published.get(system, {}).get(name) for name in self.names]
+
+
+def figures_table(view: View) -> Table:
+    """One row per system, settings and kind of split that was measured, the published one first.
 
     Figures are mean ± standard deviation over the runs of a cell.
     """
-    names = [name for name in spec.columns if columns is None or name in columns]
-    by_cell = {result.cell: result for result in results}
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []
-    for system in spec.systems:
-        asked = [v for v in spec.variants.values() if is_asked(v.name, variants)]
-        if not is_asked(system, systems) or not any(system in v.systems for v in asked):
-            continue
-        title = get_system(system).title
-        published = spec.published.get(system, {})
-        if any(name in published for name in names):
-            figures = [_published(published.get(name)) for name in names]
-            rows.append((title, "published", "", *figures))
-        for variant in asked:
-            for protocol in spec.protocols.values():
-                if not is_asked(protocol.name, protocols):
-                    continue
-                keys = [f"{n}.{system}.{variant.name}.{protocol.name}" for n in names]
-                found = [by_cell.get(key) for key in keys]
-                if any(found):
-                    cells = [_measured(spec, r, notes) for r in found]
-                    rows.append((title, variant.title, protocol.title, *cells))
-    titles = [spec.columns[name].title for name in names]
+    system = None
+    for line in view.lines():
+        if line.system != system:
+            system, published = line.system, view.published(line.system)
+            if any(figure is not None for figure in published):
+                rows.append((line.title, "published", "", *map(_published, published)))
+        if any(cell is not None and not cell.absent for cell in line.cells):
+            cells = [_measured(view.spec, cell, notes) for cell in line.cells]
+            rows.append((line.title, line.variant.title, line.protocol.title, *cells))
     marked = tuple(f"{_raised(i)} {note}" for i, note in enumerate(notes, 1))
-    return Table(("Model", "Settings", "Runs", *titles), tuple(rows), marked)
+    header = ("Model", "Settings", "Runs", *view.titles)
+    return Table(header, tuple(rows), (*marked, *_not_measured(view)))
 
 
-def verdicts_table(
-    spec: Spec,
-    results: Sequence[CellResult],
-    *,
-    systems: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    variants: Sequence[str] | None = None,
-    protocols: Sequence[str] | None = None,
-) -> Table:
+def verdicts_table(view: View) -> Table:
     """For each system and settings: within two published deviations, better, or the reason."""
-    names = [name for name in spec.columns if columns is None or name in columns]
-    by_cell = {result.cell: result for result in results}
+    spec = view.spec
     rows: list[tuple[str, ...]] = []
-    for system in (s for s in spec.systems if s in spec.published and is_asked(s, systems)):
-        for variant in spec.variants.values():
-            if system not in variant.systems or not is_asked(variant.name, variants):
-                continue
-            for protocol in (p for p in spec.protocols if is_asked(p, protocols)):
-                keys = [f"{name}.{system}.{variant.name}.{protocol}" for name in names]
-                published = [spec.published[system].get(name) for name in names]
-                cells = [
-                    _compared(spec, by_cell.get(key), figure)
-                    for key, figure in zip(keys, published, strict=True)
-                ]
-                short = any(c.startswith(("worse", EMPTY, CANNOT)) for c in cells)
-                reason = spec.reasons.get(system, "") if short else ""
-                rows.append((get_system(system).title, *cells, reason))
-    titles = [spec.columns[name].title for name in names]
+    for line in view.lines():
+        if line.system not in spec.published:
+            continue
+        pairs = zip(line.cells, view.published(line.system), strict=True)
+        cells = [_compared(spec, cell, figure) for cell, figure in pairs]
+        short = any(cell.startswith(("worse", EMPTY, CANNOT)) for cell in cells)
+        rows.append((line.title, *cells, spec.reasons.get(line.system, "") if short else ""))
     note = (
         "*within*: no further than two published deviations from the published mean, or two of "
         "ours where none is published or it is zero; *better* and *worse*: by how much."
     )
-    return Table(("Model", *titles, "Why not"), tuple(rows), (note,))
-
-
-def details_table(spec: Spec, results: Sequence[CellResult]) -> Table:
-    """A row for each result: the spread of its runs, what they took, and how to make it again."""
-    header = ("Cell", "Mean ± std", "Lowest", "Highest", "Splits × seeds", "s a run", "Measured on")
-    rows: list[tuple[str, ...]] = []
-    commands: list[str] = []
-    for result in results:
-        if result.command not in commands:
-            commands.append(result.command)
-        name = f"{result.column} {result.system} {result.variant} {result.protocol}"
-        if not result.runs:
-            rows.append((name, result.cannot or EMPTY, *[EMPTY] * 5))
-            continue
-        values = result.values("test", spec.metric_of(result.column))
-        machine = result.machine
-        rows.append(
-            (
-                name,
-                _whole(spec, result),
-                _number(spec, min(values)),
-                _number(spec, max(values)),
-                _short_runs(result),
-                f"{median(run['seconds'] for run in result.runs):.0f}",
-                f"{machine['cores']} cores, {machine['memory_gb']} GB, torch {machine['torch']}, "
-                f"{result.date}",
-            )
-        )
-    return Table(header, tuple(rows), tuple(f"`{command}`" for command in commands))
+    return Table(("Model", *view.titles, "Why not"), tuple(rows), (note,))
 
 
 def markdown(table: Table) -> str:
@@ -182,28 +175,23 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
         from difformer.experiments.comparisons import comparison_block
 
         return comparison_block(results / f"{name}.json")
-    spec = load_spec(name)
-    found = read_results(results, name)
-    if "details" in words:
-        return markdown(details_table(spec, found))
-    build = verdicts_table if "verdicts" in words else figures_table
-    words = [word for word in words if word != "verdicts"]
     filters: dict[str, list[str]] = {}
-    for word in words:
+    for word in (word for word in words if word != "verdicts"):
         key, _, values = word.partition("=")
-        if key not in ("systems", "columns", "variants", "protocols", "paired") or not values:
+        if key not in (*SELECTORS, "paired") or not values:
             raise ValueError(f"results: {name}: {word!r} must be systems=, columns=, variants= ...")
         filters[key] = values.split(",")
-    if "paired" in filters:
+    paired = filters.pop("paired", None)
+    view = View(load_spec(name), read_results(results, name), **filters)
+    if paired is not None:
         from difformer.experiments.paired import paired_table
 
-        (reference,) = filters.pop("paired")
-        return markdown(paired_table(spec, found, reference, **filters))
-    return markdown(build(spec, found, **filters))
+        return markdown(paired_table(view, ",".join(paired)))
+    return markdown(verdicts_table(view) if "verdicts" in words else figures_table(view))
 
 
-def is_asked(name: str, names: Sequence[str] | None) -> bool:
-    """Whether a name is among those chosen, by itself or by what stands before its colon."""
+def _asked(name: str, names: Sequence[str] | None) -> bool:
+    """Whether a name is chosen, by itself or by the part before its colon."""
     return names is None or name in names or name.split(":")[0] in names
 
 
@@ -217,13 +205,16 @@ def _published(value: Published | None) -> str:
 
 
 def _measured(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
-    if result is None:
+    if result is None or result.absent:
         return EMPTY
     if result.cannot is not None:
         return result.cannot
     if not result.runs:
         return EMPTY
-    text = _whole(spec, result)
+    metric = spec.metric_of(result.column)
+    std = result.std(metric)
+    text = _number(spec, result.mean(metric))
+    text += "" if std is None else f" ± {_number(spec, std)}"
     if spec.beside is not None and result.values("test", spec.beside):
         text += f" [{_number(spec, result.mean(spec.beside))}]"
     if result.missing:
@@ -235,14 +226,17 @@ def _measured(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
     return text
 
 
+def _not_measured(view: View) -> list[str]:
+    """One sentence that names the datasets that are not at hand."""
+    cells = [cell for line in view.lines() for cell in line.cells if cell is not None]
+    absent = dict.fromkeys(cell.dataset for cell in cells if cell.absent)
+    why = "Not measured, because the data is not here and cannot be fetched"
+    return [f"{why}: {', '.join(absent)}."] if absent else []
+
+
 def _raised(number: int) -> str:
     """The number as a mark that leads from a figure to its note."""
     return "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in str(number))
-
-
-def _whole(spec: Spec, result: CellResult) -> str:
-    metric = spec.metric_of(result.column)
-    return _figure(spec, result.mean(metric), result.std(metric))
 
 
 def _compared(spec: Spec, result: CellResult | None, published: Published | None) -> str:
@@ -263,27 +257,7 @@ def _compared(spec: Spec, result: CellResult | None, published: Published | None
     return f"{'better' if good else 'worse'} ({gap:+.{1 if spec.percent else 3}f})"
 
 
-def _figure(spec: Spec, mean: float, std: float | None) -> str:
-    return _number(spec, mean) + ("" if std is None else f" ± {_number(spec, std)}")
-
-
 def _number(spec: Spec, value: float) -> str:
     if spec.percent:
         return f"{100 * value:.1f}"
     return f"{value:.3f}" if value < 100 else f"{value:,.0f}"
-
-
-def _short_runs(result: CellResult) -> str:
-    splits = dict.fromkeys(str(run["split"]) for run in result.runs)
-    seeds = dict.fromkeys(str(run["seed"]) for run in result.runs)
-    return f"{_short(list(splits))} × {_short(list(seeds))}"
-
-
-def _short(names: list[str]) -> str:
-    """random:0, …, random:9 as 'random:0–9', and so for seeds."""
-    ends = [re.fullmatch(r"(\D*)(\d+)", name) for name in names]
-    pairs = [(end[1], int(end[2])) for end in ends if end]
-    first = pairs[0] if pairs else ("", 0)
-    if len(names) < 3 or pairs != [(first[0], first[1] + i) for i in range(len(names))]:
-        return ", ".join(names)
-    return f"{names[0]}–{pairs[-1][1]}"
