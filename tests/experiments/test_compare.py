@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,11 +124,70 @@ def test_a_process_that_dies_without_a_word_takes_nothing_with_it(
 ) -> None:
     data = make_dataset()
     run(data, ["mlp"], 1, folder=tmp_path)
-    monkeypatch.setattr(module, "run_task", os._exit)  # ends at once, and with a code
+    monkeypatch.setattr(module, "run_in_child", os._exit)  # ends at once, and with a code
     result = run(data, ["gcn", "mlp"], 1, workers=1, folder=tmp_path)
     gcn, mlp = result.rows
     assert list(gcn.errors.values()) == ["its process ended with code 1"]
     assert len(mlp.runs) == 1
+
+
+def test_other_labels_in_the_same_folder_are_refused(tmp_path: Path) -> None:
+    data = make_dataset()
+    run(data, ["mlp"], 1, folder=tmp_path)
+    other = replace(data, y=(data.y + 1) % 3)
+    with pytest.raises(RunError, match=r"another configuration \(data.fingerprint"):
+        run(other, ["mlp"], 1, folder=tmp_path)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "mlp").write_text("in the way")
+    with pytest.raises(RunError, match="cannot write .*mlp"):
+        run(make_dataset(), ["mlp"], 1, folder=tmp_path, workers=workers)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: int) -> None:
+    code = (
+        "from difformer.experiments.compare import compare\n"
+        "if __name__ == '__main__':\n"
+        "    compare('digits', models=['mlp'], splits=1, workers=1, folder='kept',\n"
+        "            train={'epochs': 10**7, 'patience': None})\n"
+    )
+    (tmp_path / "main.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[2])}
+    parent = subprocess.Popen([sys.executable, "main.py"], cwd=tmp_path, env=environment)
+    children: set[int] = set()
+    try:
+        wait_until(lambda: (tmp_path / "kept" / "mlp").exists())  # it has begun
+        children = children_of(parent.pid)
+        assert children
+        parent.send_signal(number)
+        parent.wait()
+        wait_until(lambda: not any(map(is_running, children)))
+    finally:
+        parent.kill()
+        for child in filter(is_running, children):
+            os.kill(child, signal.SIGKILL)
+
+
+def wait_until(done: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.05)
+
+
+def children_of(pid: int) -> set[int]:
+    return {int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_bad_names_and_numbers_are_refused() -> None:

@@ -48,6 +48,16 @@ def test_a_seed_has_the_same_bits_alone_and_among_others(digits: Dataset, tmp_pa
         assert (alone / name).read_bytes() == (among / name).read_bytes()
 
 
+def test_a_run_neither_goes_on_nor_opens_with_changed_data(digits: Dataset, tmp_path: Path) -> None:
+    run_experiment(make(), dataset=digits, folder=tmp_path)
+    changed = replace(digits, y=digits.y.roll(1))
+    split = digits.split("random:0")
+    with pytest.raises(RunError, match=r"another configuration \(fingerprint: "):
+        run_experiment(make(), dataset=changed, split=split, folder=tmp_path)
+    with pytest.raises(RunError, match="digits has changed since"):
+        load_run(tmp_path, dataset=changed)
+
+
 @pytest.mark.parametrize("system", ["difformer-s", "mlp", "lp-knn"])
 def test_a_run_folder_gives_the_model_back(system: str, digits: Dataset, tmp_path: Path) -> None:
     model = {} if system == "lp-knn" else {"hidden_channels": 8}

@@ -81,6 +81,66 @@ def test_a_stored_search_goes_on_where_it_was(data: Dataset, split: Split, tmp_p
         tune(experiment(epochs=5), trials=3, dataset=data, split=split, storage=storage)
 
 
+def test_a_stored_search_of_other_data_or_rows_is_refused(
+    data: Dataset, split: Split, tmp_path: Path
+) -> None:
+    storage = tmp_path / "tune.sqlite"
+    tune(experiment(), trials=1, dataset=data, split=split, storage=storage)
+    with pytest.raises(DifformerError, match=r"other settings \(data\)"):
+        tune(experiment(), trials=1, dataset=relabelled(data), split=split, storage=storage)
+    other = replace(split, val=split.val[1:])
+    with pytest.raises(DifformerError, match=r"other settings \(split\)"):
+        tune(experiment(), trials=1, dataset=data, split=other, storage=storage)
+
+
+def relabelled(data: Dataset) -> Dataset:
+    return replace(data, y=data.y.flip(0))
+
+
+class Killed(BaseException):
+    """Ends a trial as a signal does: nobody catches it."""
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, Killed])
+@pytest.mark.parametrize("search", ["search", "grid"])
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_search_that_was_cut_short_tries_the_defaults_and_wastes_no_trial(
+    data: Dataset,
+    split: Split,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: type[BaseException],
+    search: str,
+    cut: int,
+) -> None:
+    asked: list[Experiment] = []
+
+    def cut_short(experiment: Experiment, *args: Any) -> float:
+        asked.append(experiment)
+        if len(asked) == cut:
+            raise end
+        return 0.1 * len(asked)
+
+    monkeypatch.setattr(module, "_validate", cut_short)
+    where: Any = {"dataset": data, "split": split, "storage": tmp_path / "t.sqlite"}
+    with pytest.raises(end):
+        tune(experiment(), trials=3, search=search, **where)
+    result = tune(experiment(), trials=3, search=search, **where)
+    assert len(asked) == 4  # the trial that was cut short is made again, the same
+    assert asked[cut] == asked[cut - 1]
+    assert [t.model == {} and t.train == {} for t in result.trials] == [True, False, False]
+    assert all(t.value is not None for t in result.trials)
+
+
+def test_a_storage_that_is_no_database_is_one_line(
+    data: Dataset, split: Split, tmp_path: Path
+) -> None:
+    storage = tmp_path / "t.sqlite"
+    storage.write_text("this is no database, and it is long enough to be taken for one" * 20)
+    with pytest.raises(DifformerError, match="cannot use the storage .* not a database"):
+        tune(experiment(), trials=1, dataset=data, split=split, storage=storage)
+
+
 def test_a_setting_that_fails_is_a_failed_trial(
     data: Dataset, split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:

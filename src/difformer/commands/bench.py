@@ -33,6 +33,7 @@ BENCHMARKS = (
     "kernel_choice",
     "neighbour_classes",
     "service_load",
+    "simclr",
 )
 
 

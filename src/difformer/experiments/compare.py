@@ -11,15 +11,19 @@ FOLDER/SYSTEM/system.json    peak memory, or why the system cannot run
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from difformer.baselines.registry import SYSTEMS, get_system
+from difformer.baselines.registry import get_system
+from difformer.errors import RunError
 from difformer.experiments.statistics import Difference, paired_difference, spread
 
 if TYPE_CHECKING:
@@ -160,7 +164,7 @@ def compare(
             system; 0 takes the registry's settings.
         train: options of the loop, the same for every system.
         folder: where results are kept and found again; None for nowhere.
-        workers: processes side by side, one thread each; None for one a core, 0 to run in this
+        workers: processes side by side, one thread each; None for one per core, 0 to run in this
             process (memory is then not measured).
         look: called with a line when something has finished.
     """
@@ -235,11 +239,12 @@ def run_task(task: Task) -> None:
     import torch
 
     from difformer.experiments.run import CannotRunError
+    from difformer.train.loop import peak_memory
 
     if task.threads is not None:
         torch.set_num_threads(task.threads)
-    task.folder.mkdir(parents=True, exist_ok=True)
-    idle = _peak_memory()
+    _make_folder(task.folder)
+    idle = peak_memory()
     for split in task.splits:
         path = task.folder / f"{file_name(split)}.json"
         if path.exists() and "error" not in json.loads(path.read_text(encoding="utf-8")):
@@ -249,13 +254,13 @@ def run_task(task: Task) -> None:
         except CannotRunError as error:
             _write(task.folder / "system.json", {"cannot": str(error)})
             return
-        except KeyboardInterrupt:
-            raise
         except Exception as error:
             record = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
         _write(path, {"split": split.name, **record})
-    if task.threads is not None:  # a process of its own: its peak is the system's
-        _write(task.folder / "system.json", {"memory": max(0, _peak_memory() - idle)})
+    peak = peak_memory()
+    if task.threads is None or idle is None or peak is None:
+        return  # not a process of its own, or the system does not say
+    _write(task.folder / "system.json", {"memory": max(0, peak - idle)})
 
 
 def _run_split(task: Task, split: Split) -> dict[str, Any]:
@@ -318,38 +323,72 @@ def _run_all(tasks: Sequence[Task], workers: int | None, look: Look) -> None:
             run_task(task)
             look(f"{task.system}: done")
         return
-    import multiprocessing
-    from dataclasses import replace
-
-    context = multiprocessing.get_context("spawn")
     limit = workers or min(os.cpu_count() or 1, len(waiting) or 1)
-    running: list[tuple[Task, Any]] = []
-    told: dict[str, int] = {}
+    running: list[Worker] = []
     try:
         while waiting or running:
             while waiting and len(running) < limit:
-                task = replace(waiting.pop(0), threads=1)
-                process = context.Process(target=run_task, args=(task,), name=task.system)
-                process.start()
-                running.append((task, process))
-            time.sleep(0.2)
-            for task, _ in running:
-                done = len(read_row(task.folder, task.system, task.splits).runs)
-                if done not in (told.get(task.system, 0), len(task.splits)):
-                    told[task.system] = done
-                    look(f"{task.system}: {done} of {len(task.splits)} splits")
-            for task, process in [pair for pair in running if not pair[1].is_alive()]:
-                running.remove((task, process))
-                process.join()
-                if process.exitcode:
-                    # Killed from outside, most often by a lack of memory: no file tells of it.
-                    why = f"its process ended with code {process.exitcode}"
-                    _write(task.folder / "system.json", {"died": why})
-                look(f"{task.system}: {'done' if not process.exitcode else 'crashed'}")
+                running.append(Worker(replace(waiting.pop(0), threads=1), look))
+            wait([worker.process.sentinel for worker in running], timeout=0.2)
+            for worker in running:
+                worker.tell()
+            running = [worker for worker in running if not worker.ended()]
     finally:
-        for _, process in running:
-            process.terminate()
-            process.join()
+        for worker in running:
+            worker.process.terminate()
+            worker.process.join()
+
+
+class Worker:
+    """A process that runs one task; it ends when this process does, however that ends."""
+
+    def __init__(self, task: Task, look: Look) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.task, self.look, self.told = task, look, 0
+        self.trouble = context.SimpleQueue()
+        arguments = (task, self.trouble)
+        self.process = context.Process(target=run_in_child, args=arguments, name=task.system)
+        self.process.start()
+
+    def tell(self) -> None:
+        """Say how many splits are done, when that has changed."""
+        done = len(read_row(self.task.folder, self.task.system, self.task.splits).runs)
+        if done not in (self.told, len(self.task.splits)):
+            self.told = done
+            self.look(f"{self.task.system}: {done} of {len(self.task.splits)} splits")
+
+    def ended(self) -> bool:
+        """Whether the process is over; RunError where it could not write its results."""
+        if self.process.is_alive():
+            return False
+        self.process.join()
+        code = self.process.exitcode
+        if not self.trouble.empty():
+            raise RunError(self.trouble.get())
+        if code:
+            # Killed from outside, most often by a lack of memory: no file says so.
+            _write(
+                self.task.folder / "system.json", {"died": f"its process ended with code {code}"}
+            )
+        self.look(f"{self.task.system}: {'crashed' if code else 'done'}")
+        return True
+
+
+def run_in_child(task: Task, trouble: Any) -> None:
+    """Run a task in a process of its own; a disk that cannot be written is told to the parent."""
+    Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        run_task(task)
+    except RunError as error:
+        trouble.put(str(error))
+
+
+def _end_with_parent() -> None:
+    # The parent may be killed without a chance to stop its children: each watches it.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _complete(task: Task) -> bool:
@@ -360,9 +399,8 @@ def _complete(task: Task) -> bool:
 def _agree(root: Path, data: Dataset, trials: int, train: Mapping[str, Any]) -> None:
     from difformer.train.run import agree_config
 
-    agree_config(
-        root, {"dataset": data.name, "rows": data.num_rows, "trials": trials, "train": train}
-    )
+    seen = {"fingerprint": data.fingerprint}
+    agree_config(root, {"dataset": data.name, "data": seen, "trials": trials, "train": {**train}})
 
 
 def file_name(split: Split) -> str:
@@ -370,20 +408,17 @@ def file_name(split: Split) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in split.name)
 
 
+def _make_folder(folder: Path) -> None:
+    from difformer.train.files import cannot_write
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
 def _write(path: Path, record: Mapping[str, Any]) -> None:
     from difformer.train.files import write_atomic
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     write_atomic(path, (json.dumps(record, indent=1) + "\n").encode())
-
-
-def _peak_memory() -> int:
-    """The most memory this process has held, in bytes."""
-    import resource
-    import sys
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-assert all(name in SYSTEMS for name in DEFAULT_MODELS)

@@ -21,6 +21,7 @@ __all__ = ["AUTO_SPLIT", "KEYS", "Experiment", "read_config_file", "recipe_for"]
 ALONE_RECIPE = "alone"  # the default where there is no graph
 AUTO_SPLIT = "auto"  # the split that comes with the data, else random:0
 KEYS = ("dataset", "system", "recipe", "split", "seeds", "data", "model", "train")
+FINGERPRINT = "fingerprint"  # of a run's data, in its config.toml; not a setting
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
@@ -141,6 +142,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RunError(f"cannot read the config {path}: {reason}") from error
+    config.pop(FINGERPRINT, None)
     check_keys(config, KEYS, str(path))
     for name in ("data", "model", "train"):
         if not isinstance(config.get(name, {}), dict):

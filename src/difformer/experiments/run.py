@@ -21,7 +21,7 @@ from difformer.data.registry import load_dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError, RunError
-from difformer.experiments.experiment import AUTO_SPLIT, KEYS, Experiment
+from difformer.experiments.experiment import AUTO_SPLIT, FINGERPRINT, KEYS, Experiment
 from difformer.experiments.sources import data_objective, make_source, whole_graph
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import Source
@@ -80,9 +80,10 @@ def run_experiment(
     data = load_data(experiment, data_dir) if dataset is None else dataset
     split = choose_split(data, experiment.split) if split is None else split.check(data.num_rows)
     experiment = replace(experiment, split=split.name)
-    system, config = get_system(experiment.system), _configured(experiment)
-    _check_fits(system, config, data)
-    graph = whole_graph(system, config, data)
+    system, options = get_system(experiment.system), _configured(experiment)
+    _check_fits(system, options, data)
+    graph = whole_graph(system, options, data)
+    config = _kept(experiment, data, folder)
 
     def make(seed: int) -> tuple[nn.Module, Source, Split]:
         model = _built(experiment, data)
@@ -91,7 +92,7 @@ def run_experiment(
 
     objective, settings = data_objective(data), experiment.train
     if launched():
-        return _over_processes(experiment, data, split, graph, folder, callbacks)
+        return _over_processes(experiment, data, split, graph, folder, config, callbacks)
     if len(experiment.seeds) > 1:
         return fit_seeds(
             make,
@@ -99,7 +100,7 @@ def run_experiment(
             settings,
             seeds=experiment.seeds,
             folder=folder,
-            config=experiment.config(),
+            config=config,
             callbacks=callbacks,
         )
     seed = next(iter(experiment.seeds))
@@ -112,10 +113,16 @@ def run_experiment(
         split,
         replace(settings, seed=seed),
         folder=folder,
-        config=experiment.config(),
+        config=config,
         callbacks=() if callbacks is None else callbacks(seed),
     )
     return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
+
+
+def _kept(experiment: Experiment, data: Dataset, folder: Path | str | None) -> dict[str, Any]:
+    """What config.toml holds: a run goes on with the same settings and the same data alone."""
+    kept = experiment.config()
+    return kept if folder is None else {**kept, FINGERPRINT: data.fingerprint}
 
 
 def _built(experiment: Experiment, data: Dataset) -> nn.Module:
@@ -134,6 +141,7 @@ def _over_processes(
     split: Split,
     graph: Any | None,
     folder: Path | str | None,
+    config: dict[str, Any],
     callbacks: Callbacks | None,
 ) -> SeedsResult:
     """The run of one seed spread over the processes that torchrun started."""
@@ -158,7 +166,7 @@ def _over_processes(
             batch_size=settings.batch_size,
             partition=settings.partition or "range",
             folder=folder,
-            config=experiment.config(),
+            config=config,
             callbacks=() if callbacks is None else callbacks(seed),
         )
     return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
@@ -234,9 +242,12 @@ def load_run(
     result = read_result(path)
     if result is None:
         raise RunError(f"{path} has no result.json yet: finish the run, or give another folder")
-    config = {key: v for key, v in read_config(path / "config.toml").items() if key in KEYS}
-    experiment = Experiment.from_config(config, str(path / "config.toml"))
+    kept = read_config(path / "config.toml")
+    settings = {key: value for key, value in kept.items() if key in KEYS}
+    experiment = Experiment.from_config(settings, str(path / "config.toml"))
     data = load_data(experiment, data_dir) if dataset is None else dataset
+    if kept.get(FINGERPRINT, data.fingerprint) != data.fingerprint:
+        raise RunError(f"{experiment.dataset} has changed since {path} was trained on it")
     split = Split.load(path / "split.json").check(data.num_rows)
     system, options = get_system(experiment.system), _configured(experiment)
     graph = whole_graph(system, options, data)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,9 +108,10 @@ def tune(
     blind = replace(rows, test=rows.test[:0])
     monitor = objective_for(data.task).monitor
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = _open_study(experiment, search, monitor.direction, storage)
-    if not study.trials:
-        study.enqueue_trial({}, user_attrs={"first": True})
+    with _storage_errors(storage):
+        study = _open_study(experiment, search, monitor.direction, storage)
+        _agree(study, experiment, data, blind)
+        _go_on(study)
 
     def objective(trial: Any) -> float:
         model, train = _suggest(trial, experiment, search)
@@ -124,14 +126,14 @@ def tune(
         finally:
             trial.set_user_attr("seconds", round(time.monotonic() - started, 2))
 
-    while _finished(study) < trials:
-        study.optimize(objective, n_trials=1)
-        if look is not None:
-            look(_record(study.trials[-1]), trials)
-        if search == "grid" and _finished(study) > grid_size(experiment.system):
-            break
-    done = [t for t in study.trials if t.state.is_finished() and "model" in t.user_attrs]
-    records = tuple(_record(t) for t in done[:trials])
+    with _storage_errors(storage):
+        while len(_tried(study)) < trials:
+            study.optimize(objective, n_trials=1)
+            if look is not None:
+                look(_record(_tried(study)[-1]), trials)
+            if search == "grid" and len(_tried(study)) > grid_size(experiment.system):
+                break
+        records = tuple(_record(trial) for trial in _tried(study)[:trials])
     return TuneResult(experiment, monitor.name, monitor.direction, records)
 
 
@@ -219,20 +221,21 @@ def _open_study(
         study.sampler = optuna.samplers.GridSampler(grid, seed=0)
     else:
         study.sampler = optuna.samplers.TPESampler(seed=seed)
-    _agree(study, experiment)
     return study
 
 
-def _agree(study: Any, experiment: Experiment) -> None:
-    """Remember what was tuned; an error where a storage holds the search of something else."""
-    wanted = {
-        k: repr(v) for k, v in sorted({**experiment.model, "epochs": _loop(experiment)}.items())
-    }
+def _agree(study: Any, experiment: Experiment, data: Dataset, split: Split) -> None:
+    """Remember what is tuned; an error where a storage holds the search of something else."""
+    from difformer.data.dataset import fingerprint
+
+    settings = {**experiment.model, "epochs": (experiment.train.epochs, experiment.train.patience)}
+    settings |= {"data": data.fingerprint, "split": fingerprint(split.train, split.val)}
+    wanted = {name: repr(value) for name, value in sorted(settings.items())}
     before = study.user_attrs.get("experiment")
     if before is None:
         study.set_user_attr("experiment", wanted)
         return
-    differing = [k for k in wanted if before.get(k) != wanted[k]]
+    differing = [name for name in wanted if before.get(name) != wanted[name]]
     if differing:
         raise DifformerError(
             f"the storage holds this search with other settings ({', '.join(differing)}): "
@@ -240,12 +243,44 @@ def _agree(study: Any, experiment: Experiment) -> None:
         )
 
 
-def _loop(experiment: Experiment) -> tuple[int, int | None]:
-    return experiment.train.epochs, experiment.train.patience
+def _go_on(study: Any) -> None:
+    """Queue the defaults, and again each trial that was killed or interrupted before its end."""
+    from optuna.trial import TrialState
+
+    again: list[Any] = study.user_attrs.get("again", [])
+    for trial in study.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):
+        if trial.number in again:
+            continue
+        study.set_user_attr("again", again := [*again, trial.number])
+        if trial.state is TrialState.RUNNING:
+            study.tell(trial.number, state=TrialState.FAIL)
+        study.enqueue_trial(trial.params, user_attrs=_first(trial.user_attrs.get("first")))
+    if not study.trials:
+        study.enqueue_trial({}, user_attrs=_first(True))
 
 
-def _finished(study: Any) -> int:
-    return sum(t.state.is_finished() for t in study.trials)
+def _first(first: bool | None) -> dict[str, bool]:
+    return {"first": True} if first else {}
+
+
+def _tried(study: Any) -> list[Any]:
+    """The trials that came to an end, the failed settings among them."""
+    from optuna.trial import TrialState
+
+    return study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+
+
+@contextmanager
+def _storage_errors(storage: Path | str | None) -> Generator[None, None, None]:
+    """A storage that cannot be read or written is one line."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (OSError, SQLAlchemyError, StorageInternalError) as error:
+        reason = getattr(error, "orig", None) or getattr(error.__cause__, "orig", None) or error
+        raise DifformerError(f"cannot use the storage {storage}: {reason}") from error
 
 
 def _record(trial: Any) -> Trial:
