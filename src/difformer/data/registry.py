@@ -37,8 +37,10 @@ DATASETS: dict[str, Entry] = {
     "digits": Entry(
         "digits", "1,797 images of handwritten digits, 8 × 8; no graph; embedded", raw="images"
     ),
-    "cora": Entry("planetoid", "2,708 papers, 5,278 citations, 1,433 words, 7 classes"),
-    "citeseer": Entry("planetoid", "3,327 papers, 4,552 citations, 3,703 words, 6 classes"),
+    "cora": Entry("planetoid", "2,708 papers, 5,278 citations, 1,433 words, 7 classes; embedded"),
+    "citeseer": Entry(
+        "planetoid", "3,327 papers, 4,552 citations, 3,703 words, 6 classes; embedded"
+    ),
     "pubmed": Entry("planetoid", "19,717 papers, 44,324 citations, 500 words, 3 classes"),
     "actor": Entry("heterophilous", "7,600 actors, 26,659 edges, 932 words, 5 classes"),
     "chameleon": Entry("heterophilous", "2,277 pages, 31,371 edges, 2,325 words, 5 classes"),
