@@ -1,4 +1,4 @@
-"""MLP, GCN, GAT and SGC against the library's own layers, and what these are made of."""
+"""MLP, GCN, GraphSAGE, GAT and SGC against the library's own layers, and what these are made of."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch_geometric.nn import GATConv, GCNConv, SGConv
+from torch_geometric.nn import GATConv, GCNConv, SAGEConv, SGConv
 
 from difformer.baselines import get_system, layers
 from difformer.baselines.densegat import all_pairs_attention
 from difformer.baselines.gat import EdgeGATConv
 from difformer.baselines.layers import EdgeProduct, edge_softmax
+from difformer.baselines.sage import mean_matrix
 from difformer.core.graph import Graph
 from difformer.data import Dataset
 from difformer.data.batch import Batch
@@ -117,6 +118,28 @@ def test_dense_gat_refuses_dropout_on_weights_it_does_not_form() -> None:
     system = get_system("densegat")
     with pytest.raises(ValueError, match="attention_dropout must be 0 with Dense GAT"):
         system.build(system.configure(attention_dropout=0.5), 4, 3)
+
+
+def test_graphsage_is_the_librarys_layers_on_the_raw_edges(
+    small: Dataset, build: Any, own_graph: Any
+) -> None:
+    model = build("graphsage", small)
+    h = small.x
+    for k, (conv, skip) in enumerate(zip(model.convs, model.skips, strict=True)):
+        theirs = SAGEConv(h.shape[1], conv.out_channels)
+        own = conv.lin.linear.weight if k == 0 else conv.lin.weight
+        state = {"lin_l.weight": own, "lin_l.bias": conv.bias + skip.linear.bias}
+        theirs.load_state_dict(state | {"lin_r.weight": skip.linear.weight})
+        h = theirs(F.relu(h) if k else h, small.edge_index)
+    torch.testing.assert_close(model(small.x, own_graph(small)), h, atol=1e-5, rtol=1e-5)
+
+
+def test_graphsage_takes_the_weighted_mean_and_nothing_where_there_is_no_neighbour() -> None:
+    edges, weight = torch.tensor([[1, 2, 0], [0, 0, 1]]), torch.tensor([1.0, 3.0, 2.0])
+    graph = Graph.from_edges(edges, 4, weight, self_loops=True)
+    dense = mean_matrix(graph, torch.zeros(1)).csr.to_dense()
+    expected = torch.tensor([[0, 0.25, 0.75, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
+    torch.testing.assert_close(dense, expected)
 
 
 def test_sgc_is_the_librarys_layer_and_the_closed_form(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch_geometric.nn import APPNP, CorrectAndSmooth
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from difformer.baselines.manireg import ManiReg
 from difformer.core.graph import Graph
@@ -52,3 +54,28 @@ def test_manireg_penalty_is_the_laplacian_form_of_its_probabilities(
     form = 2 * torch.trace(share.T @ laplacian @ share) / adjacency.sum()
     torch.testing.assert_close(prediction.penalty, 3.0 * form)
     assert ManiReg.roughness(torch.ones(small.num_rows, 2), graph) == 0
+
+
+def test_appnp_is_the_librarys_propagation_of_the_perceptron(
+    small: Dataset, build: Any, own_graph: Any
+) -> None:
+    model = build("appnp", small, steps=7, alpha=0.3)
+    expected = APPNP(7, 0.3)(model.mlp(small.x), small.edge_index)
+    torch.testing.assert_close(model(small.x, own_graph(small)), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_correct_and_smooth_is_the_librarys(small: Dataset, build: Any, with_labels: Any) -> None:
+    rows = torch.arange(12)
+    batch = with_labels(small, rows)
+    model = build("correct-smooth", small, steps=20, correct_alpha=0.7, smooth_alpha=0.6)
+    model.observe(batch)
+    edges, weight = gcn_norm(small.edge_index, None, small.num_rows)
+    library = CorrectAndSmooth(20, 0.7, 20, 0.6, autoscale=True)
+    with torch.no_grad():
+        share = model.mlp(small.x).softmax(1)
+        corrected = library.correct(share, small.y[rows], rows, edges, weight)
+        expected = library.smooth(corrected, small.y[rows], rows, edges, weight)
+        torch.testing.assert_close(model.smooth(share, batch.graph), expected)
+        output = model(small.x, batch.graph)
+    share = expected / expected.sum(1, keepdim=True)
+    torch.testing.assert_close(output.exp(), share, atol=1e-5, rtol=1e-5)

@@ -34,6 +34,9 @@ LIGHT: dict[str, dict[str, Any]] = {
     "dgc": {"steps": 10},
     "gdc": {"top_k": 32},
     "densegat": {"dropout": 0.0, "input_dropout": 0.0},
+    "boosting": {"iterations": 20, "max_leaf_nodes": 7, "min_samples_leaf": 2},
+    "knn": {"k": 15},
+    "label-spreading": {"k": 15, "alpha": 0.9},
 }
 EPOCHS = {"lds": 2, "nodeformer": 25, "manireg": 25, "gat-tuned": 15, "difformer-a": 10}
 
@@ -59,8 +62,10 @@ def test_learns_cora_far_above_chance(name: str, cora: Dataset) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sparse_features_give_what_dense_ones_do(name: str, small: Dataset) -> None:
-    options = {f.name: 0.0 for f in fields(get_system(name).config) if f.name.endswith("dropout")}
+    known = [f.name for f in fields(get_system(name).config)]
+    options: dict[str, Any] = {option: 0.0 for option in known if option.endswith("dropout")}
     options |= {k: v for k, v in {"gumbels": 0}.items() if name == "nodeformer"}
+    options |= {"scale": "unit"} if "scale" in known else {}
     outputs: list[Tensor] = []
     sparse = replace(small, x=small.x.to_sparse_csr())
     for dataset in (small, sparse):

@@ -12,7 +12,7 @@ from difformer.baselines.registry.labels import LPConfig
 from difformer.core.graph import Graph
 from difformer.data.batch import Batch
 
-__all__ = ["LabelPropagation"]
+__all__ = ["LabelPropagation", "share_logits"]
 
 
 class LabelPropagation(GraphModel):
@@ -55,7 +55,12 @@ class LabelPropagation(GraphModel):
         share = self.spread(self._labels, edges, edge_weight=weight)
         if self._several:
             return torch.logit(share, eps=1e-6)
-        return torch.log(share / share.sum(1, keepdim=True).clamp_min(1e-12) + 1e-6)
+        return share_logits(share)
+
+
+def share_logits(share: Tensor) -> Tensor:
+    """Logarithms of each row's shares (n, c); equal ones where a row has none."""
+    return torch.log(share / share.sum(1, keepdim=True).clamp_min(1e-12) + 1e-6)
 
 
 def _normalised(edges: Tensor, weight: Tensor, n: int) -> Tensor:

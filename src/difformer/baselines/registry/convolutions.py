@@ -99,8 +99,17 @@ _DENSE_GAT = replace(
     train=KIPF,
     space={"hidden_channels": (8, 16), "dropout": (0.2, 0.5)},
 )
+_SAGE = replace(
+    _GCN,
+    name="graphsage",
+    title="GraphSAGE",
+    model="sage.GraphSAGE",
+    defaults={"residual": True, "input_dropout": 0.0},
+    space={**_GCN.space, "norm": (None, "batch", "layer")},
+)
 SYSTEMS = (
     _GCN,
+    _SAGE,
     _GAT,
     _GCN.on_neighbours("hidden_channels"),
     _GAT.on_neighbours("hidden_channels"),

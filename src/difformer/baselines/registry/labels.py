@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from difformer.baselines.registry.memory import labels, linear
-from difformer.baselines.registry.stack import LABELS, NormedStack
+from difformer.baselines.registry.stack import CLASSES, KIPF, LABELS, NormedStack
 from difformer.baselines.system import System, option
 
-__all__ = ["SYSTEMS", "LPConfig", "ManiRegConfig"]
+__all__ = ["SYSTEMS", "APPNPConfig", "LPConfig", "ManiRegConfig", "SmoothConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,4 +50,58 @@ _MANIREG = System(
     train={"lr": 0.01, "weight_decay": 5e-3},
     space={"penalty": (0.1, 1.0, 10.0), "hidden_channels": (16, 64, 256)},
 )
-SYSTEMS = (_LP, _LP.on_neighbours("alpha"), _MANIREG, _MANIREG.on_neighbours("penalty"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class APPNPConfig(NormedStack):
+    """A perceptron whose predictions are propagated."""
+
+    steps: int = option(10, "propagation steps K")
+    alpha: float = option(0.1, "weight α of a row's own prediction, in (0, 1)")
+
+
+_APPNP = System(
+    name="appnp",
+    title="APPNP",
+    model="appnp.APPNP",
+    config=APPNPConfig,
+    memory=linear,
+    needs_graph=True,
+    train=KIPF,
+    space={"alpha": (0.05, 0.1, 0.2, 0.5), "hidden_channels": (64, 256), "dropout": (0.2, 0.5)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothConfig(NormedStack):
+    """A perceptron, corrected and smoothed along edges."""
+
+    steps: int = option(50, "propagation steps of each of the two")
+    correct_alpha: float = option(0.9, "how far errors spread, in (0, 1)")
+    smooth_alpha: float = option(0.8, "how far labels spread, in (0, 1)")
+
+
+_SMOOTHED = System(
+    name="correct-smooth",
+    title="correct and smooth",
+    model="smoothed.CorrectAndSmooth",
+    config=SmoothConfig,
+    memory=linear,
+    needs_graph=True,
+    tasks=CLASSES,
+    defaults=_MANIREG.defaults,
+    train=_MANIREG.train,
+    space={
+        "correct_alpha": (0.5, 0.9),
+        "smooth_alpha": (0.5, 0.8, 0.9),
+        "hidden_channels": (64, 256),
+    },
+)
+SYSTEMS = (
+    _LP,
+    _LP.on_neighbours("alpha"),
+    _MANIREG,
+    _MANIREG.on_neighbours("penalty"),
+    _APPNP,
+    _SMOOTHED,
+)

@@ -1,23 +1,165 @@
-"""Systems that look at each row by itself."""
+"""Systems that look at features alone: a perceptron, and scikit-learn's estimators."""
 
 from __future__ import annotations
 
-from difformer.baselines.registry.memory import linear
-from difformer.baselines.registry.stack import NormedStack
-from difformer.baselines.system import System
+from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["SYSTEMS"]
+from difformer.baselines.registry.memory import FLOAT, linear
+from difformer.baselines.registry.stack import CLASSES, NormedStack
+from difformer.baselines.system import System, option
 
-SYSTEMS = (
-    System(
-        name="mlp",
-        title="MLP",
-        model="mlp.MLP",
-        config=NormedStack,
-        memory=linear,
+__all__ = [
+    "SYSTEMS",
+    "BoostingConfig",
+    "ForestConfig",
+    "KNNConfig",
+    "LogisticConfig",
+    "SelfTrainingConfig",
+    "SpreadingConfig",
+]
+
+_MLP = System(
+    name="mlp",
+    title="MLP",
+    model="mlp.MLP",
+    config=NormedStack,
+    memory=linear,
+    graph="none",
+    defaults={"input_dropout": 0.0},
+    train={"lr": 0.01, "weight_decay": 5e-3},
+    space={"hidden_channels": (16, 64, 256), "dropout": (0.2, 0.5)},
+)
+
+
+def _fitted(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """Features in double precision, scaled, and the library's own copy; answers."""
+    return 2 * FLOAT * n * (4 * p + 3 * c)
+
+
+def _library(name: str, title: str, model: str, config: type[Any], **more: Any) -> System:
+    tasks = more.pop("tasks", ("multiclass", "regression"))
+    return System(
+        name=name,
+        title=title,
+        model=f"fitted.{model}",
+        config=config,
+        memory=_fitted,
         graph="none",
-        defaults={"input_dropout": 0.0},
-        train={"lr": 0.01, "weight_decay": 5e-3},
-        space={"hidden_channels": (16, 64, 256), "dropout": (0.2, 0.5)},
+        tasks=tasks,
+        space=more,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """Columns brought to one scale, by all rows."""
+
+    scale: str = option(
+        "auto",
+        "standardise columns, or give rows unit length; auto: unit for sparse features",
+        ("auto", "standard", "unit", "none"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogisticConfig(Scaled):
+    """Logistic regression; for numbers ridge regression."""
+
+    C: float = option(1.0, "one over the weight of the penalty")
+    iterations: int = option(1000, "the most iterations of the solver")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForestConfig:
+    """Random forest."""
+
+    trees: int = option(300, "trees")
+    max_features: str = option("sqrt", "columns tried at a split", ("sqrt", "log2"))
+    min_samples_leaf: int = option(1, "rows in a leaf, at least")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoostingConfig:
+    """Gradient boosting on histograms."""
+
+    learning_rate: float = option(0.1, "weight of each tree")
+    iterations: int = option(100, "rounds of boosting")
+    max_leaf_nodes: int = option(31, "leaves of a tree, at most")
+    min_samples_leaf: int = option(5, "rows in a leaf, at least")
+    l2: float = option(1.0, "penalty on the leaves' values")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KNNConfig(Scaled):
+    """Nearest labelled rows."""
+
+    k: int = option(5, "labelled neighbours asked")
+    weights: str = option("distance", "how they are weighed", ("uniform", "distance"))
+    metric: str = option("euclidean", "distance between rows", ("euclidean", "cosine"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadingConfig(Scaled):
+    """Label spreading on the neighbours' graph."""
+
+    k: int = option(7, "neighbours per row")
+    alpha: float = option(0.5, "weight of the neighbours against the labels, in (0, 1)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfTrainingConfig(LogisticConfig):
+    """Logistic regression trained on its own confident answers too."""
+
+    threshold: float = option(0.9, "probability above which an answer is taken as a label")
+
+
+_C = (0.01, 0.1, 1.0, 10.0, 100.0)
+SYSTEMS = (
+    _MLP,
+    _library("logistic", "logistic regression", "Logistic", LogisticConfig, C=_C),
+    _library(
+        "forest",
+        "random forest",
+        "Forest",
+        ForestConfig,
+        max_features=("sqrt", "log2"),
+        min_samples_leaf=(1, 2, 5),
+    ),
+    _library(
+        "boosting",
+        "gradient boosting",
+        "Boosting",
+        BoostingConfig,
+        learning_rate=(0.03, 0.1),
+        max_leaf_nodes=(7, 31),
+        min_samples_leaf=(2, 5, 20),
+    ),
+    _library(
+        "knn",
+        "kNN",
+        "NearestRows",
+        KNNConfig,
+        k=(1, 5, 15),
+        weights=("uniform", "distance"),
+        metric=("euclidean", "cosine"),
+    ),
+    _library(
+        "label-spreading",
+        "label spreading",
+        "LabelSpreading",
+        SpreadingConfig,
+        k=(5, 7, 15),
+        alpha=(0.2, 0.5, 0.9),
+        tasks=CLASSES,
+    ),
+    _library(
+        "self-training",
+        "self-training",
+        "SelfTrained",
+        SelfTrainingConfig,
+        C=_C,
+        threshold=(0.75, 0.9, 0.99),
+        tasks=CLASSES,
     ),
 )
