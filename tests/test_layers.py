@@ -12,6 +12,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "difformer"
 LAYERS = {
     "errors": -1,
     "lazy": -1,
+    "options": -1,
     "core": 0,
     "nn": 1,
     "data": 1,

@@ -18,15 +18,18 @@ from difformer.nn.model import DIFFormer
         ({"source": -0.1}, r"source must lie in \[0, 1\), got -0.1"),
         ({"graph_weight": 2.0}, r"graph_weight must lie in \[0, 1\], got 2.0"),
         ({"kernel": "cosine"}, "kernel must be one of simple, sigmoid"),
-        ({"qk_norm": "col"}, "qk_norm must be 'row' or 'tensor', got 'col'"),
-        ({"norm_eps": 0.0}, "norm_eps must be positive, got 0.0"),
+        ({"qk_norm": "col"}, "qk_norm must be one of row, tensor, got 'col'"),
+        ({"norm_eps": 0.0}, "norm_eps must be a finite number above 0, got 0.0"),
         ({"norm": "batch"}, "norm must be one of all, input, none, got 'batch'"),
         ({"dropout_at": "x"}, "dropout_at must be one of layers, ends, got 'x'"),
         (
             {"num_heads": 2, "learn_qk": False, "use_weight": False},
             "num_heads must be 1 where neither learn_qk nor use_weight",
         ),
-        ({"activation": "swish"}, "activation must be None or one of relu"),
+        (
+            {"activation": "swish"},
+            "activation must be one of relu, elu, gelu, tanh or None, got 'swish'",
+        ),
     ],
 )
 def test_bad_options_are_named(options, message):

@@ -1,6 +1,8 @@
 """DIFFormer against a plain transcription of appendix E, and the promises of its interface."""
 
 import copy
+import dataclasses
+import inspect
 import math
 
 import pytest
@@ -9,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import difformer
-from difformer.core.diffusivity import Diffusivity
+from difformer.core.diffusivity import KERNELS, Diffusivity
 from difformer.core.graph import Graph
-from difformer.nn.config import DEFAULTS, DIFFormerConfig
+from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
 from difformer.nn.recipes import RECIPES
 
@@ -156,8 +158,24 @@ def test_a_user_can_pass_their_own_diffusivity(make):
 
 def test_defaults_stand_in_one_place():
     model = DIFFormer(3, 4, 2)
-    assert model.config == DEFAULTS
-    assert set(DIFFormerConfig.names()) == set(DIFFormer.__init__.__kwdefaults__)
+    assert model.config == DIFFormerConfig()
+    shown = inspect.signature(DIFFormer).parameters
+    assert list(shown) == [
+        "in_channels",
+        "hidden_channels",
+        "out_channels",
+        *DIFFormerConfig.names(),
+    ]
+    assert all(shown[name].default == getattr(model.config, name) for name in model.config.names())
+    with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
+        DIFFormer(3, 4, 2, depth=2)
+
+
+def test_every_choice_of_a_kernel_and_of_an_activation_can_be_built():
+    choices = {f.name: f.metadata["choices"] for f in dataclasses.fields(DIFFormerConfig)}
+    assert choices["kernel"] == tuple(KERNELS)
+    for name in choices["activation"]:
+        assert DIFFormer(3, 4, 2, activation=name, input_activation=name)
 
 
 def test_public_names():
@@ -186,5 +204,5 @@ def test_the_first_state_has_the_activation_asked_for(make):
     assert (model.states(x)[0] >= 0).all()
     model, x, _ = make({"norm": "none", "input_activation": None})
     assert (model.states(x)[0] < 0).any()
-    with pytest.raises(ValueError, match="input_activation must be None or one of relu"):
+    with pytest.raises(ValueError, match="input_activation must be one of relu"):
         make({"input_activation": "sine"})

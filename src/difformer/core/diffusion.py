@@ -20,10 +20,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from difformer.core.checks import check_count, check_finite, check_unit_interval
+from difformer.core.checks import check_finite
 from difformer.core.diffusivity import Diffusivity, make_diffusivity
 from difformer.core.energy import descent_step, energy
 from difformer.core.graph import Graph
+from difformer.options import check_count, unit_interval
 
 __all__ = ["DescentReport", "Diffusion", "relu_proximal"]
 
@@ -70,7 +71,7 @@ class Diffusion:
     proximal: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
-        check_unit_interval("tau", self.tau, zero=False, one=True)
+        unit_interval(zero=False, one=True)("tau", self.tau)
         if self.coupling not in ("joint", "paper"):
             raise ValueError(f"coupling must be 'joint' or 'paper', got {self.coupling!r}")
         if self.source_weight < 0:

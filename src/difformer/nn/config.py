@@ -2,74 +2,77 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DEFAULTS", "DIFFormerConfig"]
+from difformer.options import Options, number, option, unit_interval, whole
 
+__all__ = ["ACTIVATIONS", "DIFFormerConfig"]
 
-def _option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"help": text, "choices": choices})
+ACTIVATIONS = ("relu", "elu", "gelu", "tanh")
+
+_RATE = unit_interval(zero=True, one=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DIFFormerConfig:
+class DIFFormerConfig(Options):
     """Everything that shapes a DIFFormer, but for its widths."""
 
-    num_layers: int = _option(2, "propagation layers K")
-    num_heads: int = _option(1, "heads, averaged")
-    kernel: Any = _option(
+    num_layers: int = option(2, "propagation layers K", whole(1))
+    num_heads: int = option(1, "heads, averaged", whole(1))
+    kernel: Any = option(
         "simple",
         "diffusivity: simple is DIFFormer-s, sigmoid is DIFFormer-a",
         ("simple", "sigmoid", "identity", "constant", "softmax", "gaussian"),
     )
-    tau: float = _option(0.5, "step size, in (0, 1]")
-    learn_tau: bool = _option(False, "learn one step size a layer, starting from tau")
-    dropout: float = _option(0.0, "dropout on the states, see dropout-at")
-    input_dropout: float = _option(0.0, "dropout on the input features")
-    use_weight: bool = _option(True, "layer-wise transformation of values; off: value = state")
-    use_graph: bool = _option(True, "use the graph where one is given")
-    graph_weight: float | None = _option(
-        None, "none: all-pair term + graph term; w: (1 - w) all-pair + w graph"
+    tau: float = option(0.5, "step size, in (0, 1]", unit_interval(zero=False, one=True))
+    learn_tau: bool = option(False, "learn one step size a layer, starting from tau")
+    dropout: float = option(0.0, "dropout on the states, see dropout-at", _RATE)
+    input_dropout: float = option(0.0, "dropout on the input features", _RATE)
+    use_weight: bool = option(True, "layer-wise transformation of values; off: value = state")
+    use_graph: bool = option(True, "use the graph where one is given")
+    graph_weight: float | None = option(
+        None,
+        "none: all-pair term + graph term; w: (1 - w) all-pair + w graph",
+        unit_interval(zero=True, one=True),
     )
-    activation: str | None = _option(
-        None, "non-linearity after each layer; none in the paper", ("relu", "elu", "gelu", "tanh")
+    activation: str | None = option(
+        None, "non-linearity after each layer; none in the paper", ACTIVATIONS
     )
-    input_activation: str | None = _option(
+    input_activation: str | None = option(
         "relu",
         "non-linearity of the first state; none: linear, no unit can be cut off",
-        ("relu", "elu", "gelu", "tanh"),
+        ACTIVATIONS,
     )
-    bias: bool = _option(True, "constants in the input and output layers; off: zeros give zeros")
-    qk_norm: str = _option(
+    bias: bool = option(True, "constants in the input and output layers; off: zeros give zeros")
+    qk_norm: str = option(
         "row",
         "simple only: unit rows as in the equations, or the whole-tensor norm of the released code",
         ("row", "tensor"),
     )
-    source: float = _option(0.0, "weight in [0, 1) of the first state in every layer's average")
-    center: bool = _option(False, "subtract the mean over rows before each layer's norm")
-    learn_qk: bool = _option(
+    source: float = option(
+        0.0, "weight in [0, 1) of the first state in every layer's average", _RATE
+    )
+    center: bool = option(False, "subtract the mean over rows before each layer's norm")
+    learn_qk: bool = option(
         True, "query and key are learned maps of the state; off: the state itself"
     )
-    norm: str = _option("all", "where LayerNorm stands", ("all", "input", "none"))
-    norm_eps: float = _option(
-        1e-5, "what LayerNorm adds to a row's variance; a tiny one makes it blind to scale"
+    norm: str = option("all", "where LayerNorm stands", ("all", "input", "none"))
+    norm_eps: float = option(
+        1e-5,
+        "what LayerNorm adds to a row's variance; a tiny one makes it blind to scale",
+        number(above_zero=True),
     )
-    dropout_at: str = _option(
+    dropout_at: str = option(
         "layers",
         "dropout after the input layer and every layer, or only at the two ends",
         ("layers", "ends"),
     )
 
-    def as_dict(self) -> dict[str, Any]:
-        """The options as plain values, for saving."""
-        return asdict(self)
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """The names of all options."""
-        return tuple(f.name for f in fields(cls))
-
-
-DEFAULTS = DIFFormerConfig()
-"""The defaults, for signatures that spell the options out."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_heads > 1 and not self.learn_qk and not self.use_weight:
+            raise ValueError(
+                "num_heads must be 1 where neither learn_qk nor use_weight is set: all heads would "
+                f"be the same, got {self.num_heads}"
+            )

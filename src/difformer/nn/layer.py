@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +21,14 @@ from difformer.core.tiled import HALF
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.exchange import Exchange
 
-__all__ = ["ACTIVATIONS", "DiffusionLayer"]
+__all__ = ["DiffusionLayer", "make_activation"]
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "gelu": nn.GELU,
-    "tanh": nn.Tanh,
-}
+
+def make_activation(name: str | None) -> nn.Module | None:
+    """The non-linearity a name of `config.ACTIVATIONS` stands for."""
+    known = {"relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "tanh": nn.Tanh}
+    return None if name is None else known[name]()
+
 
 WHOLE = Exchange()
 
@@ -56,7 +55,7 @@ class DiffusionLayer(nn.Module):
         self.key = nn.Linear(width, heads) if learn_qk else None
         self.value = nn.Linear(width, heads) if config.use_weight else None
         self.norm = nn.LayerNorm(width, eps=config.norm_eps) if config.norm == "all" else None
-        self.activation = ACTIVATIONS[config.activation]() if config.activation else None
+        self.activation = make_activation(config.activation)
         self.dropout = config.dropout if config.dropout_at == "layers" else 0.0
         tau = min(config.tau, 1 - 1e-4)  # a sigmoid never reaches one
         self.initial_logit = math.log(tau / (1 - tau))

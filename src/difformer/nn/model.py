@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.core.checks import check_count, check_finite, check_unit_interval
+from difformer.core.checks import check_finite
 from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.dropout import dropout
@@ -21,10 +21,11 @@ from difformer.core.segments import Segments
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import tiles
 from difformer.nn import files
-from difformer.nn.config import DEFAULTS, DIFFormerConfig
+from difformer.nn.config import DIFFormerConfig
 from difformer.nn.exchange import Apart, Exchange
-from difformer.nn.layer import ACTIVATIONS, DiffusionLayer
+from difformer.nn.layer import DiffusionLayer, make_activation
 from difformer.nn.remembered import Remembered
+from difformer.options import check_count, takes
 
 if TYPE_CHECKING:
     from difformer.nn.frozen import FrozenDIFFormer
@@ -49,45 +50,24 @@ class DIFFormer(nn.Module):
         The rest: see `DIFFormerConfig`, which says what each option does.
     """
 
+    @takes(DIFFormerConfig)
     def __init__(
         self,
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
-        *,
-        num_layers: int = DEFAULTS.num_layers,
-        num_heads: int = DEFAULTS.num_heads,
-        kernel: str | Diffusivity = DEFAULTS.kernel,
-        tau: float = DEFAULTS.tau,
-        learn_tau: bool = DEFAULTS.learn_tau,
-        dropout: float = DEFAULTS.dropout,
-        input_dropout: float = DEFAULTS.input_dropout,
-        use_weight: bool = DEFAULTS.use_weight,
-        use_graph: bool = DEFAULTS.use_graph,
-        graph_weight: float | None = DEFAULTS.graph_weight,
-        activation: str | None = DEFAULTS.activation,
-        input_activation: str | None = DEFAULTS.input_activation,
-        bias: bool = DEFAULTS.bias,
-        qk_norm: str = DEFAULTS.qk_norm,
-        source: float = DEFAULTS.source,
-        center: bool = DEFAULTS.center,
-        learn_qk: bool = DEFAULTS.learn_qk,
-        norm: str = DEFAULTS.norm,
-        norm_eps: float = DEFAULTS.norm_eps,
-        dropout_at: str = DEFAULTS.dropout_at,
+        **options: Any,
     ) -> None:
         super().__init__()
-        given = locals()
-        options = {name: given[name] for name in DIFFormerConfig.names()}
         self.in_channels = check_count("in_channels", in_channels)
         self.hidden_channels = check_count("hidden_channels", hidden_channels)
         self.out_channels = check_count("out_channels", out_channels)
-        self.config = config = _checked(DIFFormerConfig(**options))
+        self.config = config = DIFFormerConfig(**options)
         self.input = nn.Linear(in_channels, hidden_channels, bias=config.bias)
-        self.input_norm = nn.LayerNorm(hidden_channels, eps=norm_eps) if norm != "none" else None
-        self.input_activation = (
-            ACTIVATIONS[config.input_activation]() if config.input_activation else None
+        self.input_norm = (
+            nn.LayerNorm(hidden_channels, eps=config.norm_eps) if config.norm != "none" else None
         )
+        self.input_activation = make_activation(config.input_activation)
         self.layers = nn.ModuleList(
             DiffusionLayer(hidden_channels, config) for _ in range(config.num_layers)
         )
@@ -364,36 +344,6 @@ class _TracedGraph:
         scale = weight * (into[self.target] * out_of[self.source]).clamp_min(tiny).rsqrt()
         messages = value.index_select(0, self.source) * scale.unsqueeze(-1)
         return torch.zeros_like(value).index_add(0, self.target, messages)
-
-
-def _checked(config: DIFFormerConfig) -> DIFFormerConfig:
-    check_count("num_layers", config.num_layers)
-    check_count("num_heads", config.num_heads)
-    check_unit_interval("tau", config.tau, zero=False, one=True)
-    check_unit_interval("dropout", config.dropout, zero=True, one=False)
-    check_unit_interval("input_dropout", config.input_dropout, zero=True, one=False)
-    check_unit_interval("source", config.source, zero=True, one=False)
-    if not config.norm_eps > 0:
-        raise ValueError(f"norm_eps must be positive, got {config.norm_eps!r}")
-    if config.graph_weight is not None:
-        check_unit_interval("graph_weight", config.graph_weight, zero=True, one=True)
-    for name, allowed in (("norm", ("all", "input", "none")), ("dropout_at", ("layers", "ends"))):
-        if getattr(config, name) not in allowed:
-            raise ValueError(
-                f"{name} must be one of {', '.join(allowed)}, got {getattr(config, name)!r}"
-            )
-    if config.num_heads > 1 and not config.learn_qk and not config.use_weight:
-        raise ValueError(
-            "num_heads must be 1 where neither learn_qk nor use_weight is set: all heads would be "
-            f"the same, got {config.num_heads}"
-        )
-    for name in ("activation", "input_activation"):
-        if getattr(config, name) is not None and getattr(config, name) not in ACTIVATIONS:
-            raise ValueError(
-                f"{name} must be None or one of {', '.join(ACTIVATIONS)}, "
-                f"got {getattr(config, name)!r}"
-            )
-    return config
 
 
 def _checked_rows(rows: Tensor, n: int) -> Tensor:

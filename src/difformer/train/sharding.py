@@ -18,8 +18,8 @@ from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.errors import DifformerError
 from difformer.train.comm import Comm
+from difformer.train.settings import PARTITIONS
 
-PARTITIONS = ("range", "metis")
 # Edges looked at together: their ends stay in the outer cache.
 EDGE_CHUNK = 2**19
 

@@ -1,0 +1,159 @@
+"""Options as dataclass fields: default, help and rule stand together, once. No torch here.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings(Options):
+        epochs: int = option(500, "the most epochs to train for", whole(1))
+
+A value that breaks its rule raises a ValueError that names the option, the rule and the value.
+Signatures (`takes`), command-line options and reference pages are made from the same fields.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import Field, asdict, field, fields
+from numbers import Real
+from typing import Any, ClassVar, TypeVar
+
+__all__ = [
+    "Options",
+    "Rule",
+    "check_count",
+    "number",
+    "one_of",
+    "option",
+    "takes",
+    "unit_interval",
+    "whole",
+]
+
+Rule = Callable[[str, Any], None]
+"""Called with an option's name and value; raises a ValueError where the value breaks the rule."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def option(default: Any, text: str, allowed: tuple[Any, ...] | Rule | None = None) -> Any:
+    """A field of an options dataclass.
+
+    Args:
+        default: its value unless one is given.
+        text: its help, without a full stop.
+        allowed: the choices, or a rule such as `whole(1)`. None always passes where the field's
+            type allows it; an option of type Any takes objects beside its named choices.
+    """
+    choices = allowed if isinstance(allowed, tuple) else ()
+    rule = None if isinstance(allowed, tuple) else allowed
+    return field(default=default, metadata={"help": text, "choices": choices, "rule": rule})
+
+
+class Options:
+    """Base of options dataclasses: every field is checked by its rule when one is made."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            optional = "None" in str(each.type)
+            rule = each.metadata.get("rule") or _rule_of(each, optional)
+            if rule is not None and not (optional and value is None):
+                rule(each.name, value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The options as plain values, for saving."""
+        return asdict(self)
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The names of all options."""
+        return tuple(each.name for each in fields(cls))
+
+
+def takes(options: type[Options]) -> Callable[[F], F]:
+    """Show the options of a dataclass in the signature of a function that takes ``**options``."""
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        added = [
+            inspect.Parameter(
+                each.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=each.default,
+                annotation=each.type,
+            )
+            for each in fields(options)
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def check_count(name: str, value: int, at_least: int = 1) -> int:
+    """`value` if it is a whole number of at least `at_least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ValueError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
+    return value
+
+
+def whole(at_least: int = 1) -> Rule:
+    """A whole number of at least so much."""
+
+    def check(name: str, value: Any) -> None:
+        check_count(name, value, at_least)
+
+    return check
+
+
+def number(*, above_zero: bool = False) -> Rule:
+    """A finite number, 0 or more."""
+    rule = "a finite number above 0" if above_zero else "a finite number, 0 or more"
+
+    def check(name: str, value: Any) -> None:
+        if not _is_number(value) or not 0 <= value < float("inf") or (above_zero and value == 0):
+            raise ValueError(f"{name} must be {rule}, got {value!r}")
+
+    return check
+
+
+def unit_interval(*, zero: bool, one: bool) -> Rule:
+    """A number between 0 and 1; `zero` and `one` say whether the ends count."""
+    interval = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
+
+    def check(name: str, value: Any) -> None:
+        good = _is_number(value) and 0 <= value <= 1
+        if not good or (value == 0 and not zero) or (value == 1 and not one):
+            raise ValueError(f"{name} must lie in {interval}, got {value!r}")
+
+    return check
+
+
+def one_of(choices: tuple[Any, ...], *, optional: bool = False, objects: bool = False) -> Rule:
+    """One of some values; `objects` of any kind that is no text may be given instead."""
+    names = ", ".join(str(c) for c in choices if c is not None) + (" or None" if optional else "")
+
+    def check(name: str, value: Any) -> None:
+        if value not in choices and (isinstance(value, str) or not objects):
+            raise ValueError(f"{name} must be one of {names}, got {value!r}")
+
+    return check
+
+
+def _rule_of(each: Field[Any], optional: bool) -> Rule | None:
+    """The rule that a field's choices or its type imply."""
+    choices = each.metadata.get("choices", ())
+    if choices:
+        return one_of(choices, optional=optional, objects=str(each.type) == "Any")
+    return _flag if str(each.type) == "bool" else None
+
+
+def _flag(name: str, value: Any) -> None:
+    if value not in (True, False):
+        raise ValueError(f"{name} must be true or false, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,63 @@
+"""Options check themselves, say what they are, and appear in signatures."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from difformer.options import Options, number, option, takes, unit_interval, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example(Options):
+    count: int = option(2, "how many", whole(1))
+    share: float = option(0.5, "which part", unit_interval(zero=False, one=True))
+    rate: float | None = option(None, "how fast; none: not at all", number(above_zero=True))
+    colour: str = option("red", "what it looks like", ("red", "blue"))
+    shade: str | None = option(None, "how dark", ("light", "dark"))
+    maker: Any = option("plain", "a name or an object", ("plain", "rich"))
+    loud: bool = option(False, "whether it is heard")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"count": 0}, "count must be a whole number of at least 1, got 0"),
+        ({"count": None}, "count must be a whole number of at least 1, got None"),
+        ({"share": 0.0}, r"share must lie in \(0, 1\], got 0.0"),
+        ({"share": "half"}, r"share must lie in \(0, 1\], got 'half'"),
+        ({"share": float("nan")}, r"share must lie in \(0, 1\], got nan"),
+        ({"rate": -1.0}, "rate must be a finite number above 0, got -1.0"),
+        ({"colour": "green"}, "colour must be one of red, blue, got 'green'"),
+        ({"colour": None}, "colour must be one of red, blue, got None"),
+        ({"shade": "grey"}, "shade must be one of light, dark or None, got 'grey'"),
+        ({"maker": "poor"}, "maker must be one of plain, rich, got 'poor'"),
+        ({"loud": "no"}, "loud must be true or false, got 'no'"),
+    ],
+    ids=str,
+)
+def test_a_broken_rule_is_named(given, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Example(**given)
+
+
+def test_good_values_pass():
+    maker = object()
+    made = Example(share=np.float32(1.0), rate=3, shade="dark", maker=maker, loud=True)
+    assert made.maker is maker
+    assert Example(rate=None) == Example()
+
+
+def test_a_signature_is_made_from_the_fields():
+    @takes(Example)
+    def build(size: int, **options: Any) -> Example:
+        return Example(**options)
+
+    shown = inspect.signature(build).parameters
+    assert list(shown) == ["size", *Example.names()]
+    assert shown["share"].default == 0.5
+    assert build(3, count=4).count == 4
