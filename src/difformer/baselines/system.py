@@ -8,6 +8,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
+from difformer.options import option
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -18,11 +20,6 @@ __all__ = ["GraphKind", "Memory", "Neighbours", "System", "option"]
 GraphKind = Literal["given", "knn", "dense", "none"]
 Memory = Callable[[int, int, int, int, Any], float]
 ALL_TASKS = ("multiclass", "multilabel", "regression")
-
-
-def option(default: Any, text: str, choices: tuple[Any, ...] = ()) -> Any:
-    """A field of a config dataclass: its default, its help, and the values it may take."""
-    return field(default=default, metadata={"help": text, "choices": choices})
 
 
 @dataclass(frozen=True, kw_only=True)
