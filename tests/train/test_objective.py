@@ -57,6 +57,28 @@ def test_cross_entropy_counts_known_rows_only():
     assert metrics["accuracy"] == float((output.argmax(1) == y)[[1, 2]].double().mean())
 
 
+def test_two_classes_report_scikit_learns_area_under_the_roc_curve():
+    y, output = torch.tensor([0, 1, 1, 0, 1, -1]), torch.randn(6, 2)
+    metrics = objective_for("multiclass").metrics(output, y, torch.arange(6))
+    expected = roc_auc_score(y[:5], output[:5].softmax(1)[:, 1])
+    assert metrics["roc_auc"] == pytest.approx(expected)
+    assert "roc_auc" not in objective_for("multiclass").metrics(
+        torch.randn(6, 3), y, torch.arange(6)
+    )
+
+
+def test_the_calibration_error_is_the_gap_of_confidence_and_share_right():
+    # 0.8 in four rows, of which two are right; 0.6 in two rows, both right.
+    share = torch.tensor([[0.8, 0.2]] * 4 + [[0.4, 0.6]] * 2)
+    y = torch.tensor([0, 0, 1, 1, 1, 1])
+    metrics = objective_for("multiclass").metrics(share.log(), y, torch.arange(6))
+    assert metrics["ece"] == pytest.approx((4 * 0.3 + 2 * 0.4) / 6, abs=1e-6)
+    yes = torch.tensor([[0.8], [0.8], [0.3], [0.3]])
+    answers = torch.tensor([[1.0], [0.0], [0.0], [float("nan")]])
+    metrics = objective_for("multilabel").metrics(yes.logit(), answers, torch.arange(4))
+    assert metrics["ece"] == pytest.approx((2 * 0.3 + 1 * 0.3) / 3, abs=1e-6)
+
+
 def test_weights_count_a_row_as_often_as_they_say():
     y, output = torch.tensor([0, 1, 1, 0]), torch.randn(4, 2)
     plain = objective_for("multiclass")

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from difformer.report.blocks import COLOURS, Note, Plot, Table, number, rounded
+from difformer.train.objective import calibration as calibration_bins
 
 __all__ = ["calibration", "calibration_block", "confusion", "confusion_blocks", "regression_block"]
 
-BINS = 10
 MOST_CLASSES = 30  # a larger matrix is a list of its largest confusions
 MOST_SCATTER = 5000
 
@@ -68,12 +68,10 @@ def confusion_blocks(
 
 
 def calibration(probability: Tensor, y: Tensor, rows: Tensor) -> tuple[list[list[float]], float]:
-    """(mean confidence, share right, rows) of each of ten bins, and the expected error. O(n).
+    """(mean confidence, share right, rows) of each filled bin, and the expected error. O(n).
 
-    ECE = Σ_bins (rows of the bin / rows) · |share right − mean confidence|
-
-    With one class a row the confidence is that of the predicted class; with yes-or-no labels it is
-    the probability of yes, over all known labels.
+    With one class per row the confidence is that of the predicted class; with yes-or-no labels it
+    is the probability of yes, over all known labels.
     """
     if y.ndim == 1:
         confidence, guess = probability[rows].max(1)
@@ -81,13 +79,7 @@ def calibration(probability: Tensor, y: Tensor, rows: Tensor) -> tuple[list[list
     else:
         known = ~y[rows].isnan()
         confidence, right = probability[rows][known], y[rows][known].double()
-    confidence = confidence.double().nan_to_num()
-    index = (confidence * BINS).long().clamp(0, BINS - 1)
-    count = torch.bincount(index, minlength=BINS).double()
-    mean = torch.bincount(index, confidence, minlength=BINS) / count
-    share = torch.bincount(index, right, minlength=BINS) / count
-    error = float(((mean - share).abs() * count).nan_to_num().sum() / count.sum().clamp_min(1))
-    bins = torch.stack([mean, share, count], 1)[count > 0]
+    bins, error = calibration_bins(confidence, right)
     return bins.tolist(), error
 
 
