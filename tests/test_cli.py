@@ -6,7 +6,6 @@ import errno
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 import difformer
 from difformer.cli import load_command
-from difformer.commands import COMMANDS, datasets, train
+from difformer.commands import COMMANDS, datasets
 from difformer.errors import DataError
 
 SOURCE = Path(difformer.__file__).parent.parent
@@ -164,34 +163,37 @@ def test_an_embedded_dataset_needs_no_fetching(cli: Any) -> None:
     assert json.loads(cli("datasets", "fetch", "digits", "--json").out)["folder"] is None
 
 
-def test_a_default_changed_in_the_dataclass_changes_the_help(
-    cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from difformer.commands import options
-
-    @dataclass(frozen=True, kw_only=True)
-    class Changed:
-        epochs: int = field(default=12345, metadata={"help": "a new help text"})
-        novel: float | None = field(default=None, metadata={"help": "an option that is new"})
-
-    monkeypatch.setattr(options, "TrainSettings", Changed)
-    monkeypatch.setattr(train, "command", options.with_options(train.train))
-    text = " ".join(cli("train", "--help").out.split())
-    assert "--epochs N a new help text [12345]" in text
-    assert "--novel X|none an option that is new [none]" in text
-
-
-def test_the_help_shows_each_default_and_the_recipes_where_it_differs(cli: Any) -> None:
-    from difformer.commands.options import given_options
-    from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
+def test_the_help_shows_the_values_a_run_records(cli: Any) -> None:
+    from difformer.commands.options import given_options, shown_default
+    from difformer.train.run import read_config
 
     text = " ".join(cli("train", "--help").out.split())
-    for options in given_options().values():
+    cli("train", "digits", "--epochs", "1", "--no-report", "--out", "r")
+    kept = read_config(Path("r/config.toml"))
+    panels = zip(given_options().items(), (kept["model"], kept["train"]), strict=True)
+    for (panel, options), recorded in panels:
         for option in options.values():
+            shown = shown_default(option.name, panel)
             assert f" {option.flag}" in text
-            assert " ".join(option.help.split()) in text
-    tau = RECIPES[DEFAULT_RECIPE]["tau"]
-    assert f"step size, in (0, 1] [{DEFAULT_RECIPE}: {tau:g}, else 0.5]" in text
+            assert f"{' '.join(option.help.split())} [{shown}]" in text
+            usual, *others = shown.split("; ")
+            alone = [o.split()[0] for o in others if o.endswith("without a graph")]
+            found = recorded.get(option.name, "none")
+            said = str(found).lower() if isinstance(found, bool) else f"{found}"
+            if option.name != "epochs":
+                assert option.parse((alone or [usual])[0]) == option.parse(said), option.name
+
+
+def test_a_series_is_trained_with_the_defaults_of_the_forecaster() -> None:
+    from difformer.estimators import DIFFormerForecaster
+    from difformer.experiments.forecast import SeriesSettings
+
+    theirs, ours = DIFFormerForecaster(), SeriesSettings()
+    shared = vars(theirs).keys() & vars(ours).keys() - {"options"}
+    assert len(shared) >= 10
+    assert {name: getattr(theirs, name) for name in shared} == {
+        name: getattr(ours, name) for name in shared
+    }
 
 
 def test_model_and_training_options_have_different_names() -> None:

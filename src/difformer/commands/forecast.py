@@ -3,54 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from difformer.commands.options import parse_set
-from difformer.commands.output import print_json, print_table
+from difformer.commands.options import Given, parse_set
+from difformer.commands.output import (
+    how_to_resume,
+    interrupted,
+    print_json,
+    print_table,
+    run_folder,
+    write_page,
+)
 from difformer.experiments.forecast import SeriesSettings, train_series
 from difformer.experiments.tables import Table
 from difformer.experiments.values import options_of
 
-__all__ = ["forecast"]
+__all__ = ["forecast", "series_settings"]
+
+KERNELS = {"difformer-s": "simple", "difformer-a": "sigmoid"}
 
 
 def forecast(
     series: Path,
     edges: Path | None,
     out: Path | None,
-    pairs: list[str],
-    others: Mapping[str, Any],
+    settings: SeriesSettings,
     *,
+    resume: bool,
+    report: bool,
     as_json: bool,
 ) -> None:
-    """Train, test from rolling origins, forecast; options that are for datasets are refused."""
-    for flag, value in others.items():
-        if value is not None:
-            raise ValueError(f"{flag} must be left out with --series; its options go by --set")
-    settings = SeriesSettings(**parse_set(pairs, options_of(SeriesSettings)))
-    folder = _new_folder(series) if out is None else out
-    result = train_series(series, edges, folder, settings)
+    """Train, test from rolling origins, forecast, and say where the run is."""
+    folder = run_folder(f"{series.stem}-forecast", out, resume=resume)
+    record = train_series(series, edges, folder, settings)
+    if record["interrupted"]:
+        again = how_to_resume(folder)
+        raise interrupted(f"the best epoch so far is kept in {folder}; go on with: {again}")
+    page = write_page(folder) if report else None
     if as_json:
-        print_json({**result, "folder": str(folder)})
+        print_json({**record, "folder": str(folder)})
         return
-    print_table(_table(result), f"one-step forecasts of {series.name}, in its units")
-    print(f"kept in {folder}; the next {settings.steps} steps are in {folder / 'forecast.csv'}")
+    print_table(_table(record), f"one-step forecasts of {series.name}, in its units")
+    print(f"kept in {folder}" + (f"; look at {page}" if page else ""))
+    print(f"the next {settings.steps} steps are in {folder / 'forecast.csv'}")
 
 
-def _table(result: Mapping[str, Any]) -> Table:
-    tested = result.get("backtest")
+def series_settings(
+    given: Given, model: str | None, recipe: str | None, pairs: list[str] | None
+) -> SeriesSettings:
+    """The settings that the command line gives; ValueError for an option that is not for series."""
+    names = {f.name for f in fields(SeriesSettings)}
+    if model is not None and model not in KERNELS:
+        raise ValueError(f"--model must be one of {', '.join(KERNELS)} with --series, got {model}")
+    for name in given.train:
+        if name not in names:
+            raise ValueError(f"--{name.replace('_', '-')} must be left out with --series")
+    found: dict[str, Any] = {"kernel": KERNELS[model]} if model else {}
+    found |= {"recipe": recipe} if recipe else {}
+    found |= given.train | {k: v for k, v in given.model.items() if k in names}
+    found["options"] = {k: v for k, v in given.model.items() if k not in names}
+    known = {k: v for k, v in options_of(SeriesSettings).items() if k != "options"}
+    return SeriesSettings(**{**found, **parse_set(pairs, known)})
+
+
+def _table(record: Mapping[str, Any]) -> Table:
+    tested = record.get("backtest")
     if tested is None:
-        rows = (("validation", f"{result['validation']['mse']:.4f} (standardised)"),)
+        rows = (("validation", f"{record['validation']['mse']:.4f} (standardised)"),)
         return Table(("", "mean squared error"), rows)
     names = {"mse": "DIFFormer", "last_value_mse": "last value", "mean_of_lags_mse": "mean of lags"}
     rows = tuple((title, f"{tested[key]:.6g}") for key, title in names.items())
     note = f"backtest from steps {', '.join(str(o) for o in tested['origins'])}"
     return Table(("", "mean squared error"), rows, (note,))
-
-
-def _new_folder(series: Path) -> Path:
-    number = 1
-    while (folder := Path("runs") / f"{series.stem}-forecast-{number}").exists():
-        number += 1
-    return folder

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from dataclasses import asdict, fields
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from difformer.baselines.registry.difformer import DIFFormerOptions
-from difformer.experiments.values import Option, options_of
-from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
+from difformer.experiments.experiment import ALONE_RECIPE, Experiment
+from difformer.experiments.forecast import SeriesSettings
+from difformer.experiments.values import Option, check_keys, options_of
+from difformer.nn.recipes import DEFAULT_RECIPE
 from difformer.train.settings import TrainSettings
 
 __all__ = [
@@ -23,6 +26,8 @@ __all__ = [
     "parse_names",
     "parse_seeds",
     "parse_set",
+    "refuse_others",
+    "shown_default",
     "with_options",
 ]
 
@@ -46,11 +51,11 @@ def given_options() -> dict[str, dict[str, Option]]:
     return {"Model": options_of(DIFFormerOptions), "Training": options_of(TrainSettings)}
 
 
-def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add every option of the model and of the loop to a command; it takes them as ``given``.
+def with_options(function: Callable[[Any, Given], None], asked: type[Any]) -> Callable[..., None]:
+    """A command whose options are the fields of a dataclass, of the model and of the loop.
 
-    >>> "lr" in inspect.signature(with_options(lambda given: None)).parameters
-    True
+    A field's annotation is what typer reads; the function is called with an instance of the
+    dataclass and with the options of model and loop that were given.
     """
     groups = given_options()
 
@@ -61,14 +66,29 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
             texts = {name: values.pop(name) for name in options}
             given = {name: text for name, text in texts.items() if text is not None}
             found[panel] = {name: options[name].parse(str(text)) for name, text in given.items()}
-        function(**values, given=Given(found["Model"], found["Training"]))
+        function(asked(**values), Given(found["Model"], found["Training"]))
 
-    signature = inspect.signature(function, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.name != "given"]
+    hints = get_type_hints(asked, include_extras=True)
+    own = [_declared(f.name, f.default, hints[f.name]) for f in fields(asked)]
     added = [_parameter(o, panel) for panel, options in groups.items() for o in options.values()]
-    command.__signature__ = signature.replace(parameters=own + added)  # type: ignore[attr-defined]
+    command.__signature__ = inspect.Signature(own + added)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in own + added}
     return command
+
+
+def refuse_others(asked: Any, allowed: Container[str], door: str) -> None:
+    """ValueError for the first field that was given and is not allowed with an option."""
+    for option in fields(asked):
+        value = getattr(asked, option.name)
+        if option.name not in allowed and value not in (option.default, []):
+            flag = "NAME" if option.name == "name" else f"--{option.name.replace('_', '-')}"
+            raise ValueError(f"{flag} must be left out with {door}")
+
+
+def _declared(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
 def _parameter(option: Option, panel: str) -> inspect.Parameter:
@@ -77,24 +97,24 @@ def _parameter(option: Option, panel: str) -> inspect.Parameter:
     names = f"{option.flag}/--no-{option.flag[2:]}" if flag else option.flag
     info = typer.Option(
         names,
-        help=f"{option.help} [{_default(option, panel)}]",
+        help=f"{option.help} [{shown_default(option.name, panel)}]",
         metavar=None if flag else option.metavar,
         show_default=False,
         rich_help_panel=panel,
     )
-    kind = bool | None if flag else str | None
-    return inspect.Parameter(
-        option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, info]
-    )
+    return _declared(option.name, None, Annotated[bool | None if flag else str | None, info])
 
 
-def _default(option: Option, panel: str) -> str:
-    """The default as --help shows it: the field's own, and the recipe's where it differs."""
-    value, recipe = option.default, RECIPES[DEFAULT_RECIPE]
-    shown = _spelled(value)
-    if panel == "Model" and recipe.get(option.name, value) != value:
-        return f"{DEFAULT_RECIPE}: {_spelled(recipe[option.name])}, else {shown}"
-    return shown
+def shown_default(name: str, panel: str) -> str:
+    """The value a run has where an option is not given, as --help shows it."""
+    found: dict[str, str] = {}  # the value on each kind of data
+    for kind, recipe in (("", DEFAULT_RECIPE), (" without a graph", ALONE_RECIPE)):
+        usual = Experiment.make("digits", recipe=recipe)
+        values = {"Model": dict(usual.model), "Training": asdict(usual.train)}[panel]
+        found[kind] = _spelled(values[name])
+    own = {f.name: f.default for f in fields(SeriesSettings)}
+    found[" with --series"] = _spelled(own[name]) if name in own else found[""]
+    return "; ".join(v + kind for kind, v in found.items() if not kind or v != found[""])
 
 
 def _spelled(value: Any) -> str:
@@ -129,8 +149,6 @@ def parse_names(text: str | None) -> list[str] | None:
 
 def parse_set(pairs: list[str] | None, options: Mapping[str, Option]) -> dict[str, Any]:
     """key=value pairs of `--set`, each in the type of its option."""
-    from difformer.experiments.values import check_keys
-
     found: dict[str, Any] = {}
     for pair in pairs or []:
         key, equals, text = pair.partition("=")

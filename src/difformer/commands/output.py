@@ -72,7 +72,7 @@ def say(message: str, *, quiet: bool = False) -> None:
         print(message, file=sys.stderr)
 
 
-def write_page(folder: Path, data: Dataset) -> Path:
+def write_page(folder: Path, data: Dataset | None = None) -> Path:
     """Write a run's report.html."""
     from difformer.report import write_report
 

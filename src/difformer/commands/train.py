@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from difformer.baselines.registry import SYSTEMS, get_system
-from difformer.commands.forecast import forecast
-from difformer.commands.options import Given, parse_seeds, parse_set, with_options
+from difformer.commands.forecast import forecast, series_settings
+from difformer.commands.options import (
+    Given,
+    parse_seeds,
+    parse_set,
+    refuse_others,
+    with_options,
+)
 from difformer.commands.output import (
     DataDir,
     Json,
@@ -56,13 +62,16 @@ def _option(*names: str, metavar: str | None = None, help: str, default: str = "
     return typer.Option(*names, metavar=metavar, help=text, show_default=False)
 
 
-def train(
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options of `difformer train` that are not of the model or of the loop."""
+
     name: Annotated[
         str | None,
         typer.Argument(
             metavar="NAME", help="A dataset of `difformer datasets`.", show_default=False
         ),
-    ] = None,
+    ] = None
     model: Annotated[
         str | None,
         _option(
@@ -72,7 +81,7 @@ def train(
             help=f"One of {', '.join(SYSTEMS)}.",
             default="difformer-s",
         ),
-    ] = None,
+    ] = None
     recipe: Annotated[
         str | None,
         _option(
@@ -81,7 +90,7 @@ def train(
             help="A named form of DIFFormer: sets some model options; those given here win.",
             default=f"{DEFAULT_RECIPE}; {ALONE_RECIPE} without a graph",
         ),
-    ] = None,
+    ] = None
     split: Annotated[
         str | None,
         _option(
@@ -90,7 +99,7 @@ def train(
             help="public, released, random[:SEED], ratio:A/B/C[:SEED] or a JSON file.",
             default="the one that comes with the data, else random:0",
         ),
-    ] = None,
+    ] = None
     seeds: Annotated[
         str | None,
         _option(
@@ -99,15 +108,16 @@ def train(
             help="How many initialisations from --seed on, or which: 5, or 0,3,7.",
             default="--seed alone",
         ),
-    ] = None,
+    ] = None
     set: Annotated[
         list[str] | None,
         _option(
             "--set",
             metavar="KEY=VALUE",
-            help="An option of another system than DIFFormer; may be repeated.",
+            help="An option of another system than DIFFormer, or of --series (lags, steps, "
+            "origins); may be repeated.",
         ),
-    ] = None,
+    ] = None
     config: Annotated[
         Path | None,
         _option(
@@ -115,7 +125,7 @@ def train(
             metavar="FILE.toml",
             help="Settings from a file, such as a run's config.toml; options here win.",
         ),
-    ] = None,
+    ] = None
     neighbours: Annotated[
         int | None,
         _option(
@@ -123,20 +133,20 @@ def train(
             metavar="K",
             help="Join each row to its K nearest by features, where the data has no graph.",
         ),
-    ] = None,
+    ] = None
     series: Annotated[
         Path | None,
         _option(
             "--series",
             metavar="FILE.csv",
-            help="In place of NAME: your own series, a column of times and one a node.",
+            help="In place of NAME: your own series, a column of times and one per node.",
         ),
-    ] = None,
-    nodes: Nodes = None,
-    label: Label = None,
-    id: Id = None,
-    edges: EdgesFile = None,
-    data_dir: DataDir = None,
+    ] = None
+    nodes: Nodes = None
+    label: Label = None
+    id: Id = None
+    edges: EdgesFile = None
+    data_dir: DataDir = None
     out: Annotated[
         Path | None,
         _option(
@@ -146,28 +156,33 @@ def train(
             help="Where the run is kept.",
             default="runs/NAME-MODEL, numbered",
         ),
-    ] = None,
+    ] = None
     resume: Annotated[
         bool,
         _option(
             "--resume", help="Go on with the run in --out (without --out: the last one like this)."
         ),
-    ] = False,
+    ] = False
     tensorboard: Annotated[
         bool, _option("--tensorboard", help="Also log to FOLDER/tensorboard.")
-    ] = False,
+    ] = False
     monitor: Annotated[
         str | None,
         _option("--monitor", metavar="energy", help="Also log each layer's energy to metrics.csv."),
-    ] = None,
+    ] = None
     report: Annotated[
         bool, _option("--report/--no-report", help="Write FOLDER/report.html.", default="report")
-    ] = True,
-    json: Json = False,
-    quiet: Quiet = False,
-    *,
-    given: Given,
-) -> None:
+    ] = True
+    json: Json = False
+    quiet: Quiet = False
+
+
+SHARED = ("edges", "out", "resume", "report", "json", "quiet", "model", "recipe")
+OF_SERIES = ("series", "set", *SHARED)
+OF_TABLES = ("nodes", "label", "id", "neighbours", *SHARED)
+
+
+def train(asked: Asked, given: Given) -> None:
     """Train a model on a dataset and keep the run in a folder.
 
     Example: difformer train cora --model difformer-s --split random:0 --seeds 5
@@ -183,34 +198,41 @@ def train(
     With --series it fits a forecaster to a series of your own (--set lags=8 and the like), tests
     it from rolling origins beside naive forecasts, and writes forecast.csv.
     """
-    if series is not None:
-        others = {"NAME": name, "--model": model, "--recipe": recipe, "--split": split}
-        others |= {"--seeds": seeds, "--config": config, "--neighbours": neighbours}
-        forecast(series, edges, out, set or [], others, as_json=json)
+    if asked.series is not None:
+        refuse_others(asked, OF_SERIES, "--series")
+        settings = series_settings(given, asked.model, asked.recipe, asked.set)
+        kept: Any = {"resume": asked.resume, "report": asked.report, "as_json": asked.json}
+        forecast(asked.series, asked.edges, asked.out, settings, **kept)
         return
-    if nodes is None and config is None and (named := table_named(name)) is not None:
-        nodes, name = named, None
-    if nodes is not None:
-        refused = {"NAME": name, "--split": split, "--seeds": seeds, "--set": set}
-        refused |= {"--config": config, "--monitor": monitor, "--tensorboard": tensorboard}
-        table = OwnTable(nodes, label, id, edges, {k: v for k, v in refused.items() if v})
-        settings = own_settings(given, model, recipe, neighbours)
-        train_table(table, settings, out, Told(resume, report, json, quiet))
+    named = table_named(asked.name) if asked.config is None else None
+    if asked.nodes is not None or named is not None:
+        refuse_others(asked, OF_TABLES if named is None else ("name", *OF_TABLES), "--nodes")
+        nodes = asked.nodes or named
+        assert nodes is not None
+        table = OwnTable(nodes, asked.label, asked.id, asked.edges, {})
+        settings = own_settings(given, asked.model, asked.recipe, asked.neighbours)
+        told = Told(asked.resume, asked.report, asked.json, asked.quiet)
+        train_table(table, settings, asked.out, told)
         return
-    check_own(label=label, id=id, edges=edges)
-    if monitor not in (None, "energy"):
-        raise ValueError(f"--monitor must be energy, got {monitor!r}")
-    choices = (name, model, recipe, split, seeds, set, config, neighbours, given)
-    experiment = _experiment(*choices)  # every word is checked before any data is read
-    folder = run_folder(f"{experiment.dataset}-{experiment.system}", out, resume=resume)
-    data = _load(experiment, data_dir)
-    experiment = _experiment(*choices, graph=data.edge_index is not None)
-    logs = Logs(tensorboard=tensorboard, energy=monitor == "energy", quiet=quiet or json)
-    result = _run(experiment, folder, data, logs)
+    check_own(label=asked.label, id=asked.id, edges=asked.edges)
+    _train_dataset(asked, given)
+
+
+command = with_options(train, Asked)
+
+
+def _train_dataset(asked: Asked, given: Given) -> None:
+    if asked.monitor not in (None, "energy"):
+        raise ValueError(f"--monitor must be energy, got {asked.monitor!r}")
+    experiment = _experiment(asked, given)  # every word is checked before any data is read
+    folder = run_folder(f"{experiment.dataset}-{experiment.system}", asked.out, resume=asked.resume)
+    data = _load(experiment, asked.data_dir)
+    experiment = _experiment(asked, given, graph=data.edge_index is not None)
+    result = _run(experiment, folder, data, asked)
     if not is_lead():
         return
-    page = write_page(folder, data) if report and not result.interrupted else None
-    if json:
+    page = write_page(folder, data) if asked.report and not result.interrupted else None
+    if asked.json:
         print_json({**experiment.config(), **result.to_json(), "folder": str(folder)})
     else:
         print_table(_table(result), f"{experiment.title}, split {_split_name(folder)}")
@@ -220,54 +242,33 @@ def train(
         raise interrupted(f"the best epoch so far is kept in {folder}; go on with: {again}")
 
 
-command = with_options(train)
-
-
-@dataclass(frozen=True)
-class Logs:
-    """What looks on while a model trains."""
-
-    tensorboard: bool
-    energy: bool
-    quiet: bool
-
-
-def _experiment(
-    name: str | None,
-    model: str | None,
-    recipe: str | None,
-    split: str | None,
-    seeds: str | None,
-    pairs: list[str] | None,
-    config: Path | None,
-    neighbours: int | None,
-    given: Given,
-    *,
-    graph: bool = True,
-) -> Experiment:
+def _experiment(asked: Asked, given: Given, *, graph: bool = True) -> Experiment:
     """The config file's settings, and over them what the command line gives."""
-    base: dict[str, Any] = {} if config is None else read_config_file(config)
-    dataset = name or base.get("dataset")
+    base: dict[str, Any] = {} if asked.config is None else read_config_file(asked.config)
+    dataset = asked.name or base.get("dataset")
     if dataset is None:
         raise ValueError("NAME must be given: a dataset of `difformer datasets`, such as cora")
-    system = model or base.get("system", "difformer-s")
+    system = asked.model or base.get("system", "difformer-s")
     # Settings of another system or recipe are not this one's.
-    changed = (model or recipe) is not None and (
-        (model or base.get("system")) != base.get("system", "difformer-s")
-        or (recipe or base.get("recipe")) != base.get("recipe")
+    changed = (asked.model or asked.recipe) is not None and (
+        (asked.model or base.get("system")) != base.get("system", "difformer-s")
+        or (asked.recipe or base.get("recipe")) != base.get("recipe")
     )
-    own = options_of(get_system(system).config)
+    recipe = asked.recipe or (None if changed else base.get("recipe"))
     options = {} if changed else dict(base.get("model", {}))
+    options |= given.model | parse_set(asked.set, options_of(get_system(system).config))
     loop = {**base.get("train", {}), **given.train}
-    first = loop.get("seed", 0)
+    data = dict(base.get("data", {}))
+    if asked.neighbours is not None:
+        data["neighbours"] = asked.neighbours
     return Experiment.make(
         dataset,
         system=system,
-        recipe=recipe_for(system, recipe or (None if changed else base.get("recipe")), graph=graph),
-        split=split or base.get("split", AUTO_SPLIT),
-        seeds=parse_seeds(seeds, first) or base.get("seeds"),
-        data={**base.get("data", {}), **({} if neighbours is None else {"neighbours": neighbours})},
-        model={**options, **given.model, **parse_set(pairs, own)},
+        recipe=recipe_for(system, recipe, graph=graph),
+        split=asked.split or base.get("split", AUTO_SPLIT),
+        seeds=parse_seeds(asked.seeds, loop.get("seed", 0)) or base.get("seeds"),
+        data=data,
+        model=options,
         train=loop,
     )
 
@@ -278,7 +279,7 @@ def _load(experiment: Experiment, data_dir: str | None) -> Dataset:
     return load_data(experiment, data_dir)
 
 
-def _run(experiment: Experiment, folder: Path, data: Dataset, logs: Logs) -> SeedsResult:
+def _run(experiment: Experiment, folder: Path, data: Dataset, asked: Asked) -> SeedsResult:
     from difformer.experiments.run import run_experiment
     from difformer.train.callbacks import Callback, Energies, Progress, TensorBoard
 
@@ -287,15 +288,15 @@ def _run(experiment: Experiment, folder: Path, data: Dataset, logs: Logs) -> See
         title = f"{experiment.title}, seed {seed}" if several else experiment.title
         place = folder / "tensorboard" / (f"seed-{seed}" if several else "")
         # TensorBoard comes last: it writes the columns that others add.
-        asked: list[Callback] = [Energies()] if logs.energy else []
-        asked += [TensorBoard(place)] if logs.tensorboard else []
-        return [Progress(title, quiet=logs.quiet), *asked]
+        beside: list[Callback] = [Energies()] if asked.monitor == "energy" else []
+        beside += [TensorBoard(place)] if asked.tensorboard else []
+        return [Progress(title, quiet=asked.quiet or asked.json), *beside]
 
     return run_experiment(experiment, dataset=data, folder=folder, callbacks=look)
 
 
 def _table(result: SeedsResult) -> Table:
-    """A row a metric, a column a part; mean ± std over seeds where there are several."""
+    """One row per metric, one column per part; mean ± std over seeds where there are several."""
     parts = list(next(iter(result.results.values())).metrics)
     names = list(next(iter(result.results.values())).metrics[parts[0]])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from os import PathLike
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from difformer.core.graph import Graph
+from difformer.data.dataset import fingerprint
 from difformer.data.series import Series, fill, read_series
 from difformer.data.snapshots import Edges, TemporalDataset, from_windows, time_split
 from difformer.estimators.backtest import Backtest
@@ -58,6 +61,9 @@ class DIFFormerForecaster(BaseEstimator):
         epochs, lr, weight_decay, patience: see `TrainSettings`.
         validation_fraction: share of the snapshots, the latest ones, that pick the epoch; 0 trains
             on all of them for all epochs.
+        checkpoint: a run folder to keep the fit in as it goes: a fit that was killed or interrupted
+            goes on from there, a finished one is read back. `result_.interrupted` says whether
+            Ctrl-C ended it.
 
     >>> waves = np.sin(np.arange(60)[:, None] / 3 + np.arange(4))
     >>> DIFFormerForecaster(epochs=5, random_state=0).fit(waves).predict(3).shape
@@ -74,6 +80,7 @@ class DIFFormerForecaster(BaseEstimator):
     weight_decay: float = 0.0
     patience: int | None = 30
     validation_fraction: float = 0.2
+    checkpoint: str | PathLike[str] | None = None
     random_state: Any = None
     device: str = "auto"
 
@@ -107,7 +114,15 @@ class DIFFormerForecaster(BaseEstimator):
             seed=seed,
         )
         source = Snapshots(snapshots, split)
-        result = fit(model, source, SnapshotError(num_nodes=nodes), split, settings)
+        objective = SnapshotError(num_nodes=nodes)
+        shape = {"lags": int(lags), "hidden_channels": self.hidden_channels}
+        config = {
+            "data": {"fingerprint": self._seen(snapshots)},
+            "model": {**shape, **vars(model.config)},
+        }
+        folder = None if self.checkpoint is None else Path(self.checkpoint)
+        result = fit(model, source, objective, split, settings, folder=folder, config=config)
+        self.result_ = result
         self.model_ = model.cpu().eval()
         self.n_iter_, self.best_epoch_, self.history_ = (
             result.epochs,
@@ -118,6 +133,16 @@ class DIFFormerForecaster(BaseEstimator):
         self._last, self._edges = data, edges
         self._frame = type(series) if hasattr(series, "columns") else None
         return self
+
+    def _seen(self, snapshots: TemporalDataset) -> str:
+        """Equal for equal snapshots and graphs, by which a kept fit knows its data again."""
+        edges = [tensor for pair in snapshots.edges for tensor in pair]
+        return fingerprint(snapshots.x, snapshots.y, *edges)
+
+    def snapshots(self) -> TemporalDataset:
+        """The series of `fit` as the model sees it: scaled windows, one snapshot per step."""
+        check_is_fitted(self, "model_")
+        return self._snapshots(self._last, self._edges)
 
     def _fraction(self, snapshots: int) -> float:
         """The validation share, rounded up to a snapshot where it is not zero."""
@@ -237,7 +262,7 @@ class DIFFormerForecaster(BaseEstimator):
             seen = edges[:origin] if len(edges) > 1 else edges
             if model is None or refit:
                 try:
-                    model = cast("DIFFormerForecaster", clone(self)).fit(past, seen)
+                    model = self._clone().fit(past, seen)
                 except ValueError as error:  # a node may vary only later on
                     raise ValueError(f"the backtest sees {origin} steps, and {error}") from error
             found.append(model.predict(horizon, series=past, graph=seen))
@@ -249,6 +274,9 @@ class DIFFormerForecaster(BaseEstimator):
             past=tuple(data.values[:origin] for origin in places),
             lags=self.lags,
         )
+
+    def _clone(self) -> DIFFormerForecaster:
+        return cast("DIFFormerForecaster", clone(self)).set_params(checkpoint=None)
 
     def _history(self, series: Any, *, least: int | None = None) -> Series:
         check_is_fitted(self, "model_")
