@@ -202,3 +202,40 @@ def test_bad_arguments_are_named():
         Diffusion("sigmoid").trajectory(torch.zeros(0, 2), 1)
     with pytest.raises(ValueError, match="weight must be positive"):
         descent_step(torch.ones(3), 0.0)
+
+
+@pytest.mark.parametrize("coupling", ["joint", "paper"])
+@pytest.mark.parametrize("edges_only", [False, True])
+@pytest.mark.parametrize("with_graph", [False, True])
+@pytest.mark.parametrize("sourced", [False, True])
+def test_a_constant_state_that_is_its_own_source_stays(coupling, edges_only, with_graph, sourced):
+    if edges_only and not with_graph:
+        return
+    z = torch.full((6, 2), 0.3, dtype=torch.float64)
+    # A ring and a row without edges.
+    ring = torch.stack([torch.arange(5), (torch.arange(5) + 1) % 5])
+    graph = Graph.from_edges(ring, 6, undirected=True).to(z) if with_graph else None
+    process = Diffusion(
+        "sigmoid", graph=graph, source_weight=2.0, coupling=coupling, edges_only=edges_only
+    )
+    torch.testing.assert_close(process.step(z, z if sourced else None), z)
+
+
+@pytest.mark.parametrize("coupling", ["joint", "paper"])
+@pytest.mark.parametrize("edges_only", [False, True])
+def test_a_step_with_a_source_equals_the_dense_average(coupling, edges_only):
+    z, first, graph = random_states(7, 3, 0), random_states(7, 3, 1), random_graph(7, seed=1)
+    process = Diffusion(
+        "sigmoid", tau=0.4, graph=graph, source_weight=2.0, coupling=coupling, edges_only=edges_only
+    )
+    a = graph.dense()
+    omega = KERNELS["sigmoid"]().f(squared_distances(z, z))
+    if edges_only:
+        omega = omega * (a > 0)
+    elif coupling == "joint":
+        omega = omega + 7 * a
+    average = (omega @ z + 2 * first) / (omega.sum(1, keepdim=True) + 2)
+    expected = z + 0.4 * (average - z)
+    if coupling == "paper" and not edges_only:
+        expected = z + 0.2 * (average - z + a @ z - a.sum(1, keepdim=True) * z)
+    torch.testing.assert_close(process.step(z, first), expected)

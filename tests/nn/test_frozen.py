@@ -117,6 +117,21 @@ def test_export_with_a_dynamic_number_of_rows():
     torch.testing.assert_close(program.module()(new), frozen(new))
 
 
+def test_a_model_without_constants_can_be_frozen_and_predicts():
+    model, x = make({"bias": False, "norm": "none", "input_activation": None})
+    torch.testing.assert_close(model.freeze(x)(x), model(x))
+
+
+@pytest.mark.parametrize("self_loops", [True, False])
+def test_an_exported_frozen_model_treats_a_row_without_edges_as_it_does(self_loops):
+    model, x = make({})
+    edges = torch.randint(30, (2, 90))
+    frozen = model.freeze(x, Graph.from_edges(edges, 30, undirected=True, self_loops=self_loops))
+    new = torch.randn(7, 5, dtype=torch.float64)
+    exported = torch.export.export(frozen, (new,)).module()
+    torch.testing.assert_close(exported(new), frozen(new))
+
+
 def test_bad_edges_are_named():
     model, x = make({})
     with pytest.raises(ValueError, match="frozen without a graph"):

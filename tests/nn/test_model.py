@@ -89,7 +89,8 @@ def test_an_edge_list_a_prepared_graph_and_both_input_layouts_agree(make, option
     model, x, edges = make(options)
     weight = torch.rand(edges.shape[1], dtype=torch.float64)
     expected = model(x, edges, weight)
-    torch.testing.assert_close(model(x, Graph.from_edges(edges, 23, weight)), expected)
+    graph = Graph.undirected_with_loops(edges, 23, weight)
+    torch.testing.assert_close(model(x, graph), expected)
     torch.testing.assert_close(model(x.to_sparse_csr(), edges, weight), expected)
     torch.testing.assert_close(model(x.to_sparse(), edges, weight), expected)
 
@@ -206,3 +207,12 @@ def test_the_first_state_has_the_activation_asked_for(make):
     assert (model.states(x)[0] < 0).any()
     with pytest.raises(ValueError, match="input_activation must be one of relu"):
         make({"input_activation": "sine"})
+
+
+def test_an_edge_list_may_hold_an_edge_once_or_both_ways_with_or_without_loops(make):
+    model, x, edges = make({})
+    edges = edges[:, edges[0] != edges[1]]
+    loops = torch.arange(23).repeat(2, 1)
+    expected = model(x, edges)
+    for same in (edges.flip(0), torch.cat([edges, edges.flip(0)], 1), torch.cat([edges, loops], 1)):
+        torch.testing.assert_close(model(x, same), expected)

@@ -10,6 +10,11 @@ from torch.nn import functional as F
 from difformer.data.batch import Batch
 from difformer.train.consistency import consistency_loss
 from difformer.train.objective import CrossEntropy
+from difformer.train.settings import TrainSettings
+
+
+def steady(weight):
+    return TrainSettings(consistency=weight, consistency_ramp=0)
 
 
 class Alternating(nn.Module):
@@ -28,7 +33,7 @@ def test_loss_is_the_mean_cross_entropy_and_the_distance_to_the_sharpened_mean()
     a, b = torch.randn(2, 4, 3)
     y, rows = torch.tensor([0, 2, -1, -1]), torch.tensor([0, 1])
     batch = Batch(torch.zeros(4, 1), y, None, rows)
-    loss = consistency_loss(Alternating([a, b]), batch, CrossEntropy(), weight=0.7, temperature=0.5)
+    loss = consistency_loss(Alternating([a, b]), batch, CrossEntropy(), steady(0.7), 1)
     supervised = (F.cross_entropy(a[:2], y[:2]) + F.cross_entropy(b[:2], y[:2])) / 2
     p, q = a.softmax(1), b.softmax(1)
     target = ((p + q) / 2) ** 2
@@ -41,7 +46,7 @@ def test_no_gradient_flows_through_the_target():
     a = torch.zeros(2, 2, requires_grad=True)
     batch = Batch(torch.zeros(2, 1), torch.tensor([0, 1]), None, torch.tensor([0, 1]))
     both = [a, a]
-    loss = consistency_loss(Alternating(both), batch, CrossEntropy(), weight=1.0, temperature=0.5)
+    loss = consistency_loss(Alternating(both), batch, CrossEntropy(), steady(1.0), 1)
     # At equal probabilities the sharpened mean is the mean: only the supervised part pulls.
     (grad,) = torch.autograd.grad(loss, a)
     (plain,) = torch.autograd.grad(F.cross_entropy(a, torch.tensor([0, 1])), a)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from difformer import DIFFormer, Graph
+from difformer.baselines.graphs import given_graph
 from difformer.train import FullBatch, fit, objective_for, seeded
 from difformer.train.callbacks import Callback
 
@@ -49,3 +50,15 @@ def test_difformer_resumes_to_the_same_bits(problem, tmp_path, sparse):
     for other in (whole, loaded):
         for name, value in model.state_dict().items():
             assert value.equal(other.state_dict()[name])
+
+
+def test_a_model_called_with_the_edge_list_answers_as_in_the_run_that_trained_it(problem):
+    edges = torch.randint(90, (2, 300), generator=torch.Generator().manual_seed(0))
+    object.__setattr__(problem.dataset, "edge_index", edges)
+    source = FullBatch(problem.dataset, problem.split, given_graph(problem.dataset))
+    with seeded(0):
+        model = DIFFormer(5, 8, 3, num_layers=3)
+    fit(model, source, objective_for("multiclass"), problem.split, problem.settings)
+    with torch.no_grad():
+        trained = source.evaluate(model.eval())
+        torch.testing.assert_close(model(problem.dataset.x, edges), trained)

@@ -14,6 +14,7 @@ from difformer.data import Dataset, Split
 from difformer.data.batch import Batch, Prediction
 from difformer.nn import DIFFormer
 from difformer.train import Callback, FullBatch, TrainSettings, fit, objective_for, seeded
+from difformer.train.consistency import consistency_loss
 from difformer.train.objective import CrossEntropy
 from difformer.train.pseudo import MetaPseudoLabels, cosine, redrawn
 
@@ -222,3 +223,30 @@ def test_what_cannot_be_taught_is_named(problem, toy_dataset) -> None:
 
     with pytest.raises(ValueError, match="pseudo_labels must be 0 for Fixed: it does not train"):
         taught.fit(model=Fixed)
+
+
+def test_with_pseudo_labels_the_weight_of_consistency_rises_too(monkeypatch):
+    seen: list[int] = []
+    from difformer.train import pseudo
+
+    def watched(model: Any, batch: Any, objective: Any, settings: Any, epoch: int) -> Tensor:
+        seen.append(epoch)
+        return consistency_loss(model, batch, objective, settings, epoch)
+
+    monkeypatch.setattr(pseudo, "consistency_loss", watched)
+    accuracy(0, consistency=1.0, epochs=3, eval_every=3, pseudo_labels=1.0, pseudo_warmup=1)
+    assert seen == [1, 2, 3]
+    data, split = mixture(0, n=20)
+    batch = next(FullBatch(data, split).epoch(1))
+    with seeded(0):
+        model = nn.Sequential(nn.Linear(40, 2), nn.Dropout(0.5))
+    model.forward = lambda x, *_: model[1](model[0](x))  # type: ignore[method-assign]
+    settings = TrainSettings(consistency=5.0, consistency_ramp=10)
+    losses = []
+    for epoch in (1, 6, 11, 12):
+        torch.manual_seed(0)
+        loss = consistency_loss(model, batch, CrossEntropy(), settings, epoch)
+        losses.append(float(loss.detach()))
+    first, half, full, after = losses
+    assert first < half < full == after
+    assert half - first == pytest.approx((full - first) / 2, rel=1e-4)

@@ -24,13 +24,7 @@ def given_graph(dataset: Dataset) -> Graph | None:
     """The data's own graph, undirected and with one loop a row, or None where it has none."""
     if dataset.edge_index is None:
         return None
-    return Graph.from_edges(
-        dataset.edge_index,
-        dataset.num_rows,
-        dataset.edge_weight,
-        undirected=True,
-        self_loops=True,
-    )
+    return Graph.undirected_with_loops(dataset.edge_index, dataset.num_rows, dataset.edge_weight)
 
 
 def knn_graph(dataset: Dataset, k: int, metric: str) -> Graph:
@@ -38,4 +32,4 @@ def knn_graph(dataset: Dataset, k: int, metric: str) -> Graph:
     from difformer.data.neighbours import nearest_neighbours
 
     edges = nearest_neighbours(dataset.x, k, metric=metric)
-    return Graph.from_edges(edges, dataset.num_rows, undirected=True, self_loops=True)
+    return Graph.undirected_with_loops(edges, dataset.num_rows)

@@ -7,7 +7,7 @@ preconditioned gradient step on the energy of eq. 19, and Theorem 1's descent ho
 
     z_i ← (1 − τ) z_i + τ (Σ_j (ω_ij + c Ã_ij) z_j + μ z_i⁽⁰⁾) / (Σ_j ω_ij + c Σ_j Ã_ij + μ)
 
-`coupling="paper"` is eq. 11 as printed: the two averages apart, τ/2 each.
+`coupling="paper"` is eq. 11 as printed: the two averages apart, τ/2 each; a source joins the first.
 """
 
 from __future__ import annotations
@@ -91,15 +91,15 @@ class Diffusion:
         return self._sums(z)[1].squeeze(-1)
 
     def step(self, z: Tensor, source: Tensor | None = None) -> Tensor:
-        """One Euler step; z (n, d), source the first state where μ > 0."""
+        """One Euler step; z (n, d), source the first state: z itself where it is None."""
         numerator, mass = self._sums(z)
+        if self.source_weight:
+            numerator = numerator + self.source_weight * (z if source is None else source)
         if self.coupling == "paper" and self.graph is not None and not self.edges_only:
             degree = self.graph.propagate(torch.ones_like(z[:, :1]))
             flow = numerator / mass - z + self.graph.propagate(z) - degree * z
             moved = z + self.tau / 2 * flow
         else:
-            if self.source_weight and source is not None:
-                numerator = numerator + self.source_weight * source
             moved = (1 - self.tau) * z + self.tau * numerator / mass
         return moved if self.proximal is None else self.proximal(moved)
 
@@ -143,6 +143,7 @@ class Diffusion:
         return float(z.shape[0]) if self.graph_scale is None else self.graph_scale
 
     def _sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """What a row is averaged from but for the source, and everything that it divides by."""
         if self.edges_only:
             return self._edge_sums(z)
         numerator, mass = self.diffusivity.pair_sums(z)
@@ -158,7 +159,8 @@ class Diffusion:
         omega = self.diffusivity.f((z[target] - z[source]).square().sum(-1, keepdim=True))
         numerator = torch.zeros_like(z).index_add(0, target, omega * z[source])
         mass = torch.zeros_like(z[:, :1]).index_add(0, target, omega)
-        # A row without edges keeps its state.
+        mass = mass + self.source_weight
+        # A row without edges and without a source keeps its state.
         alone = mass == 0
         return torch.where(alone, z, numerator), torch.where(alone, 1.0, mass)
 

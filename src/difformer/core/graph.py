@@ -71,6 +71,16 @@ class Graph:
         return cls._normalised(source, target, edge_weight, num_nodes)
 
     @classmethod
+    def undirected_with_loops(
+        cls, edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None
+    ) -> Graph:
+        """Each edge both ways and one self-loop of weight one per row: what models are trained on.
+
+        An edge list given to a model becomes this; hand in a Graph of `from_edges` for another.
+        """
+        return cls.from_edges(edge_index, num_nodes, edge_weight, undirected=True, self_loops=True)
+
+    @classmethod
     def from_sorted(
         cls,
         source: Tensor,

@@ -24,11 +24,13 @@ class SparseMatrix:
     direction ever sorts, converts or scatters. The values are constants: no gradient flows to them.
     """
 
-    def __init__(self, csr: Tensor, transpose: Tensor | None = None) -> None:
+    def __init__(
+        self, csr: Tensor, transpose: Tensor | None = None, order: Tensor | None = None
+    ) -> None:
         """Wrap `csr`; `transpose=csr` declares the matrix symmetric and saves its copy."""
         self._csr = csr
         self._transpose = transpose
-        self._order: Tensor | None = None  # transpose values = values[order]
+        self._order = order  # transpose values = values[order]; with a transpose of its own
         self._coo: tuple[Tensor, Tensor, Tensor] | None = None
 
     @classmethod
@@ -118,7 +120,8 @@ class SparseMatrix:
             return SparseMatrix(csr)
         symmetric = self._transpose is self._csr
         other = csr if symmetric else self._transpose.to(device=like.device, dtype=like.dtype)
-        return SparseMatrix(csr, other)
+        order = None if self._order is None else self._order.to(like.device)
+        return SparseMatrix(csr, other, order)
 
     def matmul(self, x: Tensor) -> Tensor:
         """A X for a dense (m, width) X; differentiable in X."""
@@ -147,7 +150,8 @@ class SparseMatrix:
         values = dropout(self.values, rate)
         # Made with the transpose, which a matrix of constant features has from its first backward.
         assert self._order is not None
-        return SparseMatrix(_with(self._csr, values), _with(flipped, values[self._order]))
+        turned = _with(flipped, values[self._order])
+        return SparseMatrix(_with(self._csr, values), turned, self._order)
 
     def block(self, rows: slice) -> SparseMatrix:
         """A range of rows as a matrix of their own, in O(rows): what is stored is shared."""

@@ -241,8 +241,9 @@ class FrozenDIFFormer(nn.Module):
     ) -> Tensor:
         first = z = self.model.embed(x)
         compared = self.model.compared(x, first)
+        loops = None if self._degree is None else self._loops
         for module, kept in list(zip(self.model.layers, self._frozen, strict=True))[:layers]:
-            z = module(z, first, _Known(kept, self._degree is not None, edges), compared)
+            z = module(z, first, _Known(kept, loops, edges), compared)
         return z
 
     def _incoming(
@@ -276,7 +277,8 @@ class _SteadyLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         weight = F.pad(self.weight.T, (0, -self.out_features % 8)).contiguous()
-        return (input @ weight)[:, : self.out_features] + self.bias
+        out = (input @ weight)[:, : self.out_features]
+        return out if self.bias is None else out + self.bias  # pyright: ignore[reportUnnecessaryComparison]
 
 
 def _steady(model: DIFFormer) -> DIFFormer:
@@ -330,19 +332,20 @@ class _Known(Exchange):
     here = False
 
     def __init__(
-        self, kept: FrozenLayer, linked: bool, edges: tuple[_Incoming, slice] | None
+        self, kept: FrozenLayer, loops: bool | None, edges: tuple[_Incoming, slice] | None
     ) -> None:
+        """`loops`: whether a row has an edge to itself; None without a graph."""
         super().__init__()
-        self.kept, self.linked, self.edges = kept, linked, edges
+        self.kept, self.loops, self.edges = kept, loops, edges
 
     def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
         return super().context(kernel, q, k, v) if self.kept.context is None else self.kept.context
 
     def neighbours(self, value: Tensor | None) -> Tensor | None:
-        if not self.linked or value is None:
+        if self.loops is None or value is None:
             return None
         if self.edges is None:
-            return torch.zeros_like(value)
+            return value if self.loops else torch.zeros_like(value)
         incoming, rows = self.edges
         return incoming.average(rows, self.kept.value, value)
 

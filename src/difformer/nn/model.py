@@ -87,7 +87,11 @@ class DIFFormer(nn.Module):
 
         Args:
             x: (n, in_channels), dense or sparse CSR.
-            edge_index: (2, e) source above target, or a prepared Graph; None for no graph.
+            edge_index: (2, e) source above target, or a prepared Graph; None for no graph. An edge
+                list is taken as undirected and every row gets one self-loop of weight one, as in
+                training by `difformer train` and the estimators, so that it makes no difference
+                whether it holds an edge once or both ways, with or without loops. A Graph
+                (`Graph.from_edges`) is taken as it is: that is how to pass directed edges.
             edge_weight: (e,), with an edge list only.
             batch: (n,) the id of each row's graph: rows of different graphs do not meet.
         """
@@ -306,7 +310,7 @@ class DIFFormer(nn.Module):
         return self._graph.get(
             (edges, edge_weight),
             (z.shape[0], z.dtype, z.device),
-            lambda: Graph.from_edges(edges, z.shape[0], edge_weight).to(z),
+            lambda: Graph.undirected_with_loops(edges, z.shape[0], edge_weight).to(z),
         )
 
 
@@ -327,23 +331,38 @@ class Passage:
 
 
 class _TracedGraph:
-    """Ã V by gather and scatter, for torch.export and torch.compile; no duplicate edges, please."""
+    """Ã V by gather and scatter, for torch.export and torch.compile: no shape depends on values."""
 
     def __init__(self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> None:
-        self.source, self.target = edge_index[0], edge_index[1]
-        self.weight, self.num_nodes = edge_weight, num_nodes
+        source, target = edge_index[0], edge_index[1]
+        weight = torch.ones_like(source, dtype=torch.get_default_dtype())
+        key = target * num_nodes + source
+        if edge_weight is not None:
+            key, weight = _merged(key, edge_weight, "sum")
+        source, target = key % num_nodes, key // num_nodes
+        key = torch.cat([key, source * num_nodes + target])
+        key, weight = _merged(key, weight.repeat(2), "amax")
+        self.source, self.target = key % num_nodes, key // num_nodes
+        weight = torch.where(self.source == self.target, 0.0, weight)
+        scale = weight.new_ones(num_nodes).index_add(0, self.target, weight).rsqrt()
+        self.loop = scale.square().unsqueeze(-1)
+        self.weight = (weight * (scale[self.target] * scale[self.source])).unsqueeze(-1)
 
     def propagate(self, value: Tensor) -> Tensor:
         """Ã V, (n, d)."""
-        ones = value.new_ones(self.source.shape[0])
-        weight = ones if self.weight is None else self.weight.to(value.dtype)
-        zeros = value.new_zeros(self.num_nodes)
-        into = zeros.index_add(0, self.target, weight)
-        out_of = zeros.index_add(0, self.source, weight)
-        tiny = torch.finfo(value.dtype).tiny
-        scale = weight * (into[self.target] * out_of[self.source]).clamp_min(tiny).rsqrt()
-        messages = value.index_select(0, self.source) * scale.unsqueeze(-1)
-        return torch.zeros_like(value).index_add(0, self.target, messages)
+        messages = value.index_select(0, self.source) * self.weight.to(value.dtype)
+        return (value * self.loop.to(value.dtype)).index_add(0, self.target, messages)
+
+
+def _merged(key: Tensor, weight: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
+    """Keys in order, repeated ones reduced into their first; the others weigh nothing."""
+    key, order = key.sort()
+    first = torch.cat([key[:1] >= 0, key[1:] != key[:-1]])
+    group = first.long().cumsum(0) - 1
+    total = torch.zeros_like(weight).scatter_reduce(
+        0, group, weight[order], reduce, include_self=False
+    )
+    return key, torch.where(first, total[group], 0.0)
 
 
 def _checked_rows(rows: Tensor, n: int) -> Tensor:

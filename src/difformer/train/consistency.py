@@ -16,14 +16,20 @@ from torch import Tensor, nn
 from difformer.data.batch import Batch
 from difformer.train.batches import predict
 from difformer.train.objective import Objective
+from difformer.train.settings import TrainSettings
 
 PASSES = 2
 
 
 def consistency_loss(
-    model: nn.Module, batch: Batch, objective: Objective, *, weight: float, temperature: float
+    model: nn.Module, batch: Batch, objective: Objective, settings: TrainSettings, epoch: int
 ) -> Tensor:
-    """The supervised loss averaged over two passes, plus their disagreement; costs two forwards."""
+    """The supervised loss averaged over two passes, plus their disagreement; costs two forwards.
+
+    The weight α of the disagreement rises over the first `consistency_ramp` epochs.
+    """
+    ramp, temperature = settings.consistency_ramp, settings.consistency_temperature
+    weight = settings.consistency * (min(1.0, (epoch - 1) / ramp) if ramp else 1)
     predictions = [predict(model, batch) for _ in range(PASSES)]
     loss = torch.stack([objective.loss(p.output, batch) for p in predictions]).mean()
     for prediction in predictions:

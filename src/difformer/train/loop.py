@@ -193,7 +193,10 @@ class Fit:
         for group, lr in zip(optimizer.param_groups, self._lr, strict=True):
             group["lr"] = lr * factor
         self.model.train()
-        trained = self.model if self.companion is None else self.companion.train()
+        trained = self.model
+        if self.companion is not None:
+            trained = self.companion.train()
+            self.companion.epoch = epoch
         own_step = getattr(trained, "training_step", None)
         total, rows = 0.0, 0
         for batch in self.source.epoch(epoch):
@@ -227,18 +230,7 @@ class Fit:
     def _loss(self, batch: Batch, epoch: int) -> Tensor:
         settings = self.settings
         if settings.consistency:
-            ramp = (
-                min(1.0, (epoch - 1) / settings.consistency_ramp)
-                if settings.consistency_ramp
-                else 1
-            )
-            return consistency_loss(
-                self.model,
-                batch,
-                self.objective,
-                weight=settings.consistency * ramp,
-                temperature=settings.consistency_temperature,
-            )
+            return consistency_loss(self.model, batch, self.objective, settings, epoch)
         prediction = predict(self.model, batch)
         loss = self.objective.loss(prediction.output, batch)
         return loss if prediction.penalty is None else loss + prediction.penalty

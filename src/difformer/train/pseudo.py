@@ -72,6 +72,7 @@ class MetaPseudoLabels(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.settings = settings
         self.h = 0.0  # of the last step, for whoever looks on
+        self.epoch = 1  # set by the loop
         self._student = (student,)  # in a tuple, so that it is not part of this module's state
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -168,13 +169,7 @@ class MetaPseudoLabels(nn.Module):
         settings = self.settings
         if not settings.consistency:
             return _supervised(prediction, batch, objective)
-        return consistency_loss(
-            self.teacher,
-            batch,
-            objective,
-            weight=settings.consistency,
-            temperature=settings.consistency_temperature,
-        )
+        return consistency_loss(self.teacher, batch, objective, settings, self.epoch)
 
     def _step(self, optimizer: Optimizer) -> None:
         # Whoever has no gradient is passed over: one optimiser takes the steps of both.
