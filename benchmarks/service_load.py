@@ -25,7 +25,7 @@ from sklearn.datasets import load_wine
 
 from benchmarks.measure import write
 from difformer.data.tables import read_table
-from difformer.experiments.own.train import OwnSettings, train_own
+from difformer.experiments.own.train import train_own
 
 CLIENTS = 200
 REQUESTS = 5  # of each client, one after another
@@ -44,7 +44,7 @@ def train(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
         writer.writeheader()
         writer.writerows(rows)
     own = read_table(folder / "wine.csv", "kind")
-    train_own(own, folder / "run", OwnSettings(epochs=30))
+    train_own(own, folder / "run", {"epochs": 30})
     return folder / "run", [{n: row[n] for n in names} for row in rows]
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.data.registry import list_datasets, load_dataset
     from difformer.data.split import Split
+    from difformer.data.tables import read_table
     from difformer.estimators.classifier import DIFFormerClassifier
     from difformer.estimators.forecaster import DIFFormerForecaster
     from difformer.estimators.regressor import DIFFormerRegressor
@@ -40,6 +41,7 @@ __all__ = [
     "__version__",
     "list_datasets",
     "load_dataset",
+    "read_table",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -51,6 +53,7 @@ __getattr__, __dir__ = lazy_names(
         "data.dataset": ("Dataset",),
         "data.registry": ("list_datasets", "load_dataset"),
         "data.split": ("Split",),
+        "data.tables": ("read_table",),
         "estimators.classifier": ("DIFFormerClassifier",),
         "estimators.forecaster": ("DIFFormerForecaster",),
         "estimators.regressor": ("DIFFormerRegressor",),

@@ -17,7 +17,7 @@ from difformer.data.tables import read_table
 from difformer.errors import DataError, DifformerError, RunError
 from difformer.experiments.own.predict import predict_own
 from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.train import OwnSettings, train_own
+from difformer.experiments.own.train import NAMED_UP_TO, train_own
 from difformer.experiments.service import Limits, make_app
 
 HEADER = ("name", "size", "colour", "note", "kind")
@@ -45,7 +45,7 @@ def write(path: Path, rows: list[tuple[str, ...]], header: tuple[str, ...] = HEA
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("own")
     own = read_table(write(folder / "t.csv", make_rows(90)), "kind", id="name")
-    train_own(own, folder / "run", OwnSettings(epochs=25, hidden=16))
+    train_own(own, folder / "run", {"epochs": 25, "hidden_channels": 16})
     return folder / "run"
 
 
@@ -58,7 +58,6 @@ def test_a_run_holds_its_files_and_fills_the_empty_labels(run: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert names == {
         "config.toml",
-        "table.json",
         "metrics.csv",
         "split.json",
         "estimator.safetensors",
@@ -78,7 +77,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(
 ) -> None:
     from difformer.train.loop import Fit
 
-    settings = OwnSettings(epochs=25, hidden=16)
+    settings = {"epochs": 25, "hidden_channels": 16}
     own = read_table(run.parent / "t.csv", "kind", id="name")
     checkpoint, calls = Fit._checkpoint, list[int]()
 
@@ -100,7 +99,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(
     finished = json.loads((tmp_path / "run" / "result.json").read_text())
     assert train_own(own, tmp_path / "run", settings, resume=True) == finished
     with pytest.raises(RunError, match=r"another configuration \(own\.epochs"):
-        train_own(own, tmp_path / "run", OwnSettings(epochs=26, hidden=16), resume=True)
+        train_own(own, tmp_path / "run", {"epochs": 26, "hidden_channels": 16}, resume=True)
     other = read_table(write(tmp_path / "o.csv", make_rows(90, start=1)), "kind", id="name")
     with pytest.raises(RunError, match=r"data\.fingerprint"):
         train_own(other, tmp_path / "run", settings, resume=True)
@@ -128,7 +127,7 @@ def test_edges_join_new_rows_to_known_ones(tmp_path: Path) -> None:
     rows = make_rows(40)
     write(tmp_path / "e.csv", [(f"r{i}", f"r{i + 2}") for i in range(38)], ("from", "to"))
     own = read_table(write(tmp_path / "t.csv", rows), "kind", id="name", edges=tmp_path / "e.csv")
-    train_own(own, tmp_path / "run", OwnSettings(epochs=20, hidden=16))
+    train_own(own, tmp_path / "run", {"epochs": 20, "hidden_channels": 16})
     unclear = ("new", "1.5", "green", "likes nothing", "")
     write(tmp_path / "new.csv", [unclear])
     for kind, known in (("fish", range(0, 20, 2)), ("ape", range(1, 20, 2))):
@@ -143,7 +142,7 @@ def test_edges_join_new_rows_to_known_ones(tmp_path: Path) -> None:
 def test_regression_predicts_numbers(tmp_path: Path) -> None:
     table = {"a": [i / 10 for i in range(60)], "y": [i / 5 if i % 2 else None for i in range(60)]}
     own = read_table(table, "y")
-    train_own(own, tmp_path / "run", OwnSettings(epochs=40, hidden=16, graph="knn"))
+    train_own(own, tmp_path / "run", {"epochs": 40, "hidden_channels": 16, "graph": "knn"})
     predict_own(tmp_path / "run", {"a": [1.23, 4.56]}, tmp_path / "out.csv")
     found = lines(tmp_path / "out.csv")
     assert list(found[0]) == ["id", "y", "influential"]
@@ -156,7 +155,7 @@ def test_what_is_not_a_run_is_named(run: Path, tmp_path: Path) -> None:
     own = read_table(write(tmp_path / "t.csv", make_rows(30)), "kind", id="name")
     with pytest.raises(RunError, match="holds a run already"):
         train_own(own, run)
-    for name in ("table.json", "estimator.safetensors", "result.json"):
+    for name in ("estimator.safetensors", "result.json"):
         copy = tmp_path / name.replace(".", "-")
         copy.mkdir()
         for file in run.iterdir():
@@ -168,7 +167,7 @@ def test_what_is_not_a_run_is_named(run: Path, tmp_path: Path) -> None:
 
 def test_a_model_file_from_elsewhere_is_named(run: Path, tmp_path: Path) -> None:
     own = read_table(write(tmp_path / "t.csv", make_rows(90)), "kind", id="name")
-    train_own(own, tmp_path / "other", OwnSettings(epochs=2, hidden=16, graph="none"))
+    train_own(own, tmp_path / "other", {"epochs": 2, "hidden_channels": 16, "graph": None})
     model = (run / "estimator.safetensors").read_bytes()
     (tmp_path / "other" / "estimator.safetensors").write_bytes(model)
     with pytest.raises(
@@ -356,7 +355,7 @@ def field(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = write(folder / "t.csv", rows, ("name", "kind", "y"))
     edges = write(folder / "e.csv", ring, ("from", "to"))
     own = read_table(table, "y", id="name", edges=edges)
-    train_own(own, folder / "run", OwnSettings(epochs=20, hidden=16))
+    train_own(own, folder / "run", {"epochs": 20, "hidden_channels": 16})
     return folder / "run"
 
 
@@ -400,7 +399,14 @@ def test_the_service_answers_rows_of_training_by_id(field: Path) -> None:
     assert found[0] == found[2] != found[1]
 
 
-def test_influential_rows_are_named_for_small_tables_only() -> None:
-    assert OwnSettings().named(5000) == 3
-    assert OwnSettings().named(5001) == 0
-    assert OwnSettings(influential=2).named(10**6) == 2
+def test_influential_rows_are_not_named_for_large_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert NAMED_UP_TO == 5000
+    monkeypatch.setattr("difformer.experiments.own.train.NAMED_UP_TO", 50)
+    own = read_table(write(tmp_path / "t.csv", make_rows(60)), "kind", id="name")
+    params = {"epochs": 2, "hidden_channels": 16, "graph": None}
+    train_own(own, tmp_path / "run", params)
+    assert list(lines(tmp_path / "run" / "predictions.csv")[0]) == ["id", "kind", "probability"]
+    train_own(own, tmp_path / "asked", params, influential=2)
+    assert "influential" in lines(tmp_path / "asked" / "predictions.csv")[0]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,22 +19,22 @@ from difformer.commands.output import (
     say,
     write_page,
 )
+from difformer.experiments.own.table import OwnTable
 from difformer.experiments.tables import Table
-
-if TYPE_CHECKING:
-    from difformer.experiments.own.train import OwnSettings
 
 __all__ = [
     "EdgesFile",
     "Id",
+    "Kinds",
     "Label",
     "Nodes",
-    "OwnTable",
+    "Task",
     "Told",
     "check_own",
     "own_dataset",
     "own_options",
-    "own_settings",
+    "own_params",
+    "own_table",
     "table_named",
     "train_table",
 ]
@@ -63,18 +63,48 @@ EdgesFile = Annotated[
     ),
 ]
 
+Kinds = Annotated[
+    list[str] | None,
+    _option(
+        "--kind",
+        "COLUMN=KIND",
+        "What a column is: number, date, category, text or skip. May be repeated.",
+    ),
+]
+Task = Annotated[
+    str | None,
+    _option("--task", "multiclass|regression", "What the label is, where its values mislead."),
+]
+
 SYSTEMS = {"difformer-s": "simple", "difformer-a": "sigmoid", "auto": "auto"}
 
 
-@dataclass(frozen=True)
-class OwnTable:
-    """The files as given, and the options given beside them that are not for own tables."""
-
-    nodes: Path
-    label: str | None
-    id: str | None
-    edges: Path | None
-    refused: Mapping[str, Any]
+def own_table(
+    nodes: Path,
+    label: str | None,
+    *,
+    id: str | None = None,
+    edges: Path | None = None,
+    task: str | None = None,
+    kinds: list[str] | None = None,
+) -> OwnTable:
+    """The table that the options name."""
+    if label is None:
+        raise ValueError("--label COLUMN must be given with --nodes: what to predict")
+    named: dict[str, str] = {}
+    for pair in kinds or []:
+        column, equals, kind = pair.rpartition("=")
+        if not equals or not column:
+            raise ValueError(f"--kind must be COLUMN=KIND, got {pair!r}")
+        named[column] = kind
+    return OwnTable(
+        nodes=str(nodes),
+        label=label,
+        id=id,
+        edges=None if edges is None else str(edges),
+        task=task,
+        kinds=named,
+    )
 
 
 def check_own(**given: Any) -> None:
@@ -113,7 +143,7 @@ def own_dataset(name: str, label: str | None, id: str | None, edges: Path | None
         return name
     from difformer.data.tables import read_table
 
-    return read_table(name, **options).dataset
+    return read_table(name, **options)
 
 
 @dataclass(frozen=True)
@@ -126,25 +156,22 @@ class Told:
     quiet: bool
 
 
-def train_table(table: OwnTable, settings: OwnSettings, out: Path | None, told: Told) -> None:
+def train_table(table: OwnTable, params: Mapping[str, Any], out: Path | None, told: Told) -> None:
     """Read the table, show its columns, train, and say where the run is."""
-    for name in table.refused:
-        raise ValueError(f"{name} must be left out with --nodes")
-    if table.label is None:
-        raise ValueError("--label COLUMN must be given with --nodes: what to predict")
-    folder = run_folder(table.nodes.stem, out, resume=told.resume)
-    from difformer.data.tables import read_table
+    folder = run_folder(Path(table.nodes).stem, out, resume=told.resume)
     from difformer.experiments.own.train import train_own
 
-    own = read_table(table.nodes, table.label, id=table.id, edges=table.edges)
+    data = table.read()
+    assert data.encoder is not None
     if not told.json:
-        columns = Table(("column", "is", "becomes"), tuple(own.encoder.describe()))
-        print_table(columns, own.dataset.describe())
-    result = train_own(own, folder, settings, resume=told.resume, quiet=told.quiet or told.json)
+        columns = Table(("column", "is", "becomes"), tuple(data.encoder.describe()))
+        print_table(columns, data.describe())
+    quiet = told.quiet or told.json
+    result = train_own(data, folder, params, table=table, resume=told.resume, quiet=quiet)
     if result["interrupted"]:
         again = how_to_resume(folder)
         raise interrupted(f"what was trained so far is kept in {folder}; go on with: {again}")
-    page = write_page(folder, own.dataset) if told.report else None
+    page = write_page(folder, data) if told.report else None
     if told.json:
         print_json({**result, "folder": str(folder)})
         return
@@ -157,26 +184,25 @@ def train_table(table: OwnTable, settings: OwnSettings, out: Path | None, told: 
     print(f"new rows: difformer predict {folder} NEW.csv -o OUT.csv")
 
 
-def own_settings(
-    given: Given, model: str | None, recipe: str | None, neighbours: int | None
-) -> OwnSettings:
-    """The options of the model and of the loop that the estimators take."""
-    from difformer.experiments.own.train import OwnSettings
+LOOP = {
+    name: name for name in ("epochs", "lr", "weight_decay", "consistency", "patience", "device")
+} | {"seed": "random_state"}
+"""The options of the loop that the estimators take, and what they call them."""
 
+
+def own_params(
+    given: Given, model: str | None, recipe: str | None, neighbours: int | None
+) -> dict[str, Any]:
+    """The options of the model and of the loop as parameters of the estimators."""
     if model is not None and model not in SYSTEMS:
         raise ValueError(f"--model must be one of {', '.join(SYSTEMS)} with --nodes, got {model}")
-    loop = dict(given.train)
-    chosen = dict(given.model)
     found: dict[str, Any] = {"kernel": SYSTEMS[model]} if model else {}
     found |= {"recipe": recipe} if recipe else {}
-    found |= {"neighbours": neighbours, "graph": "knn"} if neighbours is not None else {}
-    names = {f.name for f in fields(OwnSettings)}
-    for name in list(loop):
-        if name not in names:
+    found |= {"n_neighbors": neighbours, "graph": "knn"} if neighbours is not None else {}
+    for name, value in given.train.items():
+        if name not in LOOP:
             raise ValueError(f"--{name.replace('_', '-')} must be left out with --nodes")
-        found[name] = loop.pop(name)
-    if "hidden_channels" in chosen:
-        found["hidden"] = chosen.pop("hidden_channels")
-    if "kernel" in chosen:
-        found["kernel"] = chosen.pop("kernel")
-    return OwnSettings(**found, options=chosen)
+        found[LOOP[name]] = value
+    chosen = dict(given.model)
+    found |= {name: chosen.pop(name) for name in ("hidden_channels", "kernel") if name in chosen}
+    return {**found, "options": chosen} if chosen else found

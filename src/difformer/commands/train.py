@@ -31,12 +31,14 @@ from difformer.commands.output import (
 from difformer.commands.own import (
     EdgesFile,
     Id,
+    Kinds,
     Label,
     Nodes,
-    OwnTable,
+    Task,
     Told,
     check_own,
-    own_settings,
+    own_params,
+    own_table,
     table_named,
     train_table,
 )
@@ -146,6 +148,8 @@ class Asked:
     label: Label = None
     id: Id = None
     edges: EdgesFile = None
+    kind: Kinds = None
+    task: Task = None
     data_dir: DataDir = None
     out: Annotated[
         Path | None,
@@ -179,7 +183,7 @@ class Asked:
 
 SHARED = ("edges", "out", "resume", "report", "json", "quiet", "model", "recipe")
 OF_SERIES = ("series", "set", *SHARED)
-OF_TABLES = ("nodes", "label", "id", "neighbours", *SHARED)
+OF_TABLES = ("nodes", "label", "id", "kind", "task", "neighbours", *SHARED)
 
 
 def train(asked: Asked, given: Given) -> None:
@@ -209,12 +213,19 @@ def train(asked: Asked, given: Given) -> None:
         refuse_others(asked, OF_TABLES if named is None else ("name", *OF_TABLES), "--nodes")
         nodes = asked.nodes or named
         assert nodes is not None
-        table = OwnTable(nodes, asked.label, asked.id, asked.edges, {})
-        settings = own_settings(given, asked.model, asked.recipe, asked.neighbours)
+        table = own_table(
+            nodes,
+            asked.label,
+            id=asked.id,
+            edges=asked.edges,
+            task=asked.task,
+            kinds=asked.kind,
+        )
+        params = own_params(given, asked.model, asked.recipe, asked.neighbours)
         told = Told(asked.resume, asked.report, asked.json, asked.quiet)
-        train_table(table, settings, asked.out, told)
+        train_table(table, params, asked.out, told)
         return
-    check_own(label=asked.label, id=asked.id, edges=asked.edges)
+    check_own(label=asked.label, id=asked.id, edges=asked.edges, kind=asked.kind, task=asked.task)
     _train_dataset(asked, given)
 
 

@@ -1,15 +1,16 @@
-"""Columns of a table: typed by what they hold, and turned into numbers by scikit-learn.
+"""Columns of a table: typed by what they hold, and turned into numbers.
 
-A column is a number, a date, a category or free text; what is none of these is left out, and said
-so. Everything is learned in one pass over chunks of rows (never from labels), kept as JSON, and
-rebuilt from it: no pickle.
+A column is a number, a date, a category or free text; what is none of these is left out, and the
+description says so. Everything is learned in one pass over chunks of rows (never from labels), kept
+as JSON and rebuilt from it: no pickle.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -19,116 +20,314 @@ from numpy.typing import NDArray
 
 from difformer.errors import DataError
 
-__all__ = ["KINDS", "Column", "Survey", "is_missing"]
+__all__ = ["KINDS", "Column", "Survey", "encode_numbers", "is_missing", "standardise"]
 
-KINDS = ("number", "date", "category", "text", "left out")
+KINDS = ("number", "date", "category", "text", "skip")
 
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+MISSING = frozenset({"", "na", "n/a", "nan", "nat", "null", "none", "?", "<na>"})
 MOST_CATEGORIES = 100  # distinct values of a category; above, it is text or an identifier
 MOST_WORDS = 2000  # terms kept of a text column, those in the most rows
 WORDS_OF_TEXT = 3  # mean words above which many distinct values are free text
+BAD_SHARE = 0.05  # a number or date column may have so many cells that are none
+FEW_NUMBERS = 10  # up to so many distinct numbers, among other texts, are codes: a category
+FARTHEST = 1000.0  # standard deviations from the mean at which values are clipped
+SAMPLE = 1000  # cells by which a column's format is recognised
 
 Array = NDArray[Any]
+Cells = Sequence[Any] | Array
 
 
 def is_missing(value: Any) -> bool:
-    """True for None, NaN, an empty cell, and NA, null and the like."""
+    """True for None, NaN, NaT, an empty cell, and NA, null and the like."""
     if value is None:
         return True
-    if isinstance(value, float):
-        return value != value
-    return isinstance(value, str) and value.strip().lower() in MISSING
+    if isinstance(value, float | np.floating):
+        return bool(value != value)
+    if isinstance(value, str):
+        return value.strip().lower() in MISSING
+    return type(value).__name__ in ("NAType", "NaTType")
+
+
+# --- cells as numbers --------------------------------------------------------------------------
+
+
+def _plain(cell: Any) -> float | None:
+    if isinstance(cell, bool | np.bool_):
+        return None
+    try:
+        return float(cell) if not isinstance(cell, str) or "_" not in cell else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?([eE][+-]?\d+)?")
+
+
+def _comma(cell: Any) -> float | None:
+    text = str(cell).strip()
+    return _plain(text.replace(".", "").replace(",", ".")) if _COMMA.fullmatch(text) else None
+
+
+def _thousands(cell: Any) -> float | None:
+    text = str(cell).strip()
+    return _plain(text.replace(",", "")) if _THOUSANDS.fullmatch(text) else None
+
+
+def _iso(cell: Any) -> float | None:
+    """Days since 1970 of an ISO date or time, or of a date object; no zone is UTC."""
+    text = cell.isoformat() if hasattr(cell, "isoformat") else str(cell).strip()
+    if len(text) < 8 or not text[0].isdigit():
+        return None
+    try:
+        return _days(datetime.fromisoformat(text.replace("Z", "+00:00")))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _written(pattern: str) -> Callable[[Any], float | None]:
+    def read(cell: Any) -> float | None:
+        try:
+            return _days(datetime.strptime(str(cell).strip(), pattern))
+        except (ValueError, OverflowError):
+            return None
+
+    return read
+
+
+def _days(moment: datetime) -> float:
+    return moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp() / 86400
+
+
+NUMBERS: dict[str, Callable[[Any], float | None]] = {
+    "1234.5": _plain,
+    "1,234.5": _thousands,
+    "1.234,5": _comma,
+}
+DATES: dict[str, Callable[[Any], float | None]] = {
+    "YYYY-MM-DD": _iso,
+    "DD.MM.YYYY": _written("%d.%m.%Y"),
+    "DD/MM/YYYY": _written("%d/%m/%Y"),
+    "MM/DD/YYYY": _written("%m/%d/%Y"),
+}
+FORMATS = NUMBERS | DATES
+PLAIN = "1234.5"
+
+
+def read_numbers(cells: Cells, written: str) -> tuple[Array, list[int]]:
+    """Cells of one format as float64, NaN where missing, and the positions of those that are bad.
+
+    An infinite number is bad, too. O(cells).
+    """
+    values = _at_once(cells) if written == PLAIN else None
+    if values is not None:
+        bad = np.flatnonzero(np.isinf(values)).tolist()
+        values[bad] = np.nan
+        return values, bad
+    read = FORMATS[written]
+    values, bad = np.full(len(cells), np.nan), list[int]()
+    for i, cell in enumerate(cells):
+        if is_missing(cell):
+            continue
+        number = read(cell)
+        if number is None or not math.isfinite(number):
+            bad.append(i)
+        else:
+            values[i] = number
+    return values, bad
+
+
+def _at_once(cells: Cells) -> Array | None:
+    """The numbers of an array, or of cells that are all plain numbers or missing; else None."""
+    if isinstance(cells, np.ndarray):
+        return cells.astype(np.float64) if cells.dtype.kind in "iuf" else None
+    types = {type(cell) for cell in cells}
+    try:
+        if types <= {int, float, type(None)}:
+            return np.array([np.nan if cell is None else cell for cell in cells], np.float64)
+    except OverflowError:
+        return None
+    if types != {str}:
+        return None
+    texts = [text if text.strip().lower() not in MISSING else "nan" for text in cells]
+    try:
+        return None if "_" in "".join(texts) else np.array(texts, np.float64)
+    except ValueError:
+        return None
+
+
+def _format(cells: Cells) -> str:
+    """The format that reads the most of some cells; the first of several as good."""
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
+        return PLAIN
+    some = [cell for cell in cells[: 10 * SAMPLE] if not is_missing(cell)][:SAMPLE]
+    best, fewest = PLAIN, len(some) + 1
+    for name in FORMATS:
+        bad = len(read_numbers(some, name)[1])
+        if bad < fewest:
+            best, fewest = name, bad
+        if bad == 0:
+            break
+    return best
+
+
+def standardise(values: Array, *, clip: bool = True) -> tuple[Array, Array, Array, Array]:
+    """Mean, deviation, lowest and highest value to be encoded, for each column of (n, p). O(n p).
+
+    NaN is left out. A few values far outside the range of all others would hide it: where one is
+    more than `FARTHEST` widths of the middle 98 % away, values are clipped to one such width
+    around them first, unless `clip` is off. A constant column has one value to be encoded,
+    whatever comes later.
+    """
+    p = values.shape[1]
+    mean, scale = np.zeros(p), np.ones(p)
+    low, high = np.zeros(p), np.zeros(p)
+    # Divided first: huge numbers must not overflow in their squares.
+    for j, column in enumerate(np.ascontiguousarray(values.T)):
+        known = column[~np.isnan(column)] if np.isnan(column).any() else column
+        if not len(known):
+            continue
+        bounds = _usual(known) if clip else None
+        known = known if bounds is None else known.clip(*bounds)
+        largest = _largest(known)
+        unit = known / largest
+        middle, spread = float(unit.mean()), float(unit.std())
+        mean[j] = low[j] = high[j] = middle * largest
+        if spread < 1e-12:
+            continue
+        scale[j] = spread * largest
+        with np.errstate(over="ignore"):  # then no value is too far away
+            ends = mean[j] + FARTHEST * scale[j] * np.array([-1.0, 1.0])
+        low[j], high[j] = bounds or np.nan_to_num(ends)
+    return mean, scale, low, high
+
+
+def _largest(values: Array) -> float:
+    return max(float(np.abs(values).max()), float(np.finfo(np.float64).tiny))
+
+
+def _usual(values: Array) -> tuple[float, float] | None:
+    """The bounds to clip to where some values are far outside the range of all others."""
+    largest = _largest(values)
+    unit = values / largest
+    if not float(np.abs(unit - unit.mean()).max()) > 5 * unit.std():
+        return None  # nothing stands out: the usual case, without a sort
+    first, middle, last = (float(q) for q in np.quantile(unit, (0.01, 0.5, 0.99)))
+    width = last - first
+    if not 0 < width < float(np.abs(unit - middle).max()) / FARTHEST:
+        return None
+    return (first - width) * largest, (last + width) * largest
+
+
+def encode_numbers(values: Array, columns: Sequence[Column]) -> Array:
+    """(m, p) numbers as (m, width): scaled, zero where missing, followed by a flag if learned."""
+    learned = [column.learned for column in columns]
+    mean, scale, low, high = (
+        np.array([one[name] for one in learned]) for name in ("mean", "scale", "low", "high")
+    )
+    gone = np.isnan(values)
+    scaled = np.where(gone, 0.0, (values.clip(low, high) - mean) / scale)
+    widths = [column.width for column in columns]
+    place = np.cumsum([0, *widths[:-1]]) if widths else np.zeros(0, int)
+    flagged = np.flatnonzero(np.array(widths) == 2)
+    out = np.zeros((len(values), sum(widths)))
+    out[:, place] = scaled
+    out[:, place[flagged] + 1] = gone[:, flagged]
+    return out
+
+
+# --- one pass over a column --------------------------------------------------------------------
 
 
 @dataclass
 class Survey:
-    """What one pass over a column's cells finds; O(distinct values) memory, bounded."""
+    """What one pass over a column's cells finds; eight bytes per cell, and bounded texts."""
 
     name: str
     cells: int = 0
     missing: int = 0
-    numbers: int = 0
-    dates: int = 0
+    written: str = ""  # the format of its numbers or dates, by its first rows
+    values: list[Array] = field(default_factory=list[Array])
+    infinite: int = 0
+    bad: int = 0  # cells that are neither missing nor of that format
+    first_bad: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
     words: int = 0
-    texts: int = 0
     distinct: Counter[str] = field(default_factory=Counter[str])
     terms: Counter[str] = field(default_factory=Counter[str])
     overflow: bool = False  # more distinct values than a category may have
-    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # count, mean, M2
-    infinite: tuple[int, Any] | None = None
-    first_text: tuple[int, Any] | None = None
+    given: str | None = None  # the kind that the type of the column says
 
-    def add(self, cells: Sequence[Any], start: int) -> None:
+    def add(self, cells: Cells, start: int) -> None:
         """Take in the cells of one chunk whose first is row `start`."""
-        for offset, cell in enumerate(cells):
-            self.cells += 1
-            if is_missing(cell):
-                self.missing += 1
+        self.written = self.written or _format(cells)
+        values, bad = read_numbers(cells, self.written)
+        self.values.append(values)
+        self.cells += len(cells)
+        self.missing += int(np.isnan(values).sum()) - len(bad)
+        self._take_bad([(start + i, cells[i]) for i in bad])
+        if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
+            self.overflow = True  # numbers by their type: nothing else has to be known
+            return
+        for first in range(0, len(cells), SAMPLE):
+            if self.overflow:
+                break
+            texts = (_text(c) for c in cells[first : first + SAMPLE] if not is_missing(c))
+            self.distinct.update(texts)
+            self.overflow = len(self.distinct) > MOST_CATEGORIES
+
+    def _take_bad(self, bad: list[tuple[int, Any]]) -> None:
+        self.first_bad += bad[: 3 - len(self.first_bad)]
+        for _, cell in bad:
+            number = _plain(cell)
+            if number is not None and math.isinf(number):
+                self.infinite += 1
                 continue
-            number = _number(cell)
-            if number is None and isinstance(cell, str) and (number := _date(cell)) is not None:
-                self.dates += 1
-            elif number is not None:
-                self.numbers += 1
-                if math.isinf(number) and self.infinite is None:
-                    self.infinite = (start + offset, cell)
-            elif self.first_text is None:
-                self.first_text = (start + offset, cell)
-            if number is not None and math.isfinite(number):
-                self._moment(number)
-            text = str(cell).strip()
-            if not self.overflow:
-                self.distinct[text] += 1
-                self.overflow = len(self.distinct) > MOST_CATEGORIES
-            if number is None:
-                self.texts += 1
-                found = _words(text)
-                self.words += len(found)
-                self.terms.update(set(found))
+            self.bad += 1
+            found = _words(str(cell).strip())
+            self.words += len(found)
+            self.terms.update(set(found))
         if len(self.terms) > 50 * MOST_WORDS:  # keep the memory of a long table bounded
             self.terms = Counter(dict(self.terms.most_common(10 * MOST_WORDS)))
-
-    def _moment(self, number: float) -> None:
-        self.sums[0] += 1
-        delta = number - self.sums[1]
-        self.sums[1] += delta / self.sums[0]
-        self.sums[2] += delta * (number - self.sums[1])
 
     def kind(self) -> tuple[str, str]:
         """What the column is, and in a few words why."""
         known = self.cells - self.missing
         if known == 0:
-            return "left out", "empty"
-        if not self.overflow and len(self.distinct) == 1 and not self.missing:
-            return "left out", "the same in every row"
-        if self.numbers == known:
-            return "number", f"mean {self.sums[1]:.4g}"
-        if self.dates == known:
-            return "date", "days since 1970-01-01"
+            return "skip", "empty"
+        numbers = np.concatenate(self.values)
+        few = np.unique(numbers[~np.isnan(numbers)])
+        same = len(few) == 1 if not self.bad else not len(few) and len(self.distinct) == 1
+        if same and not self.missing and not self.infinite:
+            return "skip", "the same in every row"
+        if self.given is not None:
+            return self.given, "by its type"
+        mostly = self.bad <= BAD_SHARE * known and len(few) > FEW_NUMBERS
+        if self.bad == 0 or mostly:
+            return ("date" if self.written in DATES else "number"), f"written {self.written}"
         if not self.overflow and 2 * len(self.distinct) <= max(known, 4):
             return "category", f"{len(self.distinct)} values"
-        if self.texts and self.words / self.texts >= WORDS_OF_TEXT:
-            return "text", f"{self.words / self.texts:.0f} words a row"
-        return "left out", "an identifier: almost every row has its own value"
+        if self.words / self.bad >= WORDS_OF_TEXT:
+            return "text", f"{self.words / self.bad:.0f} words per row"
+        return "skip", "an identifier: almost every row has its own value"
 
     def column(self, kind: str | None = None) -> Column:
         """The column ready to encode cells, of its own kind or of the one asked for."""
         own, reason = self.kind()
-        kind = kind or own
-        if kind not in KINDS:
-            raise ValueError(f"kind of {self.name!r} must be one of {', '.join(KINDS)}: {kind!r}")
-        if kind == "number" and self.infinite is not None:
-            row, cell = self.infinite
-            raise DataError(f"row {row}, column {self.name!r}: {cell!r} is not finite")
-        if kind == "number" and self.first_text is not None:
-            row, cell = self.first_text
-            raise DataError(f"row {row}, column {self.name!r}: {cell!r} is not a number")
+        if kind is not None and kind not in KINDS:
+            raise DataError(f"kind of {self.name!r} must be one of {', '.join(KINDS)}: {kind!r}")
+        kind, reason = (own, reason) if kind is None else (kind, "as asked for")
         learned: dict[str, Any] = {}
         if kind in ("number", "date"):
-            spread = math.sqrt(self.sums[2] / max(self.sums[0], 1.0))
-            learned = {"mean": self.sums[1], "scale": spread if spread > 0 else 1.0}
-            learned["flag"] = self.missing > 0
+            learned = self._number(kind)
         elif kind == "category":
+            if self.overflow and not self.distinct:  # numbers by their type
+                numbers = np.unique(np.concatenate(self.values)).tolist()
+                self.distinct.update(_text(v) for v in numbers if v == v)
+            if len(self.distinct) > MOST_CATEGORIES:
+                raise DataError(
+                    f"column {self.name!r} must have at most {MOST_CATEGORIES} different values "
+                    "to be a category"
+                )
             learned = {"values": sorted(self.distinct)}
         elif kind == "text":
             kept = sorted(t for t, c in self.terms.most_common(MOST_WORDS) if c >= 2)
@@ -136,9 +335,23 @@ class Survey:
             # scikit-learn's smooth idf, from the same counts it would make.
             idf = [math.log((1 + rows) / (1 + self.terms[t])) + 1 for t in kept]
             if not kept:
-                kind, reason = "left out", "no word stands in two rows"
+                kind, reason = "skip", "no word stands in two rows"
             learned = {"terms": kept, "idf": idf}
-        return Column(self.name, kind, reason, self.missing, learned)
+        bad: tuple[str, ...] = ()
+        if kind in ("number", "date") and self.first_bad:
+            count = self.bad + self.infinite
+            bad = (str(count), *(f"row {row}: {str(cell)[:40]!r}" for row, cell in self.first_bad))
+        return Column(self.name, kind, reason, self.missing, learned, bad)
+
+    def _number(self, kind: str) -> dict[str, Any]:
+        forms = DATES if kind == "date" else NUMBERS
+        numbers = np.concatenate(self.values)
+        if self.written not in forms or np.isnan(numbers).all():
+            row, cell = self.first_bad[0] if self.first_bad else (1, "")
+            raise DataError(f"row {row}, column {self.name!r}: {cell!r} is not a {kind}")
+        mean, scale, low, high = (float(v[0]) for v in standardise(numbers[:, None]))
+        learned = {"mean": mean, "scale": scale, "low": low, "high": high}
+        return {**learned, "flag": bool(np.isnan(numbers).any()), "written": self.written}
 
 
 @dataclass(frozen=True)
@@ -150,6 +363,7 @@ class Column:
     reason: str
     missing: int
     learned: Mapping[str, Any]
+    bad: tuple[str, ...] = ()  # how many cells could not be read, and the first of them
 
     @property
     def width(self) -> int:
@@ -162,50 +376,38 @@ class Column:
 
     def describe(self) -> tuple[str, str, str]:
         """Name, kind and treatment, for the table shown before training."""
+        written = "" if self.learned.get("written") in (None, PLAIN) else self.learned["written"]
         treatment = {
-            "number": "scaled",
-            "date": "days since 1970-01-01, scaled",
+            "number": "scaled" + (f", written {written}" if written else ""),
+            "date": f"days since 1970-01-01, scaled, written {written}",
             "category": f"{self.width} indicator columns",
             "text": f"TF-IDF of {self.width} words",
-            "left out": f"left out: {self.reason}",
+            "skip": f"left out: {self.reason}",
         }[self.kind]
         if self.missing and self.kind in ("number", "date"):
             treatment += f"; {self.missing} empty: the mean, and a flag"
+        if self.bad:
+            what = "dates" if self.kind == "date" else "numbers"
+            treatment += f"; {self.bad[0]} not {what}, taken as empty ({', '.join(self.bad[1:])})"
         return self.name, self.kind, treatment
 
-    def encode(self, cells: Sequence[Any], start: int) -> Any:
-        """(m, width) numbers: an array, or a sparse matrix for text."""
+    def encode(self, cells: Cells, start: int, *, strict: bool = True) -> Any:
+        """(m, width) numbers: an array, or a sparse matrix for text.
+
+        Cells that cannot be read are an error, or missing where not `strict`.
+        """
         if self.kind in ("number", "date"):
-            return self._numbers(cells, start)
-        texts = ["" if is_missing(c) else str(c).strip() for c in cells]
+            values, bad = read_numbers(cells, self.learned["written"])
+            if bad and strict:
+                what = "date" if self.kind == "date" else "finite number"
+                where = f"row {start + bad[0]}, column {self.name!r}: {cells[bad[0]]!r}"
+                written = f", written {self.learned['written']} in training"
+                raise DataError(f"{where} is not a {what}{written}")
+            return encode_numbers(values[:, None], (self,))
+        texts = ["" if is_missing(c) else _text(c) for c in cells]
         if self.kind == "category":
             return _one_hot(self.learned["values"]).transform(np.array(texts, object)[:, None])
         return _tfidf(self.learned["terms"], self.learned["idf"]).transform(texts)
-
-    def _numbers(self, cells: Sequence[Any], start: int) -> Array:
-        from sklearn.preprocessing import StandardScaler
-
-        read = _date if self.kind == "date" else _number
-        values = np.full((len(cells), 1), np.nan)
-        for i, cell in enumerate(cells):
-            if is_missing(cell):
-                continue
-            number = read(cell)
-            if number is None or not math.isfinite(number):
-                what = "date" if self.kind == "date" else "finite number"
-                raise DataError(
-                    f"row {start + i}, column {self.name!r}: {cell!r} is not a {what}, "
-                    "as in every row of training"
-                )
-            values[i] = number
-        scaler: Any = StandardScaler()
-        scaler.mean_ = np.array([self.learned["mean"]])
-        scaler.scale_ = np.array([self.learned["scale"]])
-        scaler.n_features_in_ = 1
-        scaled = scaler.transform(values)
-        gone = np.isnan(scaled)
-        filled = np.where(gone, 0.0, scaled)  # zero is the mean
-        return np.hstack([filled, gone.astype(float)]) if self.learned["flag"] else filled
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` reads them back."""
@@ -215,17 +417,21 @@ class Column:
             "reason": self.reason,
             "missing": self.missing,
             "learned": dict(self.learned),
+            "bad": list(self.bad),
         }
 
     @classmethod
     def from_json(cls, record: Any) -> Column:
         """The column that `to_json` wrote; DataError where it is not one."""
         try:
-            column = cls(**record)
+            known: dict[str, Any] = {**record, "bad": tuple(record["bad"])}
+            column = cls(**known)
             learned = column.learned
             good = column.kind in KINDS and isinstance(column.name, str)
             if column.kind in ("number", "date"):
-                good = good and math.isfinite(learned["mean"]) and learned["scale"] > 0
+                figures = [learned[name] for name in ("mean", "scale", "low", "high")]
+                good = good and all(math.isfinite(v) for v in figures) and learned["scale"] > 0
+                good = good and learned["written"] in FORMATS and isinstance(learned["flag"], bool)
             if column.kind == "text":
                 good = good and len(learned["terms"]) == len(learned["idf"]) > 0
                 good = good and all(math.isfinite(v) for v in learned["idf"])
@@ -238,29 +444,11 @@ class Column:
             raise DataError(f"not a column: {error}") from error
 
 
-def _number(cell: Any) -> float | None:
-    if isinstance(cell, bool | np.bool_):
-        return None
-    if isinstance(cell, int | float | np.number):
-        return float(cell)
-    try:
-        return float(cell) if "_" not in str(cell) else None
-    except (TypeError, ValueError):
-        return None
-
-
-def _date(cell: Any) -> float | None:
-    """Days since 1970 of an ISO date or time; no zone is UTC."""
-    text = str(cell).strip()
-    if len(text) < 8 or not text[0].isdigit():
-        return None
-    try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return moment.timestamp() / 86400
+def _text(cell: Any) -> str:
+    """A cell as the text of its category: a whole number is written the same in any type."""
+    if isinstance(cell, float | np.floating) and float(cell).is_integer():
+        return str(int(cell))
+    return str(cell).strip()
 
 
 _analyse: Any = None

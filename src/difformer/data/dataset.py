@@ -6,11 +6,15 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from difformer.data.split import Split, parse_split
+
+if TYPE_CHECKING:
+    from difformer.data.tables import TableEncoder
 
 TASKS = ("multiclass", "multilabel", "regression")
 
@@ -43,6 +47,9 @@ class Dataset:
         class_names: one name a class, by label; empty where there are none.
         splits: the splits that come with the data, by name.
         source: where the data comes from, and under which licence.
+        ids: a name for each row, all different; empty where rows have none but their number.
+        encoder: how the columns of a table became x, to encode more rows like these; None where x
+            is all there is.
     """
 
     name: str
@@ -54,6 +61,8 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     splits: Mapping[str, Split] = field(default_factory=dict[str, Split])
     source: str = ""
+    ids: tuple[str, ...] = ()
+    encoder: TableEncoder | None = None
 
     def __post_init__(self) -> None:
         n = self.x.shape[0]
@@ -71,6 +80,8 @@ class Dataset:
             _check_edges(self.edge_index, n)
         if self.edge_weight is not None:
             _check_weights(self.edge_weight, self.edge_index)
+        if self.ids and len(set(self.ids)) != n:
+            raise ValueError(f"ids must be {n} different names, one per row")
         for split in self.splits.values():
             split.check(n)
         object.__setattr__(self, "splits", MappingProxyType(dict(self.splits)))

@@ -74,6 +74,7 @@ def nearest_known(known: Any, queries: Any, k: int, *, metric: str = "cosine") -
     for i in range(queries.shape[0]):
         a, b = queries[i], known[found[i]]
         a, b = (a.toarray(), b.toarray()) if issparse(a) else (a[None], b)
+        a, b = a.astype(np.float64), b.astype(np.float64)
         if metric == "cosine":
             norm = np.sqrt((b * b).sum(1)) * np.sqrt((a * a).sum())
             distance = -(a * b).sum(1) / np.maximum(norm, np.finfo(np.float64).tiny)

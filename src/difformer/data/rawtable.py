@@ -1,42 +1,53 @@
-"""Cells of a file, chunk by chunk: CSV, JSON lines, Parquet and npz, all by the same four lines."""
+"""Cells of a table, chunk by chunk: CSV, JSON lines, Parquet, npz, data frames and mappings."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
+from difformer.data.npz import read_npz
 from difformer.errors import DataError
 
-__all__ = ["CHUNK", "ENDINGS", "Chunk", "read_chunks"]
+__all__ = ["CHUNK", "ENDINGS", "Chunk", "Source", "is_frame", "read_chunks"]
 
 CHUNK = 10_000
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")
 LONGEST_CELL = 10_000_000
 
-Chunk = dict[str, list[Any]]
-"""The cells of some rows, by column."""
+SEPARATORS = (",", ";", "\t")
+
+Chunk = dict[str, Any]
+"""The cells of some rows, by column: lists, or arrays where a column is of numbers."""
+
+Source = Any
+"""A file's path, a mapping of columns, or a data frame (of pandas or polars)."""
 
 
-def read_chunks(
-    source: str | Path | Mapping[str, Sequence[Any]], size: int = CHUNK
-) -> Iterator[Chunk]:
+def is_frame(source: Any) -> bool:
+    """Whether it is a data frame: named columns, each with a type."""
+    return hasattr(source, "columns") and hasattr(source, "dtypes")
+
+
+def read_chunks(source: Source, size: int = CHUNK) -> Iterator[Chunk]:
     """Chunks of at most `size` rows; only one is in memory (but for npz, which is a whole).
 
-    A mapping of columns is one chunk as it is. The format is the file's ending: .csv, .tsv,
-    .jsonl, .ndjson, .parquet or .npz.
+    A mapping of columns, or a data frame, is one chunk. The format of a file is its ending: .csv,
+    .tsv, .jsonl, .ndjson, .parquet or .npz. A .csv file is separated by commas, semicolons or
+    tabs, whichever cut its first line into the most columns.
     """
-    if isinstance(source, Mapping):
-        lengths = {name: len(cells) for name, cells in source.items()}
+    if isinstance(source, Mapping) or is_frame(source):
+        columns = _columns(source)
+        lengths = {name: len(cells) for name, cells in columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"columns must be of one length, got {lengths}")
-        yield {name: list(cells) for name, cells in source.items()}
+        yield columns
         return
     path = Path(source)
     if not path.is_file():
@@ -54,20 +65,49 @@ def read_chunks(
         raise DataError(f"{path}: must end in {', '.join(readers)}")
     try:
         yield from reader(path, size)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: cannot be read as UTF-8 ({error.reason}); if it is Latin-1 or Windows-1252, "
+            "save it as UTF-8 first"
+        ) from error
+    except (OSError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
+
+
+def _columns(source: Any) -> Chunk:
+    """A frame's columns by name as texts: numbers as an array, the others as a list."""
+    names: list[Any] = list(source.columns) if is_frame(source) else list(source)
+    columns: Chunk = {}
+    for name in names:
+        cells: Any = source[name]
+        kind = str(getattr(cells, "dtype", "")).lower()
+        if kind.startswith(("int", "uint", "float")):
+            columns[str(name)] = _numbers(cells)
+        else:
+            columns[str(name)] = cells.tolist() if hasattr(cells, "tolist") else list(cells)
+    if len(columns) < len(names):
+        twice = next(name for name, count in Counter(map(str, names)).items() if count > 1)
+        raise DataError(f"the table has two columns named {twice!r}")
+    return columns
+
+
+def _numbers(cells: Any) -> Any:
+    """A column of numbers as float64; pandas' NA and polars' null are NaN."""
+    if type(cells).__module__.startswith("pandas"):
+        return cells.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.asarray(cells, dtype=np.float64)
 
 
 def _csv(path: Path, size: int) -> Iterator[Chunk]:
     csv.field_size_limit(min(LONGEST_CELL, sys.maxsize))
     with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        rows = csv.reader(file, delimiter=_separator(path))
         header = next(rows, None)
         if not header:
             raise DataError(f"{path}: is empty: the first line must name the columns")
         names = [name.strip() for name in header]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(names).most_common(1):
+            if count > 1:
                 raise DataError(f"{path}: has two columns named {name!r}")
         held: list[list[str]] = []
         number = 0
@@ -88,8 +128,18 @@ def _csv(path: Path, size: int) -> Iterator[Chunk]:
             yield _by_column(names, held)
 
 
+def _separator(path: Path) -> str:
+    """The separator that cuts the first line into the most columns; a comma where none does."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline(LONGEST_CELL)
+    return max(SEPARATORS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), [])))
+
+
 def _jsonl(path: Path, size: int) -> Iterator[Chunk]:
     names: list[str] = []
+    known: set[str] = set()
     held: list[list[Any]] = []
     number = 0
     with path.open(encoding="utf-8") as file:
@@ -99,18 +149,19 @@ def _jsonl(path: Path, size: int) -> Iterator[Chunk]:
             number += 1
             try:
                 record = json.loads(text)
-            except ValueError as error:
+                if "\\u" in text:  # half of a pair of surrogates is no text
+                    json.dumps(record, ensure_ascii=False).encode()
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{path}: line {line} is not JSON ({error})") from error
             if not isinstance(record, dict):
                 raise DataError(
                     f"{path}: line {line} must be an object, got {type(record).__name__}"
                 )
             names = names or list(record)
-            unknown = [name for name in record if name not in names]
-            if unknown:
-                raise DataError(
-                    f"{path}: row {number} has a column {unknown[0]!r} the first has not"
-                )
+            known = known or set(names)
+            unknown = next((name for name in record if name not in known), None)
+            if unknown is not None:
+                raise DataError(f"{path}: row {number} has a column {unknown!r} the first has not")
             held.append([_cell(record.get(name), path, number, name) for name in names])
             if len(held) == size:
                 yield _by_column(names, held)
@@ -137,7 +188,7 @@ def _parquet(path: Path, size: int) -> Iterator[Chunk]:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=size):
                 yield {name: _texts(cells) for name, cells in batch.to_pydict().items()}
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, ValueError, OverflowError) as error:
         raise DataError(f"{path}: not a whole Parquet file ({error})") from error
 
 
@@ -149,16 +200,14 @@ def _texts(cells: list[Any]) -> list[Any]:
 def _npz(path: Path, size: int) -> Iterator[Chunk]:
     columns: dict[str, list[Any]] = {}
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            for name in arrays.files:
-                array = arrays[name]
-                if array.ndim == 1:
-                    columns[name] = array.tolist()
-                elif array.ndim == 2:
-                    columns |= {f"{name}[{j}]": array[:, j].tolist() for j in range(array.shape[1])}
-                else:
-                    raise DataError(f"{path}: {name} must have one or two dimensions")
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        for name, array in read_npz(path).items():
+            if array.ndim == 1:
+                columns[name] = array.tolist()
+            elif array.ndim == 2:
+                columns |= {f"{name}[{j}]": array[:, j].tolist() for j in range(array.shape[1])}
+            else:
+                raise DataError(f"{path}: {name} must have one or two dimensions")
+    except (ValueError, OSError) as error:
         raise DataError(f"{path}: not an npz file of plain arrays ({error})") from error
     lengths = {len(cells) for cells in columns.values()}
     if len(lengths) != 1:

@@ -1,30 +1,41 @@
-"""A user's own files as a dataset: the table of rows, a label column, ids, and a file of edges."""
+"""A user's own table as a Dataset: typed columns, a label column, ids, and a file of edges."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from difformer.data.columns import Column, Survey, is_missing
+from difformer.data.columns import (
+    PLAIN,
+    Column,
+    Survey,
+    encode_numbers,
+    is_missing,
+    standardise,
+)
 from difformer.data.convert import csr_tensor
 from difformer.data.dataset import Dataset
-from difformer.data.rawtable import CHUNK, Chunk, read_chunks
+from difformer.data.rawtable import CHUNK, Chunk, Source, is_frame, read_chunks
 from difformer.errors import DataError
 
-__all__ = ["OwnData", "TableEncoder", "from_pyg", "read_edges", "read_table"]
+__all__ = ["TableEncoder", "from_pyg", "read_edges", "read_table"]
 
-VERSION = 1
+VERSION = 2
 MOST_CLASSES = 50  # whole numbers with more distinct values are quantities
-Source = str | Path | Mapping[str, Sequence[Any]]
+LARGEST = 1e15  # of a number that is not scaled: its square must be a float32
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -32,10 +43,10 @@ class TableEncoder:
     """How a table's columns become features: learned from one table, used on any like it."""
 
     columns: tuple[Column, ...]
-    label: str | None
-    id: str | None
+    label: str | None = None
+    id: str | None = None
 
-    @property
+    @cached_property
     def width(self) -> int:
         """How many features a row has."""
         return sum(column.width for column in self.columns)
@@ -56,17 +67,22 @@ class TableEncoder:
         id: str | None = None,
         kinds: Mapping[str, str] | None = None,
         size: int = CHUNK,
+        start: int = 1,
     ) -> TableEncoder:
-        """One pass over the table, chunk by chunk; the label column is not looked at."""
+        """Learn from one pass over a table, chunk by chunk; the label column is not looked at.
+
+        Errors and reports number its rows from `start` on.
+        """
         surveys: dict[str, Survey] = {}
-        start = 1
+        given, first = _given_kinds(source), start
         for chunk in read_chunks(source, size):
             names = [n for n in chunk if n not in (label, id)]
             _same_columns(chunk, names, surveys, source, label, id)
             for name in names:
-                surveys.setdefault(name, Survey(name)).add(chunk[name], start)
-            start += len(next(iter(chunk.values()), []))
-        if start == 1:
+                survey = surveys.setdefault(name, Survey(name, given=given.get(name)))
+                survey.add(chunk[name], start)
+            start += _rows_of(chunk)
+        if start == first:
             raise DataError(f"{_name(source)}: has no rows")
         for name in kinds or {}:
             if name not in surveys:
@@ -77,28 +93,70 @@ class TableEncoder:
             raise DataError(f"{_name(source)}: {error}") from error
         encoder = cls(columns, label, id)
         if encoder.width == 0:
-            raise DataError(f"{_name(source)}: no column can be used: {encoder.describe()}")
+            reasons = "; ".join(f"{c.name}: {c.reason}" for c in columns)
+            raise DataError(f"{_name(source)}: no column can be used ({reasons})")
         return encoder
 
-    def encode(self, source: Source, size: int = CHUNK) -> Any:
+    @classmethod
+    def of_numbers(cls, rows: Array, names: Sequence[str], *, scale: bool = True) -> TableEncoder:
+        """One column of numbers for each column of an array (n, p), none left out. O(n p)."""
+        p = rows.shape[1]
+        mean, deviation = np.zeros(p), np.ones(p)
+        low, high = np.full(p, -LARGEST), np.full(p, LARGEST)
+        if scale:
+            mean, deviation, low, high = standardise(rows)
+        missing = np.isnan(rows).sum(0).tolist()
+        figures = zip(mean.tolist(), deviation.tolist(), low.tolist(), high.tolist(), strict=True)
+        columns = [
+            Column(
+                name,
+                "number",
+                "a column of an array",
+                gone,
+                {
+                    "mean": m,
+                    "scale": s,
+                    "low": first,
+                    "high": last,
+                    "flag": gone > 0,
+                    "written": PLAIN,
+                },
+            )
+            for name, gone, (m, s, first, last) in zip(names, missing, figures, strict=True)
+        ]
+        return cls(tuple(columns))
+
+    def encode(self, source: Source, size: int = CHUNK, *, strict: bool = True) -> Any:
         """(n, width) float32: dense, or SciPy CSR where there is text; cells in chunks."""
-        parts = [self.encode_chunk(c, start, source) for start, c in _numbered(source, size)]
+        parts = [
+            self.encode_chunk(c, start, source, strict=strict)
+            for start, c in _numbered(source, size)
+        ]
         if not parts:
             raise DataError(f"{_name(source)}: has no rows")
         return sparse.vstack(parts).tocsr() if sparse.issparse(parts[0]) else np.concatenate(parts)
 
-    def encode_chunk(self, chunk: Chunk, start: int = 1, source: Source = "the table") -> Any:
-        """One chunk whose first row is row `start`; columns missing or new are errors."""
-        wanted = [c.name for c in self.columns]
-        for name in wanted:
-            if name not in chunk:
-                raise DataError(f"{_name(source)}: column {name!r} of training is missing")
+    def encode_array(self, rows: Array) -> Array:
+        """(m, width) float32 from an array (m, p) of numbers, NaN where missing. O(m p)."""
+        return encode_numbers(rows, self.columns).astype(np.float32)
+
+    def encode_chunk(
+        self, chunk: Chunk, start: int = 1, source: Source = "the table", *, strict: bool = True
+    ) -> Any:
+        """One chunk whose first row is row `start`; columns missing or new are errors.
+
+        A cell that cannot be read is an error, too, or missing where not `strict`.
+        """
+        wanted = {c.name for c in self.columns}
+        for column in self.columns:
+            if column.name not in chunk:
+                raise DataError(f"{_name(source)}: column {column.name!r} of training is missing")
         for name in chunk:
             if name not in wanted and name not in (self.label, self.id):
                 raise DataError(f"{_name(source)}: column {name!r} was not there in training")
         used = [c for c in self.columns if c.width]
         try:
-            blocks = [c.encode(chunk[c.name], start) for c in used]
+            blocks = [c.encode(chunk[c.name], start, strict=strict) for c in used]
         except DataError as error:
             raise DataError(f"{_name(source)}: {error}") from error
         if any(sparse.issparse(b) for b in blocks):
@@ -120,20 +178,8 @@ class TableEncoder:
                 raise ValueError(f"version {record['version']}, not {VERSION}")
             columns = tuple(Column.from_json(c) for c in record["columns"])
             return cls(columns, record["label"], record["id"])
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"not a table's description: {error}") from error
-
-
-@dataclass(frozen=True)
-class OwnData:
-    """A dataset read from files, with what is needed to read more files like it."""
-
-    dataset: Dataset
-    encoder: TableEncoder
-    ids: tuple[str, ...]
-    labels: tuple[Any, ...]  # as in the file, None where empty
-    features: Any  # the rows as an array or CSR matrix, the same numbers as dataset.x
-    edges: str | None = None  # the file of edges, as given
 
 
 def read_table(
@@ -144,18 +190,26 @@ def read_table(
     edges: Source | None = None,
     task: str | None = None,
     kinds: Mapping[str, str] | None = None,
+    unlabelled: Any = -1,
     size: int = CHUNK,
-) -> OwnData:
-    """Read a table (and edges between its rows) into a Dataset; two passes, O(chunk) cells held.
+) -> Dataset:
+    """Read a table (and edges between its rows) into a Dataset; three passes, chunk by chunk.
 
     Args:
-        nodes: a CSV, JSON lines, Parquet or npz file, or a mapping of columns.
+        nodes: a CSV, JSON lines, Parquet or npz file, a data frame, or a mapping of columns.
         label: the column to predict; an empty cell is a row to predict.
         id: a column that names each row, for `edges`; without it rows are numbered from 0.
         edges: a file of two or three columns: source, target and perhaps weight.
         task: "multiclass" or "regression"; by default numbers that are not whole, or many of
             them, are regression.
-        kinds: columns whose kind is not to be guessed: "number", "category", "text", "left out".
+        kinds: columns whose kind is not to be guessed: "number", "date", "category", "text" or
+            "skip", which leaves a column out.
+        unlabelled: the number that marks a row to predict among classes that are numbers, as it
+            does for the estimators; None where -1 is a class.
+
+    >>> data = read_table({"size": [1, 2, 8, 9], "kind": ["ant", "ant", "cat", None]}, "kind")
+    >>> data.class_names, data.y.tolist()
+    (('ant', 'cat'), [0, 0, 1, -1])
     """
     labels: list[Any] = []
     ids: list[str] = []
@@ -166,16 +220,15 @@ def read_table(
                 raise DataError(f"{_name(nodes)}: has no {what} column {column!r}; it has {known}")
         labels += [None if is_missing(v) else v for v in chunk[label]]
         ids += [str(v).strip() for v in chunk[id]] if id else []
-    ids = ids or [str(row) for row in range(len(labels))]
-    where = _row_of(ids, _name(nodes), id)
+    where = _row_of(ids or [str(row) for row in range(len(labels))], _name(nodes), id)
     encoder = TableEncoder.learn(nodes, label=label, id=id, kinds=kinds, size=size)
-    features = encoder.encode(nodes, size)
-    y, task, names = _read_labels(labels, label, task, _name(nodes))
+    features = encoder.encode(nodes, size, strict=False)
+    y, task, names = _read_labels(_Labels(labels, label, _name(nodes)), task, unlabelled)
     edge_index = weight = None
     if edges is not None:
         numbered = "" if id else ": rows are numbered from 0, or name the column of their ids"
         edge_index, weight = read_edges(edges, where, hint=numbered)
-    dataset = Dataset(
+    return Dataset(
         name=Path(nodes).stem if isinstance(nodes, str | Path) else "table",
         x=csr_tensor(features) if sparse.issparse(features) else torch.from_numpy(features),
         y=y,
@@ -184,9 +237,9 @@ def read_table(
         edge_weight=weight,
         class_names=names,
         source=_name(nodes),
+        ids=tuple(ids),
+        encoder=encoder,
     )
-    named = None if edges is None else _name(edges)
-    return OwnData(dataset, encoder, tuple(ids), tuple(labels), features, named)
 
 
 def read_edges(
@@ -240,42 +293,96 @@ def from_pyg(data: Any, name: str = "data") -> Dataset:
     )
 
 
-def _numbered(source: Source, size: int) -> Any:
+def _numbered(source: Source, size: int) -> Iterator[tuple[int, Chunk]]:
     start = 1
     for chunk in read_chunks(source, size):
         yield start, chunk
-        start += len(next(iter(chunk.values()), []))
+        start += _rows_of(chunk)
+
+
+def _rows_of(chunk: Chunk) -> int:
+    return len(next(iter(chunk.values()), []))
+
+
+def _given_kinds(source: Source) -> dict[str, str]:
+    """The kinds that the types of a data frame's columns say by themselves."""
+    if not is_frame(source):
+        return {}
+    frame: Any = source
+    types = {str(n): str(frame[n].dtype).lower() for n in frame.columns}
+    kinds = {"category": "category", "categorical": "category", "enum": "category"}
+    kinds |= {"bool": "category", "boolean": "category", "date": "date"}
+    found = {name: kinds.get(kind.split("(")[0].split("[")[0]) for name, kind in types.items()}
+    found |= {name: "date" for name, kind in types.items() if kind.startswith("datetime")}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+# --- labels ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """The cells of the label column, None where empty, and how errors name them."""
+
+    cells: Sequence[Any]
+    column: str
+    file: str
+
+    @cached_property
+    def numbers(self) -> list[float | None]:
+        """The cells as numbers, None where empty or no number."""
+        return [None if cell is None else _as_number(cell) for cell in self.cells]
+
+    def task(self) -> str:
+        """Few whole numbers, and texts, are classes; other numbers are quantities."""
+        known = [cell for cell in self.cells if cell is not None]
+        numbers = [number for number in self.numbers if number is not None]
+        if len(numbers) < len(known):
+            return "multiclass"
+        whole = all(number == round(number) for number in numbers if math.isfinite(number))
+        few = len(set(numbers)) <= min(MOST_CLASSES, max(2, len(known) // 2))
+        return "multiclass" if whole and few else "regression"
 
 
 def _read_labels(
-    labels: Sequence[Any], column: str, task: str | None, file: str
+    labels: _Labels, task: str | None, unlabelled: Any
 ) -> tuple[Tensor, str, tuple[str, ...]]:
-    known = [v for v in labels if v is not None]
-    if not known:
-        raise DataError(f"{file}: the label column {column!r} is empty in every row")
-    numbers = [_as_number(v) for v in known]
-    numeric = all(v is not None for v in numbers)
-    if task is None:
-        whole = numeric and all(v == round(v) for v in numbers if v is not None)
-        few = len(set(numbers)) <= min(MOST_CLASSES, max(2, len(known) // 2))
-        task = "regression" if numeric and not (whole and few) else "multiclass"
-    if task == "regression":
-        values = [math.nan if v is None else _as_number(v) for v in labels]
-        for row, value in enumerate(values, 1):
-            if value is None or math.isinf(value):
-                raise DataError(
-                    f"{file}: row {row}, column {column!r}: {labels[row - 1]!r} is not a number"
-                )
-        return torch.tensor(values, dtype=torch.float32).reshape(-1, 1), task, ()
-    if task != "multiclass":
+    """The targets as a tensor, the task, and the names of the classes."""
+    if task not in (None, "multiclass", "regression"):
         raise ValueError(f"task must be multiclass or regression, got {task!r}")
-    texts = [None if v is None else str(v).strip() for v in labels]
+    if all(cell is None for cell in labels.cells):
+        raise DataError(f"{labels.file}: the label column {labels.column!r} is empty in every row")
+    task = task or labels.task()
+    if task == "regression":
+        return _quantities(labels), task, ()
+    y, names = _classes(labels, unlabelled)
+    return y, task, names
+
+
+def _quantities(labels: _Labels) -> Tensor:
+    """(n, 1) numbers, NaN where empty."""
+    for row, (cell, number) in enumerate(zip(labels.cells, labels.numbers, strict=True), 1):
+        if cell is not None and (number is None or math.isinf(number)):
+            where = f"{labels.file}: row {row}, column {labels.column!r}"
+            raise DataError(f"{where}: {cell!r} is not a number")
+    values = [math.nan if number is None else number for number in labels.numbers]
+    return torch.tensor(values, dtype=torch.float32).reshape(-1, 1)
+
+
+def _classes(labels: _Labels, unlabelled: Any) -> tuple[Tensor, tuple[str, ...]]:
+    """(n,) class numbers, -1 where unlabelled, and the names of the classes in order."""
+    texts = [None if cell is None else str(cell).strip() for cell in labels.cells]
+    marks = isinstance(unlabelled, int | float)
+    if marks and all(n is not None for n, t in zip(labels.numbers, texts, strict=True) if t):
+        texts = [None if n == unlabelled else t for n, t in zip(labels.numbers, texts, strict=True)]
     names = sorted({t for t in texts if t is not None}, key=lambda t: (_as_number(t) or 0.0, t))
+    where = f"{labels.file}: the label column {labels.column!r}"
+    if not names:
+        raise DataError(f"{where} is empty in every row")
     if len(names) < 2:
-        raise DataError(f"{file}: the label column {column!r} has one class only: {names[0]!r}")
+        raise DataError(f"{where} has one class only: {names[0]!r}")
     code = {name: i for i, name in enumerate(names)}
-    y = torch.tensor([-1 if t is None else code[t] for t in texts], dtype=torch.int64)
-    return y, task, tuple(names)
+    return torch.tensor([-1 if t is None else code[t] for t in texts]), tuple(names)
 
 
 def _as_number(value: Any) -> float | None:
@@ -283,7 +390,7 @@ def _as_number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
@@ -25,9 +24,10 @@ from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.neighbours import nearest_known, nearest_neighbours
 from difformer.data.split import Split
-from difformer.estimators.choice import Candidate, Training, pick_kernels
-from difformer.estimators.graphs import Edges, read_graph
-from difformer.estimators.rows import FitRows, Scaler, read_rows, row_ids, to_tensor
+from difformer.data.tables import TableEncoder
+from difformer.estimators.choice import Candidate, Form, Training, pick_kernels
+from difformer.estimators.graphs import read_graph
+from difformer.estimators.rows import FitRows, Rows, learn_rows, read_rows, to_tensor
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.frozen import FrozenDIFFormer
 from difformer.nn.layer import DiffusionLayer
@@ -36,7 +36,7 @@ from difformer.nn.recipes import RECIPES
 from difformer.train.objective import Objective
 from difformer.train.settings import TrainSettings
 
-__all__ = ["BaseDIFFormer", "Problem"]
+__all__ = ["BaseDIFFormer", "Problem", "dataset_graph"]
 
 Array = NDArray[Any]
 
@@ -66,7 +66,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     graph: str | None = None
     n_neighbors: int = 7
-    metric: str = "euclidean"
+    metric: str = "auto"
     directed: bool = False
     hidden_channels: int = 64
     kernel: str | Diffusivity = "simple"
@@ -87,44 +87,40 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     # --- fitting ---------------------------------------------------------------------------
 
+    def _learn(self, X: Any, ids: Any) -> Rows:
+        """The rows of fit, encoded."""
+        self.encoder_: TableEncoder | None
+        self.encoder_, rows = learn_rows(self, X, ids)
+        return rows
+
     def _fit(
-        self,
-        X: Any,
-        rows: Any,
-        problem: Problem,
-        graph: Any,
-        weight: Any,
-        validation: Any,
-        ids: Any,
+        self, rows: Rows, problem: Problem, graph: Any, weight: Any, validation: Any
     ) -> Tensor:
         """Train, freeze and return the transductive output (n, outputs) in float64."""
-        names = row_ids(X, ids, rows.shape[0])
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._scaler = Scaler.of(rows, on=self.scale)
-        prepared = self.graph_ = self._prepare(X, rows, graph)
-        scaled = self._scaler.apply(rows)
-        data = Dataset("X", to_tensor(scaled, torch.float32), problem.y, problem.task)
-        split = self.split_ = self._split(problem, validation, seed)
+        graphs = self._graphs(rows, graph)
+        data = Dataset("X", to_tensor(rows.features, torch.float32), problem.y, problem.task)
+        split = self._split(problem, validation, seed, choosing=len(graphs) > 1)
         row_weight = None
         if weight is not None:
-            row_weight = torch.from_numpy(_check_sample_weight(weight, rows)).float()
+            row_weight = torch.from_numpy(_check_sample_weight(weight, rows.features)).float()
             if bool((row_weight < 0).any()) or not bool(row_weight[split.train].sum() > 0):
                 raise ValueError("sample_weight must be 0 or more, and above 0 for a labelled row")
-        training = self._training(data, prepared, problem, row_weight, seed)
-        best = self._best(training, split, given=validation is not None)
-        self.kernel_, self.result_, self.history_ = best.kernel, best.result, best.result.history
+        training = self._training(data, problem, row_weight, seed)
+        forms = self._forms(graphs, len(rows))
+        best = self._best(training, forms, split, given=validation is not None)
+        self.kernel_, self.graph_ = best.form.kernel, best.form.graph
+        self.result_, self.history_ = best.result, best.result.history
         self.best_epoch_, self.n_iter_ = best.result.best_epoch, best.result.epochs
         self.candidates_ = dict(best.scores)
-        self._fit_rows = None if prepared is None else FitRows.of(rows, names)
-        return self._freeze(best.model, to_tensor(scaled, torch.float64), prepared)
+        # Kept, because with neighbours a new row must find its own.
+        self._neighbours = rows.features if self.graph_ is graphs.get("knn", rows) else None
+        self.ids_ = rows.ids
+        self._fit_rows = None if self.graph_ is None else FitRows.of(rows)
+        return self._freeze(best.model, data.x.double(), self.graph_)
 
     def _training(
-        self,
-        data: Dataset,
-        graph: Graph | None,
-        problem: Problem,
-        weight: Tensor | None,
-        seed: int,
+        self, data: Dataset, problem: Problem, weight: Tensor | None, seed: int
     ) -> Training:
         settings = TrainSettings(
             epochs=self.epochs,
@@ -137,38 +133,50 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         )
         return Training(
             data,
-            graph,
             problem.objective,
             problem.outputs,
             weight,
             self.hidden_channels,
-            self._options(graph is not None),
             settings,
             None if self.checkpoint is None else Path(self.checkpoint),
             bool(self.verbose),
         )
 
-    def _best(self, training: Training, split: Split, *, given: bool) -> Candidate:
-        """The fit with the kernel asked for, or with the one that validates better."""
-        layers = int(training.options.get("num_layers", DIFFormerConfig().num_layers))
-        rows = training.data.num_rows
-        kernels = pick_kernels(self.kernel, rows, self.hidden_channels, layers)
+    def _forms(self, graphs: Mapping[str, Graph | None], num_rows: int) -> list[Form]:
+        """The forms of the model to choose from: each graph with each kernel."""
+        forms: list[Form] = []
+        for name, graph in graphs.items():
+            options = self._options(graph is not None)
+            layers = int(options.get("num_layers", DIFFormerConfig().num_layers))
+            kernels = pick_kernels(self.kernel, num_rows, self.hidden_channels, layers)
+            for cost, kernel in enumerate(kernels):
+                varying = [name] if len(graphs) > 1 else []
+                varying += [str(kernel)] if len(kernels) > 1 or not varying else []
+                forms.append(Form("-".join(varying), kernel, graph, options, cost))
+        return forms
+
+    def _best(
+        self, training: Training, forms: list[Form], split: Split, *, given: bool
+    ) -> Candidate:
+        """The fit of the only form, or of the one that validates best."""
         if split.val.numel() == 0:
-            kernels = kernels[:1]
-        # Rows held out to choose a kernel, and for nothing else, are labels like the others once
+            forms = forms[:1]
+        # Rows held out to choose a form, and for nothing else, are labels like the others once
         # it is chosen.
-        spare = self.kernel == "auto" and not given and not self.early_stopping
+        spare = not given and not self.early_stopping
+        self.split_ = split
         self.validation_: dict[str, float] = {}
         scores: Mapping[str, float] = {}
-        if len(kernels) > 1 or not spare:
-            best = training.choose(kernels, split)
+        if len(forms) > 1 or not spare:
+            best = training.choose(forms, split)
             self.validation_ = dict(best.result.metrics.get("val", {}))
             if not spare or best.result.interrupted:
                 return best
-            kernels, scores = [best.kernel], best.scores
+            forms, scores = [best.form], best.scores
         train = torch.cat([split.train, split.val]).sort().values
         self.split_ = replace(split, train=train, val=split.val[:0])
-        return replace(training.fit(kernels[0], self.split_), scores=scores)
+        found = training.fit(forms[0], self.split_)
+        return replace(found, scores=scores or found.scores)
 
     def _options(self, with_graph: bool) -> dict[str, Any]:
         """The model's options: the recipe's, then the caller's."""
@@ -187,7 +195,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 )
         return {**chosen, **(self.options or {})}
 
-    def _split(self, problem: Problem, validation: Any, seed: int) -> Split:
+    def _split(self, problem: Problem, validation: Any, seed: int, *, choosing: bool) -> Split:
         """Training and validation rows among the labelled ones."""
         labelled = np.flatnonzero(problem.strata >= 0)
         nothing = np.empty(0, np.int64)
@@ -196,7 +204,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             train = np.setdiff1d(labelled, val)
             if not len(train):
                 raise ValueError("validation must leave labelled rows to train on, it leaves none")
-        elif self.early_stopping or self.kernel == "auto":
+        elif self.early_stopping or self.kernel == "auto" or choosing:
             fraction = self.validation_fraction
             if not 0 < fraction < 1:
                 raise ValueError(f"validation_fraction must lie in (0, 1), got {fraction!r}")
@@ -208,29 +216,30 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             "fit", torch.from_numpy(train), torch.from_numpy(val), torch.from_numpy(nothing)
         )
 
-    def _prepare(self, X: Any, rows: Any, graph: Any) -> Graph | None:
-        """The graph between the rows of fit: the one given, or the neighbours asked for."""
-        edges = self._edges(X, rows, graph)
-        if edges is None:
-            return None
+    def _graphs(self, rows: Rows, graph: Any) -> dict[str, Graph | None]:
+        """The graphs between the rows of fit to choose from: as given, or as asked for."""
+        given = self.graph if graph is None else graph
+        if given is None:
+            return {"none": None}
+        if not isinstance(given, str):
+            return {"edges": self._graph(*read_graph(given, len(rows), ids=rows.ids), len(rows))}
+        if given not in ("knn", "auto"):
+            raise ValueError(f'graph must be None, "knn", "auto" or edges, got {given!r}')
+        count = min(self._count(), len(rows) - 1)
+        x = to_tensor(rows.features, torch.float32)
+        near = self._graph(nearest_neighbours(x, count, metric=self._metric()), None, len(rows))
+        return {"knn": near} if given == "knn" else {"none": None, "knn": near}
+
+    def _graph(self, edges: Tensor, weight: Tensor | None, num_rows: int) -> Graph:
         return Graph.from_edges(
-            edges[0], rows.shape[0], edges[1], undirected=not self.directed, self_loops=True
+            edges, num_rows, weight, undirected=not self.directed, self_loops=True
         )
 
-    def _edges(self, X: Any, rows: Any, graph: Any) -> Edges | None:
-        given = self.graph if graph is None else graph
-        self._neighbours = None
-        if given is None:
-            return None
-        if isinstance(given, str):
-            if given != "knn":
-                raise ValueError(f'graph must be None, "knn" or edges, got {given!r}')
-            self._neighbours = rows  # kept, because a new row must find its own
-            count = min(self._count(), rows.shape[0] - 1)
-            features = to_tensor(rows, torch.float64)
-            return nearest_neighbours(features, count, metric=self.metric), None
-        index = X.index if hasattr(X, "index") and hasattr(X, "columns") else None
-        return read_graph(given, rows.shape[0], index=index)
+    def _metric(self) -> str:
+        """Sparse rows, such as counts of words, are compared by their angle."""
+        if self.metric != "auto":
+            return self.metric
+        return "cosine" if self.encoder_ is None else "euclidean"
 
     def _count(self) -> int:
         k = self.n_neighbors
@@ -258,61 +267,61 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     ) -> Array:
         """Frozen outputs (or states) of new rows; `known`, the answers of fit, for its rows."""
         check_is_fitted(self, "frozen_")
-        rows = read_rows(self, X, reset=False)
+        rows = read_rows(self, X, ids)
         edge_index, weight = self._new_edges(rows, graph)
-        where = self._positions(X, rows, ids, edge_index if _is_given(graph) else None)
-        answers = np.empty((rows.shape[0], known.shape[1]))
+        where = self._positions(rows, edge_index if _is_given(graph) else None)
+        answers = np.empty((len(rows), known.shape[1]))
         answers[where >= 0] = known[where[where >= 0]]
         run = self.frozen_.encode if encode else self.frozen_.forward
         new = np.flatnonzero(where < 0)
         for start in range(0, len(new), CHUNK):
             part = new[start : start + CHUNK]
             edges, own = _edges_to(part, edge_index, weight)
-            answers[part] = run(self._scaled(rows[part]), edges, own).numpy()
+            answers[part] = run(_doubled(rows.features[part]), edges, own).numpy()
         return answers
 
-    def _scaled(self, rows: Any) -> Tensor:
-        scaled = self._scaler.apply(rows)
-        scaled = scaled.toarray() if sparse.issparse(scaled) else scaled
-        return torch.from_numpy(np.ascontiguousarray(scaled))
-
-    def _positions(self, X: Any, rows: Any, ids: Any, edge_index: Tensor | None) -> Array:
+    def _positions(self, rows: Rows, edge_index: Tensor | None) -> Array:
         """Each row's position in fit, or -1 for a new row, as is one that brings its own edges.
 
         Without a graph every row goes the way of a new one: there its answer is the same.
         """
-        names = row_ids(X, ids, rows.shape[0])
         if self._fit_rows is None:
-            return np.full(rows.shape[0], -1)
-        where = self._fit_rows.find(rows, names)
+            return np.full(len(rows), -1)
+        where = self._fit_rows.find(rows)
         if edge_index is not None:
             where[edge_index[1].numpy()] = -1
         return where
 
-    def _new_edges(self, rows: Any, graph: Any) -> tuple[Tensor | None, Tensor | None]:
+    def _new_edges(self, rows: Rows, graph: Any) -> tuple[Tensor | None, Tensor | None]:
         known = None if self.frozen_.num_known is None else self.frozen_.num_known
         if known is None:
             if graph is not None:
                 raise ValueError("graph must be None: the model was fitted without one")
             return None, None
         if graph is not None and not isinstance(graph, str):
-            return read_graph(graph, known, num_new=rows.shape[0])
+            return read_graph(graph, known, num_new=len(rows))
         if self._neighbours is None:
             return None, None
         count = min(self._count(), known)
-        found = nearest_known(self._neighbours, rows, count, metric=self.metric)
-        target = torch.arange(rows.shape[0]).repeat_interleave(count)
+        found = nearest_known(self._neighbours, rows.features, count, metric=self._metric())
+        target = torch.arange(len(rows)).repeat_interleave(count)
         return torch.stack([torch.from_numpy(found).flatten(), target]), None
 
     @property
     def scaling_(self) -> tuple[Array, Array]:
-        """What the model is given is (X − mean) / scale; zeros and ones where nothing is scaled."""
+        """Without missing values the model is given (X − mean) / scale: these two, one per feature.
+
+        Zeros and ones where nothing is scaled: sparse rows, categories and texts.
+        """
         check_is_fitted(self, "frozen_")
         width = self.frozen_.model.in_channels
-        mean, scale = self._scaler.mean, self._scaler.scale
-        return (np.zeros(width) if mean is None else mean), (
-            np.ones(width) if scale is None else scale
-        )
+        mean, scale = np.zeros(width), np.ones(width)
+        place = 0
+        for column in () if self.encoder_ is None else self.encoder_.columns:
+            if column.kind in ("number", "date"):
+                mean[place], scale[place] = column.learned["mean"], column.learned["scale"]
+            place += column.width
+        return mean, scale
 
     def transform(self, X: Any, graph: Any = None, *, ids: Any = None) -> Array:
         """Embeddings (m, hidden_channels): the last states of rows; see `predict`."""
@@ -329,10 +338,10 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         not named for itself. O(m n) time, in blocks of rows.
         """
         check_is_fitted(self, "frozen_")
-        rows = read_rows(self, X, reset=False)
+        rows = read_rows(self, X, ids)
         edge_index, weight = self._new_edges(rows, graph)
-        where = self._positions(X, rows, ids, edge_index if _is_given(graph) else None)
-        return self._strongest(rows, where, edge_index, weight, top_k)
+        where = self._positions(rows, edge_index if _is_given(graph) else None)
+        return self._strongest(rows.features, where, edge_index, weight, top_k)
 
     def influence_in_fit(self, rows: Any, *, top_k: int = 5) -> tuple[Array, Array]:
         """`influence` of rows of fit, by their positions."""
@@ -340,7 +349,12 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return self._strongest(None, np.asarray(rows, np.int64), None, None, top_k)
 
     def _strongest(
-        self, rows: Any, where: Array, edge_index: Tensor | None, weight: Tensor | None, top_k: int
+        self,
+        features: Any,
+        where: Array,
+        edge_index: Tensor | None,
+        weight: Tensor | None,
+        top_k: int,
     ) -> tuple[Array, Array]:
         before = self._before_last.double()
         top_k = min(top_k, before.shape[0])
@@ -351,7 +365,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 part = mine[start : start + PAIRS]
                 if new:
                     edges, own = _edges_to(part, edge_index, weight)
-                    pairs = self.frozen_.weights(self._scaled(rows[part]), before, edges, own)
+                    pairs = self.frozen_.weights(_doubled(features[part]), before, edges, own)
                 else:
                     pairs = self._weights_in_fit(torch.from_numpy(where[part]), before)
                 best = pairs.topk(top_k, dim=1)
@@ -376,10 +390,20 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
         tags.target_tags.required = True
         tags.target_tags.single_output = True
         tags.target_tags.multi_output = True
         return tags
+
+
+def dataset_graph(data: Dataset) -> Any:
+    """A dataset's own edges as `fit` takes them; None where it has none."""
+    return None if data.edge_index is None else (data.edge_index, data.edge_weight)
+
+
+def _doubled(features: Any) -> Tensor:
+    return to_tensor(features, torch.float64).to_dense()
 
 
 def _is_given(graph: Any) -> bool:

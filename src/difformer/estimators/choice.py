@@ -1,4 +1,4 @@
-"""Training one diffusivity, or several to keep the one that pays by validation."""
+"""Training one form of the model, or several to keep the best by validation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from difformer.train.run import FitResult
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
-__all__ = ["Candidate", "Training", "pick_kernels"]
+__all__ = ["Candidate", "Form", "Training", "pick_kernels"]
 
 Kernel = str | Diffusivity
 
@@ -33,93 +33,108 @@ SLOW_ROWS = 4096
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A trained model, and the validation of every kernel that was tried."""
+class Form:
+    """One form of the model: what a choice by validation chooses between.
 
+    Args:
+        name: by which reports and folders call it.
+        graph: the graph between the rows that this form uses, or None.
+        options: of the model, but for its kernel.
+        cost: of two forms that validate equally well, the one that costs more is not taken.
+    """
+
+    name: str
     kernel: Kernel
+    graph: Graph | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    cost: int = 0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A trained model, and the validation metric of every form that was tried."""
+
+    form: Form
     model: DIFFormer
     result: FitResult
     scores: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def beats(self, other: Candidate, monitor: Monitor) -> bool:
-        """Whether its validation metric is better; being as good does not pay."""
+        """Whether its validation metric is better, or as good at no more cost and a lower loss."""
         sign = 1 if monitor.direction == "max" else -1
         mine, theirs = self.result.metrics["val"], other.result.metrics["val"]
-        return sign * mine[monitor.name] > sign * theirs[monitor.name]
+        if mine[monitor.name] != theirs[monitor.name]:
+            return sign * mine[monitor.name] > sign * theirs[monitor.name]
+        return self.form.cost <= other.form.cost and mine["loss"] < theirs["loss"]
 
 
 @dataclass(frozen=True)
 class Training:
-    """A problem and how to train on it; what is missing is the kernel and the split.
+    """A problem and how to train on it; what is missing is the form of the model and the split.
 
     Args:
         weight: of each row in the loss, or None.
         settings: `patience` counts where the split has validation rows.
-        options: of the model, but for its kernel.
-        folder: where fits are kept as they go, to go on from; one subfolder a kernel and split.
+        folder: where fits are kept as they go, to be resumed; one subfolder per form and split.
     """
 
     data: Dataset
-    graph: Graph | None
     objective: Objective
     outputs: int
     weight: Tensor | None
     width: int
-    options: Mapping[str, Any]
     settings: TrainSettings
     folder: Path | None = None
     verbose: bool = False
 
-    def fit(self, kernel: Kernel, split: Split) -> Candidate:
-        """Train with one kernel; without validation rows the last epoch is kept."""
+    def fit(self, form: Form, split: Split) -> Candidate:
+        """Train one form; without validation rows the last epoch is kept."""
         settings = self.settings
         judged = split.val.numel() > 0
         if not judged:
             settings = replace(settings, patience=None, eval_every=settings.epochs)
         with seeded(settings.seed):
             model = DIFFormer(
-                self.data.num_features, self.width, self.outputs, kernel=kernel, **self.options
+                self.data.num_features, self.width, self.outputs, kernel=form.kernel, **form.options
             )
         result = fit(
             model,
-            FullBatch(self.data, split, self.graph, weight=self.weight),
+            FullBatch(self.data, split, form.graph, weight=self.weight),
             self.objective,
             split,
             settings,
-            folder=self._folder(kernel, judged),
-            config=None if self.folder is None else self._config(kernel),
-            callbacks=[Progress(f"DIFFormer ({kernel})")] if self.verbose else [],
+            folder=self._folder(form, judged),
+            config=None if self.folder is None else self._config(form),
+            callbacks=[Progress(f"DIFFormer ({form.name})")] if self.verbose else [],
         )
         score = result.metrics.get("val", {}).get(self.objective.monitor.name, float("nan"))
-        return Candidate(kernel, model, result, {str(kernel): score})
+        return Candidate(form, model, result, {form.name: score})
 
-    def choose(self, kernels: Sequence[Kernel], split: Split) -> Candidate:
-        """Train with each kernel and keep the first that no other beats by validation."""
-        best = self.fit(kernels[0], split)
+    def choose(self, forms: Sequence[Form], split: Split) -> Candidate:
+        """Train each form and keep the first that no other beats by validation."""
+        best = self.fit(forms[0], split)
         scores = dict(best.scores)
-        for kernel in kernels[1:]:
+        for form in forms[1:]:
             if best.result.interrupted:
                 break
-            found = self.fit(kernel, split)
+            found = self.fit(form, split)
             scores |= found.scores
-            if found.beats(best, self.objective.monitor) or found.result.interrupted:
+            if found.result.interrupted or found.beats(best, self.objective.monitor):
                 best = found
         return replace(best, scores=scores)
 
-    def _folder(self, kernel: Kernel, judged: bool) -> Path | None:
+    def _folder(self, form: Form, judged: bool) -> Path | None:
         if self.folder is None:
             return None
-        return self.folder / f"{kernel}-{'validated' if judged else 'whole'}"
+        return self.folder / f"{form.name}-{'validated' if judged else 'whole'}"
 
-    def _config(self, kernel: Kernel) -> dict[str, Any]:
-        """What a fit that goes on must have in common with the one that was begun."""
-        model = {"kernel": str(kernel), "width": self.width, "outputs": self.outputs}
-        return {"model": {**model, **self.options}, "data": {"fingerprint": self._fingerprint()}}
-
-    def _fingerprint(self) -> str:
-        graph = self.graph
+    def _config(self, form: Form) -> dict[str, Any]:
+        """What a fit that is resumed must have in common with the one that was begun."""
+        model = {"kernel": str(form.kernel), "width": self.width, "outputs": self.outputs}
+        graph = form.graph
         edges = (None, None) if graph is None else (graph.edge_index, graph.edge_weight)
-        return fingerprint(self.data.x, self.data.y, self.weight, *edges)
+        mark = fingerprint(self.data.x, self.data.y, self.weight, *edges)
+        return {"model": {**model, **form.options}, "data": {"fingerprint": mark}}
 
 
 def pick_kernels(kernel: Kernel, num_rows: int, width: int, num_layers: int) -> list[Kernel]:

@@ -13,11 +13,11 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from difformer.estimators.base import BaseDIFFormer, Problem
+from difformer.data.dataset import Dataset
+from difformer.estimators.base import BaseDIFFormer, Problem, dataset_graph
 from difformer.estimators.files import SaveMixin
-from difformer.estimators.labels import Classes, read_classes
+from difformer.estimators.labels import Classes, dataset_classes, read_classes
 from difformer.estimators.outputs import MultiCrossEntropy
-from difformer.estimators.rows import read_rows
 from difformer.train.objective import Objective, objective_for
 
 __all__ = ["DIFFormerClassifier"]
@@ -73,6 +73,8 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         embedding_: (n, hidden_channels), the last states of the rows of fit.
         frozen_: the `FrozenDIFFormer` that answers for new rows.
         graph_: the `Graph` between the rows of fit, or None.
+        encoder_: how columns become features, a `TableEncoder`; None for sparse rows.
+        ids_: the ids of the rows of fit, or None.
         split_: the rows of fit that trained and validated.
         kernel_, candidates_, validation_, best_epoch_, n_iter_, history_: how training went.
         result_: the same and more, a `difformer.train.FitResult`; not kept by `save`.
@@ -84,7 +86,7 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         graph: Any = None,
         *,
         sample_weight: Any = None,
@@ -94,20 +96,26 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         """Train on the labelled rows of y, with all rows of X in sight.
 
         Args:
-            X: (n, p) array, sparse matrix or data frame of numbers.
-            y: (n,) labels of any kind; (n, t) of 0 and 1 for many labels a row, or of classes for
-                many outputs.
+            X: (n, p) array of numbers (NaN where missing), SciPy sparse matrix, data frame of
+                numbers, dates, categories and texts, or a `Dataset`, with its labels and graph.
+            y: (n,) labels of any kind; (n, t) of 0 and 1 for many labels per row, or of classes
+                for many outputs. None for a `Dataset`.
             graph: edges (2, e), pairs, a SciPy or networkx graph, a data frame of edges, or "knn".
             sample_weight: (n,) weight of each labelled row in the loss.
             validation: labelled rows (a mask, or numbers) to pick the epoch by, not to train on.
             ids: (n,) names of the rows, by which `predict` knows them again; by default the index
                 of a data frame, unless that only numbers the rows.
         """
-        rows = read_rows(self, X, reset=True)
-        classes, codes = read_classes(y, self.unlabelled)
-        if len(codes) != rows.shape[0]:
+        rows = self._learn(X, ids)
+        if isinstance(X, Dataset):
+            graph = dataset_graph(X) if graph is None else graph
+        if isinstance(X, Dataset) and y is None:
+            classes, codes = dataset_classes(X)
+        else:
+            classes, codes = read_classes(y, self.unlabelled)
+        if len(codes) != len(rows):
             raise ValueError(
-                f"y must have a label for each of the {rows.shape[0]} rows of X, got {len(codes)}"
+                f"y must have a label for each of the {len(rows)} rows of X, got {len(codes)}"
             )
         for j, found in enumerate(classes.each):
             if len(found) < 2:
@@ -117,7 +125,7 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
                 )
         self._classes, self.classes_ = classes, classes.public
         weight = self._weights(codes, sample_weight)
-        output = self._fit(X, rows, self._problem(codes), graph, weight, validation, ids)
+        output = self._fit(rows, self._problem(codes), graph, weight, validation)
         self._keep(output.numpy())
         return self
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
 from difformer.data.split import Split
-from difformer.errors import ModelFileError
-from difformer.estimators.rows import FitRows, Scaler
+from difformer.data.tables import TableEncoder
+from difformer.errors import DataError, ModelFileError
+from difformer.estimators.rows import FitRows
 from difformer.nn import files
 from difformer.nn.frozen import FrozenDIFFormer
 
@@ -45,10 +46,11 @@ class SaveMixin:
             "params": params,
             "frozen": described,
             "fitted": {name: _plain(name, getattr(me, name)) for name in _FITTED},
+            "encoder": None if me.encoder_ is None else me.encoder_.to_json(),
             "n_features": int(me.n_features_in_),
             "features": [str(n) for n in getattr(me, "feature_names_in_", [])],
             "neighbours": None if me._neighbours is None else list(me._neighbours.shape),
-            "ids": None if me._fit_rows is None else me._fit_rows.ids,
+            "ids": me.ids_,
             **rest,
         }
         files.write(Path(path), "estimator", tensors, description)
@@ -82,7 +84,14 @@ class SaveMixin:
             _restore_rows(estimator, tensors, description)
             estimator._unpacked(tensors, description, str(path))
             estimator._check_loaded()
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            RuntimeError,
+            DataError,
+        ) as error:
             raise ModelFileError(f"{path}: not a whole {cls.__name__} ({error})") from error
         return estimator
 
@@ -90,8 +99,9 @@ class SaveMixin:
         """One row of zeros through everything: shapes that do not fit show here, not later."""
         me: Any = self
         model = me.frozen_.model
-        if model.in_channels != me.n_features_in_:
-            raise ValueError(f"{me.n_features_in_} features for a model of {model.in_channels}")
+        width = me.n_features_in_ if me.encoder_ is None else me.encoder_.width
+        if model.in_channels != width:
+            raise ValueError(f"{width} features for a model of {model.in_channels}")
         n = me.embedding_.shape[0]
         for name, tensor in (("outputs", me._outputs), ("before_last", me._before_last)):
             if tensor.shape[0] != n:
@@ -106,9 +116,6 @@ class SaveMixin:
 def _rows(me: Any) -> dict[str, Tensor]:
     """What is kept of the rows of fit."""
     tensors = {"embedding": torch.from_numpy(me.embedding_), "before_last": me._before_last}
-    if me._scaler.mean is not None:
-        tensors["mean"] = torch.from_numpy(me._scaler.mean)
-        tensors["scale"] = torch.from_numpy(me._scaler.scale)
     for part, rows in (("train", me.split_.train), ("val", me.split_.val)):
         tensors[f"split.{part}"] = rows
     if me._fit_rows is not None:
@@ -129,22 +136,22 @@ def _rows(me: Any) -> dict[str, Tensor]:
 def _restore_rows(me: Any, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     me.embedding_, me._before_last = tensors["embedding"].numpy(), tensors["before_last"]
     me._n_features_out = me.embedding_.shape[1]
-    mean, scale = tensors.get("mean"), tensors.get("scale")
-    me._scaler = Scaler(None, None)
-    if mean is not None and scale is not None:
-        if tuple(mean.shape) != (me.n_features_in_,) or mean.shape != scale.shape:
-            raise ValueError("mean and scale must have one number a feature")
-        me._scaler = Scaler(mean.numpy(), scale.numpy())
+    text = description["encoder"]
+    me.encoder_ = None if text is None else TableEncoder.from_json(text)
     parts = (tensors["split.train"], tensors["split.val"], torch.empty(0, dtype=torch.int64))
     n = len(me.embedding_)
     me.split_ = Split("fit", *parts).check(n)
+    ids = description["ids"]
+    me.ids_ = None if ids is None else tuple(str(name) for name in ids)
+    if me.ids_ is not None and len(me.ids_) != n:
+        raise ValueError(f"{len(me.ids_)} ids for {n} rows")
     me.graph_, me._fit_rows = None, None
     if "graph.edges" in tensors:
         me.graph_ = Graph.from_edges(tensors["graph.edges"], n, tensors.get("graph.weight"))
-        digests, ids = tensors["digests"].numpy().view(np.uint64), description["ids"]
-        if digests.shape != (n,) or (ids is not None and len(ids) != n):
-            raise ValueError(f"digests and ids must be of the {n} rows of fit")
-        me._fit_rows = FitRows(digests, None if ids is None else tuple(map(str, ids)))
+        digests = tensors["digests"].numpy().view(np.uint64)
+        if digests.shape != (n,):
+            raise ValueError(f"{len(digests)} digests for {n} rows")
+        me._fit_rows = FitRows(digests, me.ids_)
     me._neighbours = None
     if description["neighbours"] is not None:
         shape = tuple(description["neighbours"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,21 @@ from scipy import sparse
 from torch import Tensor
 
 from difformer.core.graph import Graph
+from difformer.data.snapshots import Edges
 
 __all__ = ["Edges", "read_graph"]
 
-Edges = tuple[Tensor, Tensor | None]  # (2, e) int64, and (e,) float32 or None for ones
+Array = NDArray[Any]
+Ids = Sequence[Any] | None
 
 
 def read_graph(
-    graph: Any, num_known: int, *, num_new: int | None = None, index: Any = None
+    graph: Any,
+    num_known: int,
+    *,
+    num_new: int | None = None,
+    ids: Ids = None,
+    what: str = "row",
 ) -> Edges:
     """Edges (2, e), source above target, and their weights, checked. O(e).
 
@@ -26,88 +34,118 @@ def read_graph(
     line) to a new row (second line), and a SciPy matrix is (new rows, known rows).
 
     Args:
-        graph: (2, e) or (e, 2) integers, a list of pairs, a data frame of two or three columns
-            (source, target, weight), a SciPy sparse matrix, a networkx graph, or a Graph.
-        index: the labels of the data frame's rows, by which a networkx graph may name them.
+        graph: (2, e) or (e, 2) integers, a list of pairs, a pair (edges, weights or None), a data
+            frame of two or three columns (source, target, weight), a SciPy sparse matrix, a
+            networkx graph, or a Graph.
+        ids: the names of the rows, by which a data frame or a networkx graph may name them.
+        what: what errors call a row.
     """
     sizes = (num_known, num_known if num_new is None else num_new)
+    weight: Any = None
     if isinstance(graph, Graph):
+        if graph.num_nodes != num_known or num_new is not None:
+            raise ValueError(f"graph must have {num_known} nodes, got {graph.num_nodes}")
         edges, weight = graph.edge_index, graph.edge_weight
     elif sparse.issparse(graph):
-        edges, weight = _from_scipy(graph, sizes, between=num_new is not None)
+        edges, weight = _from_scipy(graph, sizes, what, between=num_new is not None)
     elif hasattr(graph, "adjacency") and hasattr(graph, "edges"):
         if num_new is not None:
             raise ValueError("graph must be an edge list or a SciPy matrix for new rows")
-        edges, weight = _from_networkx(graph, num_known, index)
+        edges, weight = _from_networkx(graph, num_known, ids)
+    elif hasattr(graph, "columns"):
+        edges, weight = _from_frame(graph, None if num_new is not None else ids)
+    elif is_pair(graph):
+        edges, weight = _from_list(graph[0]), graph[1]
     else:
-        edges, weight = _from_list(graph)
-    _check(edges, sizes, num_new is not None)
-    if weight is not None and (not bool(torch.isfinite(weight).all()) or bool((weight < 0).any())):
-        bad = int(((~torch.isfinite(weight)) | (weight < 0)).nonzero()[0])
-        raise ValueError(
-            f"graph must have finite weights, 0 or more, got {float(weight[bad])} for edge {bad}"
-        )
-    return edges, weight
+        edges = _from_list(graph)
+    _check(edges, sizes, num_new is not None, what)
+    return edges, None if weight is None else _weights(weight, edges.shape[1])
 
 
-def _from_scipy(graph: Any, sizes: tuple[int, int], *, between: bool) -> Edges:
+def is_pair(graph: Any) -> bool:
+    """Whether it is (edge list, weights or None)."""
+    if not isinstance(graph, tuple) or len(graph) != 2 or isinstance(graph[0], tuple):
+        return False
+    index, weight = graph
+    return np.ndim(index) == 2 and (weight is None or np.ndim(weight) == 1)
+
+
+def _from_scipy(
+    graph: Any, sizes: tuple[int, int], what: str, *, between: bool
+) -> tuple[Tensor, Any]:
     expected = (sizes[1], sizes[0]) if between else sizes
     if graph.shape != expected:
-        what = "(new rows, known rows)" if between else "one row and column for each row of X"
-        raise ValueError(f"graph must be {expected}, {what}; got {graph.shape}")
+        sides = "(new rows, known rows)" if between else f"one row and one column per {what}"
+        raise ValueError(f"graph must be {expected}, {sides}; got {graph.shape}")
     coo = graph.tocoo()
-    row, col = (
-        torch.from_numpy(coo.row.astype(np.int64)),
-        torch.from_numpy(coo.col.astype(np.int64)),
-    )
-    weight = torch.from_numpy(np.asarray(coo.data, dtype=np.float32))
-    edges = torch.stack([col, row] if between else [row, col])
-    return edges, None if bool((weight == 1).all()) else weight
+    ends = [coo.col, coo.row] if between else [coo.row, coo.col]
+    edges = torch.from_numpy(np.stack(ends).astype(np.int64))
+    return edges, None if (coo.data == 1).all() else coo.data
 
 
-def _from_networkx(graph: Any, num_rows: int, index: Any) -> Edges:
-    where = {node: node for node in graph.nodes}
-    whole = all(isinstance(n, int | np.integer) and 0 <= n < num_rows for n in graph.nodes)
-    if not whole or index is not None:
-        labels = range(num_rows) if index is None else list(index)
-        where = {label: row for row, label in enumerate(labels)}
-    for node in graph.nodes:
-        if node not in where:
-            raise ValueError(f"graph must name the rows of X as its nodes, got node {node!r}")
+def _from_networkx(graph: Any, num_rows: int, ids: Ids) -> tuple[Tensor, Any]:
+    names: Sequence[Any] = range(num_rows) if ids is None else ids
+    where: dict[Any, int] = {name: row for row, name in enumerate(names)}
     triples = list(graph.edges(data="weight"))
-    pairs = np.array([(where[a], where[b]) for a, b, _ in triples], np.int64).reshape(-1, 2)
-    weight = None
-    if triples and all(w is not None for _, _, w in triples):
-        weight = torch.tensor([float(w) for _, _, w in triples])
-    return torch.from_numpy(pairs.T.copy()), weight
+    for node in graph.nodes:
+        if node not in where and str(node) not in where:
+            raise ValueError(f"graph must name the rows of X as its nodes, got node {node!r}")
+    place = {node: where[node] if node in where else where[str(node)] for node in graph.nodes}
+    pairs = np.array([(place[a], place[b]) for a, b, _ in triples], np.int64).reshape(-1, 2)
+    weighted = triples and all(w is not None for _, _, w in triples)
+    return torch.from_numpy(pairs.T.copy()), [w for _, _, w in triples] if weighted else None
 
 
-def _from_list(graph: Any) -> Edges:
-    weight = None
-    table: NDArray[Any]
-    frame = hasattr(graph, "columns")
-    if isinstance(graph, Tensor):
-        table = graph.detach().cpu().numpy()
-    elif frame and len(graph.columns) == 3:
-        source, target, last = (np.asarray(graph[name]) for name in graph.columns)
-        table, weight = np.stack([source, target], axis=1), torch.from_numpy(last.astype("f4"))
-    else:
-        table = np.asarray(graph)
+def _from_frame(frame: Any, ids: Ids) -> tuple[Tensor, Any]:
+    """Columns source, target and perhaps weight, or two or three columns in that order."""
+    names = list(frame.columns)
+    if not {"source", "target"} <= set(names) and len(names) not in (2, 3):
+        columns = ", ".join(map(str, names))
+        raise ValueError(f"graph must have columns source and target, got {columns}")
+    by_name = {"source", "target"} <= set(names)
+    source, target = ("source", "target") if by_name else names[:2]
+    last = "weight" if by_name else (names[2] if len(names) == 3 else None)
+    ends = [np.asarray(frame[name]) for name in (source, target)]
+    where = {str(name): row for row, name in enumerate(ids or ())}
+    if len(ends[0]) and where and (ends[0].dtype.kind not in "iu" or str(ends[0][0]) in where):
+        for name, cells in zip((source, target), ends, strict=True):
+            for cell in cells:
+                if str(cell) not in where:
+                    raise ValueError(f"graph must name rows by their ids, {name} {cell!r} is none")
+        ends = [np.array([where[str(cell)] for cell in cells], np.int64) for cells in ends]
+    weight = np.asarray(frame[last]) if last in names else None
+    return _from_list(np.stack(ends)), weight
+
+
+def _from_list(graph: Any) -> Tensor:
+    table: Array = graph.detach().cpu().numpy() if isinstance(graph, Tensor) else np.asarray(graph)
     if table.size == 0:
-        return torch.zeros(2, 0, dtype=torch.int64), None
+        return torch.zeros(2, 0, dtype=torch.int64)
     if table.ndim != 2 or 2 not in table.shape:
-        raise ValueError(f"graph must be (2, e) or (e, 2) edges, got shape {table.shape}")
+        raise ValueError(f"graph must be (2, e) or (e, 2) row numbers, got shape {table.shape}")
     if table.dtype.kind not in "iu":
-        raise ValueError(f"graph must hold row numbers, got {table.dtype}")
-    pairs = table.T if table.shape[0] != 2 or frame else table
-    return torch.from_numpy(pairs.astype(np.int64).copy()), weight
+        raise ValueError(f"graph must be (2, e) row numbers, got {table.dtype}")
+    return torch.from_numpy((table if table.shape[0] == 2 else table.T).astype(np.int64).copy())
 
 
-def _check(edges: Tensor, sizes: tuple[int, int], between: bool) -> None:
+def _check(edges: Tensor, sizes: tuple[int, int], between: bool, what: str) -> None:
     for line, size in enumerate(sizes):
         bad = (edges[line] < 0) | (edges[line] >= size)
         if bool(bad.any()):
             at = int(bad.nonzero()[0])
-            what = ("known ", "new ")[line] if between else ""
-            got = int(edges[line, at])
-            raise ValueError(f"graph must join {what}rows 0 to {size - 1}, got {got} in edge {at}")
+            which = ("known ", "new ")[line] if between else ""
+            got = f"{int(edges[line, at])} in edge {at}"
+            raise ValueError(f"graph must join {which}{what}s 0 to {size - 1}, got {got}")
+
+
+def _weights(weight: Any, edges: int) -> Tensor:
+    found = torch.as_tensor(np.asarray(weight, dtype=np.float32))
+    if found.shape != (edges,):
+        raise ValueError(f"graph must have a weight for each of {edges} edges, got {found.numel()}")
+    bad = (~torch.isfinite(found) | (found < 0)).nonzero()
+    if bad.numel():
+        at = int(bad[0])
+        raise ValueError(
+            f"graph must have finite weights, 0 or more, got {float(found[at])} for edge {at}"
+        )
+    return found

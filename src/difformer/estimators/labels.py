@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
+from difformer.data.dataset import Dataset
 from difformer.errors import ModelFileError
 
-__all__ = ["Classes", "read_classes", "read_targets"]
+__all__ = ["Classes", "dataset_classes", "dataset_targets", "read_classes", "read_targets"]
 
 Array = NDArray[Any]
 
@@ -92,6 +93,25 @@ def read_classes(y: Any, unlabelled: Any = -1) -> tuple[Classes, Array]:
         return Classes("multioutput", classes), codes
     found, codes = _codes(column_or_1d(table, warn=True), unlabelled, "y")
     return Classes("multiclass", (found,)), codes[:, None]
+
+
+def dataset_classes(data: Dataset) -> tuple[Classes, Array]:
+    """The classes of a dataset by name, or number where they have none, and its codes (n, t)."""
+    if data.task == "regression":
+        raise ValueError(f"X must have classes, {data.name} is regression: use the regressor")
+    y = data.y.numpy()
+    if data.task == "multilabel":
+        return read_classes(y)
+    names = np.array(data.class_names, object) if data.class_names else np.arange(data.num_outputs)
+    return Classes("multiclass", (names,)), y[:, None].astype(np.int64)
+
+
+def dataset_targets(data: Dataset) -> Array:
+    """The targets of a dataset, (n,) or (n, t) float64."""
+    if data.task != "regression":
+        raise ValueError(f"X must be of regression, {data.name} has classes: use the classifier")
+    y = data.y.double().numpy()
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
 
 
 def read_targets(y: Any) -> Array:

@@ -11,11 +11,12 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from difformer.data.columns import standardise
+from difformer.data.dataset import Dataset
 from difformer.errors import ModelFileError
-from difformer.estimators.base import BaseDIFFormer, Problem
+from difformer.estimators.base import BaseDIFFormer, Problem, dataset_graph
 from difformer.estimators.files import SaveMixin
-from difformer.estimators.labels import read_targets
-from difformer.estimators.rows import read_rows
+from difformer.estimators.labels import dataset_targets, read_targets
 from difformer.train.objective import objective_for
 
 __all__ = ["DIFFormerRegressor"]
@@ -44,7 +45,7 @@ class DIFFormerRegressor(SaveMixin, RegressorMixin, BaseDIFFormer):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         graph: Any = None,
         *,
         sample_weight: Any = None,
@@ -52,23 +53,24 @@ class DIFFormerRegressor(SaveMixin, RegressorMixin, BaseDIFFormer):
         ids: Any = None,
     ) -> DIFFormerRegressor:
         """Train on the rows whose y is known, with all rows of X in sight; see the classifier."""
-        rows = read_rows(self, X, reset=True)
-        targets = read_targets(y)
-        if len(targets) != rows.shape[0]:
+        rows = self._learn(X, ids)
+        if isinstance(X, Dataset):
+            graph = dataset_graph(X) if graph is None else graph
+        targets = dataset_targets(X) if isinstance(X, Dataset) and y is None else read_targets(y)
+        if len(targets) != len(rows):
             raise ValueError(
-                f"y must have a value for each of the {rows.shape[0]} rows of X, got {len(targets)}"
+                f"y must have a value for each of the {len(rows)} rows of X, got {len(targets)}"
             )
         table = targets.reshape(len(targets), -1)
         known = np.isfinite(table)
         for j in np.flatnonzero(~known.any(0)):
             raise ValueError(f"column {j} of y must have at least one labelled row, it has none")
         self._flat = targets.ndim == 1
-        self._mean, self._scale = np.nanmean(table, axis=0), np.nanstd(table, axis=0)
-        self._scale[self._scale < 1e-12 * np.maximum(1, np.abs(self._mean))] = 1.0
+        self._mean, self._scale, _, _ = standardise(table, clip=False)
         scaled = torch.from_numpy((table - self._mean) / self._scale).float()
         strata = np.where(known.any(1), 0, -1)
         problem = Problem(scaled, "regression", objective_for("regression"), table.shape[1], strata)
-        output = self._fit(X, rows, problem, graph, sample_weight, validation, ids)
+        output = self._fit(rows, problem, graph, sample_weight, validation)
         self._keep(output.numpy())
         return self
 

@@ -1,7 +1,8 @@
-"""Rows of features: read, checked with row and column named, scaled, and recognised again."""
+"""Rows of features: read from what people have, encoded, and known again by position or id."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -14,17 +15,153 @@ from scipy import sparse
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from difformer.data.convert import csr_tensor
+from difformer.data.convert import csr_tensor, scipy_csr
+from difformer.data.dataset import Dataset
+from difformer.data.rawtable import is_frame, read_chunks
+from difformer.data.tables import LARGEST, TableEncoder
+from difformer.errors import DataError
 
-__all__ = ["FitRows", "Scaler", "read_rows", "row_ids", "to_tensor"]
+__all__ = ["FitRows", "Rows", "learn_rows", "read_rows", "to_tensor"]
 
 Array = NDArray[Any]
 
 
-def read_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
-    """X as a float64 array or CSR matrix; ValueError naming row and column of a bad value."""
-    _check_numeric(X)
-    checked = validate_data(
+@dataclass(frozen=True)
+class Rows:
+    """Rows as the model takes them, and their names.
+
+    Features are (n, width) float32, a dense array or a CSR matrix: the numbers that training,
+    neighbours and predictions all see.
+    """
+
+    features: Any
+    ids: tuple[str, ...] | None
+
+    def __len__(self) -> int:
+        return self.features.shape[0]
+
+
+def learn_rows(estimator: Any, X: Any, ids: Any) -> tuple[TableEncoder | None, Rows]:
+    """Rows of fit, and how they were encoded (None for sparse rows, which are used as they are).
+
+    A data frame is typed and encoded as a table, an array is scaled if the estimator's `scale`
+    says so. ValueError names row and column of a bad value.
+    """
+    given = X
+    if isinstance(X, Dataset):
+        ids = ids if ids is not None else X.ids or None
+        if X.encoder is not None:
+            names = [column.name for column in X.encoder.columns]
+            estimator.n_features_in_ = len(names)
+            estimator.feature_names_in_ = np.array(names, dtype=object)
+            return X.encoder, Rows(_features(X), _row_ids(X, ids, X.num_rows))
+        given = _features(X)
+    if is_frame(given):
+        encoder, features = _learn_frame(estimator, given)
+    else:
+        encoder, features = _learn_array(estimator, _checked(estimator, given, reset=True))
+    if features.shape[0] < 2:
+        raise ValueError(f"X must have at least two rows, got {features.shape[0]}")
+    return encoder, Rows(features, _row_ids(X, ids, features.shape[0]))
+
+
+def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
+    """New rows, encoded as those of fit were. ValueError names row and column of a bad value.
+
+    X may also be `Rows`, encoded already.
+    """
+    if isinstance(X, Rows):
+        return X
+    encoder: TableEncoder | None = estimator.encoder_
+    given = X
+    if isinstance(X, Dataset):
+        ids = ids if ids is not None else X.ids or None
+        if X.encoder is not None:
+            if encoder is None or X.encoder.to_json() != encoder.to_json():
+                raise ValueError("X must be encoded as in fit: give its data frame instead")
+            return Rows(_features(X), _row_ids(X, ids, X.num_rows))
+        given = _features(X)
+    if is_frame(given) and encoder is not None:
+        if ids is None and encoder.id is not None and encoder.id in given.columns:
+            ids = given[encoder.id]
+        features = _encode_frame(estimator, given, encoder)
+    else:
+        rows = _checked(estimator, given, reset=False)
+        if encoder is None:
+            features = _unscaled(sparse.csr_matrix(rows))
+        else:
+            dense: Array = rows.toarray() if sparse.issparse(rows) else rows
+            features = _encode_array(dense, encoder)
+    return Rows(features, _row_ids(X, ids, features.shape[0]))
+
+
+def to_tensor(features: Any, dtype: torch.dtype) -> Tensor:
+    """Rows as a tensor, dense or sparse CSR."""
+    if sparse.issparse(features):
+        return csr_tensor(features).to(dtype)
+    return torch.from_numpy(np.ascontiguousarray(features)).to(dtype)
+
+
+def _features(data: Dataset) -> Any:
+    return data.x.numpy() if data.x.layout == torch.strided else scipy_csr(data.x)
+
+
+def _encode_frame(estimator: Any, X: Any, encoder: TableEncoder) -> Any:
+    special = [name for name in (encoder.label, encoder.id) if name in X.columns]
+    frame = X[[name for name in X.columns if name not in special]] if special else X
+    validate_data(estimator, frame, reset=False, skip_check_array=True)
+    chunk = next(read_chunks(frame))
+    names = [column.name for column in encoder.columns]
+    if not set(names) <= set(chunk):  # fitted on an array: its columns have no names
+        chunk = dict(zip(names, chunk.values(), strict=True))
+    try:
+        return encoder.encode_chunk(chunk, 0, "X")
+    except DataError as error:
+        raise ValueError(str(error)) from error
+
+
+def _encode_array(rows: Array, encoder: TableEncoder) -> Array:
+    if all(column.kind == "number" for column in encoder.columns):
+        return encoder.encode_array(rows)
+    try:
+        chunk = {column.name: rows[:, j] for j, column in enumerate(encoder.columns)}
+        return encoder.encode_chunk(chunk, 0, "X")
+    except DataError as error:
+        raise ValueError(str(error)) from error
+
+
+def _learn_frame(estimator: Any, frame: Any) -> tuple[TableEncoder, Any]:
+    validate_data(estimator, frame, reset=True, skip_check_array=True)
+    try:
+        encoder = TableEncoder.learn(frame, start=0)
+        features = encoder.encode(frame, strict=False)
+    except DataError as error:
+        raise ValueError(f"X: {error}") from error
+    for column in encoder.columns:
+        if column.bad:
+            name, _, treatment = column.describe()
+            warnings.warn(f"column {name!r} of X: {treatment}", UserWarning, stacklevel=4)
+    return encoder, features
+
+
+def _learn_array(estimator: Any, rows: Any) -> tuple[TableEncoder | None, Any]:
+    if sparse.issparse(rows):
+        return None, _unscaled(rows)
+    if not estimator.scale:
+        _check_range(rows)
+    names = [str(j) for j in range(rows.shape[1])]
+    encoder = TableEncoder.of_numbers(rows, names, scale=estimator.scale)
+    return encoder, encoder.encode_array(rows)
+
+
+def _unscaled(rows: Any) -> Any:
+    _check_range(rows)
+    return rows.astype(np.float32)
+
+
+def _checked(estimator: Any, X: Any, *, reset: bool) -> Any:
+    """X as a float64 array, NaN where missing, or as a CSR matrix."""
+    checked: Any = validate_data(
         estimator,
         X,
         reset=reset,
@@ -33,42 +170,34 @@ def read_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
         ensure_all_finite=False,
         ensure_min_samples=2 if reset else 1,
     )
-    _check_finite(checked, getattr(X, "columns", None))
+    if sparse.issparse(checked):
+        _refuse(checked, ~np.isfinite(checked.data), "NaN or infinity: it must be finite")
+    else:
+        _refuse(checked, np.isinf(checked), "infinity: it must be finite")
     return checked
 
 
-def to_tensor(rows: Any, dtype: torch.dtype) -> Tensor:
-    """Rows as a tensor, dense or sparse CSR."""
+def _check_range(rows: Any) -> None:
+    values = rows.data if sparse.issparse(rows) else rows
+    with np.errstate(invalid="ignore"):
+        _refuse(
+            rows, np.abs(values) > LARGEST, f"a number beyond ±{LARGEST:g}, which is not scaled"
+        )
+
+
+def _refuse(rows: Any, bad: Array, what: str) -> None:
+    """ValueError naming row and column of the first bad value."""
+    if not bad.any():
+        return
     if sparse.issparse(rows):
-        return csr_tensor(rows).to(dtype)
-    return torch.from_numpy(np.ascontiguousarray(rows)).to(dtype)
+        at = int(np.argmax(bad))
+        row, column = int(np.searchsorted(rows.indptr, at, side="right")) - 1, int(rows.indices[at])
+    else:
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+    raise ValueError(f"Input X contains {what}; row {row}, column {column}")
 
 
-@dataclass(frozen=True)
-class Scaler:
-    """Columns to mean zero and deviation one; a constant column only loses its mean.
-
-    Sparse rows pass unchanged: shifting would fill them.
-    """
-
-    mean: Array | None
-    scale: Array | None
-
-    @classmethod
-    def of(cls, rows: Any, *, on: bool) -> Scaler:
-        if not on or sparse.issparse(rows):
-            return cls(None, None)
-        # Divided first: a column of huge numbers must not overflow in its square.
-        largest = np.maximum(np.abs(rows).max(axis=0), np.finfo(np.float64).tiny)
-        mean, deviation = (rows / largest).mean(axis=0) * largest, (rows / largest).std(axis=0)
-        scale = deviation * largest
-        scale[deviation < 1e-12] = 1.0
-        return cls(mean, scale)
-
-    def apply(self, rows: Any) -> Any:
-        if self.mean is None or self.scale is None:
-            return rows
-        return (rows - self.mean) / self.scale
+# --- rows of fit -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -82,87 +211,49 @@ class FitRows:
     ids: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, rows: Any, ids: tuple[str, ...] | None) -> FitRows:
-        for name, count in Counter(ids or ()).most_common(1):
+    def of(cls, rows: Rows) -> FitRows:
+        for name, count in Counter(rows.ids or ()).most_common(1):
             if count > 1:
                 raise ValueError(f"ids (or the index of X) must be different, got {name!r} twice")
-        return cls(_hash(rows), ids)
+        return cls(_hash(rows.features), rows.ids)
 
-    def find(self, rows: Any, ids: tuple[str, ...] | None) -> Array:
+    def find(self, rows: Rows) -> Array:
         """The position in fit of each row, or -1 for a new row.
 
         A row with an id is the row of fit of that id, as long as its values are the same. Without
         ids, rows are those of fit where all of them are the same, in the same order.
         """
-        digests = _hash(rows)
-        if ids is None or self.ids is None:
-            same = np.array_equal(digests, self.digests)
-            return np.arange(len(digests)) if same else np.full(len(digests), -1)
+        if rows.ids is None or self.ids is None:
+            same = len(rows) == len(self.digests)
+            same = same and np.array_equal(_hash(rows.features), self.digests)
+            return np.arange(len(rows)) if same else np.full(len(rows), -1)
         position = {name: row for row, name in enumerate(self.ids)}
-        found = np.array([position.get(name, -1) for name in ids], np.int64)
-        return np.where(self.digests[found] == digests, found, -1)
+        found = np.array([position.get(name, -1) for name in rows.ids], np.int64)
+        return np.where(self.digests[found] == _hash(rows.features), found, -1)
 
 
-def row_ids(X: Any, ids: Any, num_rows: int) -> tuple[str, ...] | None:
+def _row_ids(X: Any, ids: Any, num_rows: int) -> tuple[str, ...] | None:
     """The ids of rows as texts: those given, or a data frame's index; None where there are none.
 
     A plain numbered index (a RangeIndex) does not identify rows.
     """
     if ids is None:
-        ids = getattr(X, "index", None) if hasattr(X, "columns") else None
+        ids = getattr(X, "index", None) if is_frame(X) else None
         if ids is None or type(ids).__name__ == "RangeIndex":
             return None
-    names = tuple(str(name) for name in ids)
+    names = tuple(str(name).strip() for name in ids)
     if len(names) != num_rows:
         raise ValueError(f"ids must have one id for each of the {num_rows} rows, got {len(names)}")
     return names
 
 
-def _hash(rows: Any) -> Array:
-    if sparse.issparse(rows):
+def _hash(features: Any) -> Array:
+    if sparse.issparse(features):
         parts = (
-            rows.indices[a:b].astype(np.int64).tobytes() + (rows.data[a:b] + 0.0).tobytes()
-            for a, b in zip(rows.indptr[:-1], rows.indptr[1:], strict=True)
+            features.indices[a:b].astype(np.int64).tobytes() + (features.data[a:b] + 0.0).tobytes()
+            for a, b in zip(features.indptr[:-1], features.indptr[1:], strict=True)
         )
     else:
-        parts = (row.tobytes() for row in np.ascontiguousarray(rows + 0.0))
+        parts = (row.tobytes() for row in np.ascontiguousarray(features + 0.0))
     digests = b"".join(blake2b(part, digest_size=8).digest() for part in parts)
     return np.frombuffer(digests, np.uint64)
-
-
-def _check_numeric(X: Any) -> None:
-    columns = getattr(X, "columns", None)
-    if columns is None or not hasattr(X, "dtypes"):
-        return
-    for name, dtype in zip(columns, X.dtypes, strict=True):
-        if str(dtype) in ("object", "str", "string", "category") or "datetime" in str(dtype):
-            values = list(X[name])
-            text = next((i for i, v in enumerate(values) if not _is_number(v)), None)
-            if text is not None:
-                raise ValueError(
-                    f"X must hold numbers, got {values[text]!r} in row {text}, column {name!r}: "
-                    "encode it first, or read the table with difformer.read_table"
-                )
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _check_finite(rows: Any, columns: Any) -> None:
-    values = rows.data if sparse.issparse(rows) else rows
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()) or np.isfinite(values).all():
-            return
-    if sparse.issparse(rows):
-        at = int(np.argmin(np.isfinite(values)))
-        row, column = int(np.searchsorted(rows.indptr, at, side="right")) - 1, int(rows.indices[at])
-    else:
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(rows))[0])
-    what = "NaN" if np.isnan(rows[row, column]) else "infinity"
-    name = column if columns is None else repr(columns[column])
-    raise ValueError(f"Input X contains {what}: it must be finite; row {row}, column {name}")

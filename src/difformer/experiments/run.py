@@ -184,7 +184,7 @@ def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dat
     if Path(experiment.dataset).suffix.lower() in ENDINGS:
         from difformer.data.tables import read_table
 
-        data = read_table(experiment.dataset, **options).dataset
+        data = read_table(experiment.dataset, **options)
     else:
         data = load_dataset(experiment.dataset, data_dir, **options)
     return data if k is None else with_neighbours(data, k, metric)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.split import Split
-from difformer.data.tables import read_table
 from difformer.errors import RunError
 from difformer.experiments.own.run import OwnRun
+from difformer.experiments.own.table import OwnTable
 from difformer.nn.model import DIFFormer
 from difformer.train.run import read_config
 
@@ -28,16 +28,15 @@ class OpenOwn:
 
 
 def open_own(folder: str | Path, *, dataset: Dataset | None = None) -> OpenOwn:
-    """Read a run back for a look inside; the table is read again where it is not at hand."""
+    """Read a run back for a look inside; the table is read again unless it is given."""
     folder = Path(folder)
     run = OwnRun.load(folder)
     asked = read_config(folder / "config.toml")["data"]
     if dataset is None:
-        dataset = read_table(
-            asked["nodes"], asked["label"], id=asked.get("id"), edges=asked.get("edges")
-        ).dataset
+        names = {each.name for each in fields(OwnTable)}
+        dataset = OwnTable(**{k: v for k, v in asked.items() if k in names}).read()
     if dataset.fingerprint != asked["fingerprint"]:
         raise RunError(f"{asked['nodes']} has changed since {folder} was trained on it")
-    model = run.estimator.frozen_.model.float()
-    split = Split.load(folder / "split.json").check(dataset.num_rows)
-    return OpenOwn(model, dataset, split, run.estimator.graph_)
+    estimator = run.estimator
+    model = estimator.frozen_.model.float()
+    return OpenOwn(model, dataset, estimator.split_.check(dataset.num_rows), estimator.graph_)

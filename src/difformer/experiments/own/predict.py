@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from difformer.data.rawtable import read_chunks
-from difformer.data.tables import Source, read_edges
+from difformer.data.rawtable import Source, read_chunks
+from difformer.data.tables import read_edges
 from difformer.errors import DataError, RunError
 from difformer.experiments.own.run import OwnRun
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 
 from difformer.data.download import sha256_of
 from difformer.data.tables import TableEncoder
-from difformer.errors import DataError, RunError
+from difformer.errors import RunError
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.regressor import DIFFormerRegressor
+from difformer.estimators.rows import Rows
 
 __all__ = ["CLASSES", "Estimator", "OwnRun", "read_result"]
 
@@ -32,8 +34,6 @@ class OwnRun:
     """A finished run, ready to answer for rows it has not seen."""
 
     estimator: Estimator
-    encoder: TableEncoder
-    ids: tuple[str, ...]
     influential: int = 0  # rows of fit named for each answer
 
     @classmethod
@@ -45,17 +45,25 @@ class OwnRun:
             for name, digest in result["files"].items():
                 if sha256_of(folder / name) != digest:
                     raise ValueError(f"{name} is not the file that the run wrote")
-            table = json.loads((folder / "table.json").read_text(encoding="utf-8"))
-            encoder = TableEncoder.from_json(json.dumps(table["encoder"]))
-            ids = tuple(str(name) for name in table["ids"])
             kind, influential = CLASSES[result["task"]], int(result["influential"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunError(f"{folder} is not a finished run on a table ({error})") from error
         estimator = kind.load(folder / "estimator.safetensors")
-        width = estimator.frozen_.model.in_channels
-        if width != encoder.width or len(ids) != len(estimator.embedding_):
-            raise RunError(f"{folder}: table.json and estimator.safetensors are of different runs")
-        return cls(estimator, encoder, ids, influential)
+        if estimator.encoder_ is None:
+            raise RunError(f"{folder} is not a run on a table: its columns have no names")
+        return cls(estimator, influential)
+
+    @property
+    def encoder(self) -> TableEncoder:
+        """How the table's columns become features."""
+        assert self.estimator.encoder_ is not None
+        return self.estimator.encoder_
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The id of each row of fit: its number where the table has no column of ids."""
+        rows = len(self.estimator.embedding_)
+        return self.estimator.ids_ or tuple(str(row) for row in range(rows))
 
     @property
     def is_classifier(self) -> bool:
@@ -71,19 +79,18 @@ class OwnRun:
     def answer(
         self, features: Any, graph: Any = None, *, ids: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
-        """For each row its label, probability and [{"id", "weight"}] of the influential rows.
+        """For each encoded row its label, probability and influential rows [{"id", "weight"}].
 
         `ids` tell the rows of fit, which are answered as in fit while their values are the same;
         other rows are new.
         """
-        model = self.estimator
+        model, rows = self.estimator, Rows(features, None if ids is None else tuple(ids))
         if isinstance(model, DIFFormerClassifier):
-            columns = self._classes(model.predict_proba(features, graph, ids=ids))
+            columns = self._classes(model.predict_proba(rows, graph))
         else:
-            columns = [model.predict(features, graph, ids=ids).tolist()]
+            columns = [model.predict(rows, graph).tolist()]
         if self.influential:
-            found = model.influence(features, graph, ids=ids, top_k=self.influential)
-            columns.append(self._named(*found))
+            columns.append(self._named(*model.influence(rows, graph, top_k=self.influential)))
         return self._records(columns)
 
     def fitted(self, rows: Sequence[int]) -> list[dict[str, Any]]:

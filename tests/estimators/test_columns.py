@@ -1,0 +1,250 @@
+"""Columns as they come: mixed types, missing values, huge values, datasets; one encoding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.datasets import load_wine
+
+import difformer
+from difformer import DIFFormerClassifier, DIFFormerRegressor
+from difformer.data.neighbours import nearest_neighbours
+
+pandas = pytest.importorskip("pandas", reason="data frames need pandas")
+
+Array = NDArray[Any]
+QUICK: dict[str, Any] = {"epochs": 30, "hidden_channels": 16, "lr": 0.05, "random_state": 0}
+
+
+def some_labels(y: Array, per_class: int, seed: int) -> Array:
+    draw = np.random.default_rng(seed)
+    few = np.full(len(y), -1)
+    for label in np.unique(y):
+        rows = draw.permutation(np.flatnonzero(y == label))[:per_class]
+        few[rows] = label
+    return few
+
+
+def test_neighbours_of_wine_are_found_on_scaled_columns() -> None:
+    X, y = load_wine(return_X_y=True)
+    right: list[float] = []
+    for seed in range(3):
+        few = some_labels(y, 10, seed)
+        model = DIFFormerClassifier(graph="knn", random_state=0).fit(X, few)
+        right.append(float((model.transduction_ == y)[few < 0].mean()))
+    assert np.mean(right) > 0.94  # on raw columns: 0.79
+
+
+def test_units_do_not_matter() -> None:
+    X, y = load_wine(return_X_y=True)
+    quick = {**QUICK, "epochs": 2, "graph": "knn"}
+    units = 10.0 ** np.arange(-6, 7)
+    plain = DIFFormerClassifier(**quick).fit(X, y)
+    scaled = DIFFormerClassifier(**quick).fit(X * units, y)
+    assert plain.graph_ is not None
+    assert scaled.graph_ is not None
+    assert plain.graph_.edge_index.tolist() == scaled.graph_.edge_index.tolist()
+    np.testing.assert_allclose(plain.embedding_, scaled.embedding_, atol=1e-4)
+    new = DIFFormerClassifier(**quick).fit(X[:150] * units, y[:150])
+    old = DIFFormerClassifier(**quick).fit(X[:150], y[:150])
+    a, b = new.predict_proba(X[150:] * units), old.predict_proba(X[150:])
+    np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def mixed(n: int = 120) -> tuple[Any, Array]:
+    draw = np.random.default_rng(0)
+    y = np.arange(n) % 2
+    frame = pandas.DataFrame(
+        {
+            "size": np.where(draw.random(n) < 0.1, np.nan, y * 2 + draw.normal(size=n)),
+            "rank": pandas.array(draw.integers(0, 30, n), dtype="Int64"),
+            "seen": pandas.Timestamp("2020-01-01") + pandas.to_timedelta(y * 90 + 3, unit="D"),
+            "kept": draw.random(n) < 0.5,
+            "grade": pandas.Categorical(draw.integers(1, 4, n)),
+            "colour": np.where(draw.random(n) < 0.8, np.array(["red", "blue"])[y], "green"),
+            "note": [
+                f"{('swims in the deep sea', 'climbs in tall trees')[k]} at {i // 2} feet"
+                for i, k in enumerate(y)
+            ],
+            "same": 7,
+        },
+        index=[f"r{i}" for i in range(n)],
+    )
+    frame.loc["r4", "rank"] = pandas.NA
+    frame.loc["r5", "seen"] = pandas.NaT
+    frame.loc["r6", "colour"] = None
+    return frame, y
+
+
+@pytest.mark.parametrize("graph", [None, "knn"])
+def test_a_frame_of_mixed_columns_goes_in_as_it_is(graph: str | None, tmp_path: Path) -> None:
+    frame, y = mixed()
+    few = np.where(np.arange(120) < 40, y, -1)
+    model = DIFFormerClassifier(graph=graph, **QUICK).fit(frame[:100], few[:100])
+    assert {name: kind for name, kind, _ in model.encoder_.describe()} == {
+        "size": "number",
+        "rank": "number",
+        "seen": "date",
+        "kept": "category",
+        "grade": "category",
+        "colour": "category",
+        "note": "text",
+        "same": "skip",
+    }
+    assert (model.predict(frame[100:]) == y[100:]).all()
+    assert (model.transduction_ == y[:100]).all()
+    model.save(tmp_path / "m.safetensors")
+    again = DIFFormerClassifier.load(tmp_path / "m.safetensors")
+    assert np.array_equal(again.predict_proba(frame[100:]), model.predict_proba(frame[100:]))
+
+
+def test_a_frame_and_a_file_are_encoded_by_the_same_object(tmp_path: Path) -> None:
+    frame, y = mixed()
+    frame = frame.drop(columns=["grade", "seen"])
+    frame["label"] = y
+    frame.to_csv(tmp_path / "t.csv", index_label="name")
+    data = difformer.read_table(tmp_path / "t.csv", "label", id="name")
+    model = DIFFormerClassifier(**QUICK).fit(frame.drop(columns="label"), y)
+    assert data.encoder is not None
+    encoders = (model.encoder_, data.encoder)
+    parts = [[(c.name, c.kind, c.learned) for c in e.columns] for e in encoders]
+    assert parts[0] == parts[1]
+    same = DIFFormerClassifier(**QUICK).fit(data)
+    np.testing.assert_allclose(same.label_distributions_, model.label_distributions_)
+    assert same.classes_.tolist() == ["0", "1"]
+    assert same.ids_ == model.ids_ == tuple(frame.index)
+
+
+def test_a_polars_frame_goes_in_as_it_is() -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    frame, y = mixed()
+    other = polars.DataFrame({name: frame[name].astype(object).tolist() for name in ("size",)})
+    model = DIFFormerClassifier(**QUICK).fit(other, y)
+    assert model.predict(other[:3]).shape == (3,)
+
+
+def test_a_dataset_brings_its_labels_graph_and_ids() -> None:
+    X, y = load_wine(return_X_y=True)
+    ring = np.stack([np.arange(178), (np.arange(178) + 1) % 178])
+    import torch
+
+    data = difformer.Dataset(
+        "wine",
+        torch.from_numpy(X).float(),
+        torch.from_numpy(np.where(y < 2, y, -1)),
+        edge_index=torch.from_numpy(ring),
+        class_names=("red", "white"),
+        ids=tuple(f"w{i}" for i in range(178)),
+    )
+    model = DIFFormerClassifier(**QUICK).fit(data)
+    apart = DIFFormerClassifier(**QUICK).fit(X.astype("f4"), np.where(y < 2, y, -1), ring)
+    assert np.array_equal(model.label_distributions_, apart.label_distributions_)
+    assert set(model.transduction_) == {"red", "white"}
+    assert np.array_equal(
+        model.predict_proba(X[:9].astype("f4"), ids=[f"w{i}" for i in range(9)]),
+        model.label_distributions_[:9],
+    )
+    with pytest.raises(ValueError, match="wine has classes: use the classifier"):
+        DIFFormerRegressor(**QUICK).fit(data)
+
+
+def test_missing_values_are_the_mean_and_a_flag() -> None:
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(200, 3))
+    y = (draw.random(200) < 0.5).astype(int)
+    X[y == 1, 2] = np.nan  # that it is missing says everything
+    model = DIFFormerClassifier(**QUICK).fit(X[:150], y[:150])
+    assert (model.predict(X[150:]) == y[150:]).all()
+    # A gap where fit had none is the mean.
+    gap, mean = X[:1].copy(), X[:1].copy()
+    gap[0, 0], mean[0, 0] = np.nan, X[:150, 0].mean()
+    np.testing.assert_allclose(model.predict_proba(gap), model.predict_proba(mean), atol=1e-6)
+
+
+def test_huge_values_are_scaled_like_others() -> None:
+    draw = np.random.default_rng(0)
+    y = np.arange(100) % 2
+    X = np.stack([np.where(y == 1, 1e200, -1e200), draw.normal(size=100)], axis=1)
+    X[:, 0] *= draw.uniform(0.5, 1, 100)
+    model = DIFFormerClassifier(graph="knn", **QUICK).fit(X, y)
+    assert (model.transduction_ == y).all()
+    assert np.isfinite(model.predict_proba(np.array([[1e160, 0.0], [1e308, -1e300]]))).all()
+    numbers = DIFFormerRegressor(**{**QUICK, "epochs": 80}).fit(X, y * 1e200)
+    assert np.isfinite(numbers.transduction_).all()
+    assert np.corrcoef(numbers.transduction_ / 1e200, y)[0, 1] > 0.8
+
+
+def test_one_huge_value_does_not_hide_the_others() -> None:
+    draw = np.random.default_rng(0)
+    y = np.arange(300) % 2
+    X = (y * 3 + draw.normal(size=300))[:, None]
+    X[7] = 1e200
+    model = DIFFormerClassifier(**QUICK).fit(X, np.where(np.arange(300) < 60, y, -1))
+    assert (model.transduction_ == y).mean() > 0.85
+
+
+def test_constant_and_repeated_columns_do_no_harm() -> None:
+    X, y = load_wine(return_X_y=True)
+    few = some_labels(y, 10, 0)
+    wide = np.hstack([X, X[:, :3], np.full((178, 4), 1e6)])
+    model = DIFFormerClassifier(graph="knn", random_state=0).fit(wide, few)
+    assert (model.transduction_ == y)[few < 0].mean() > 0.92
+    changed = wide[:5].copy()
+    changed[:, -1] = -1e9  # a column that was constant in fit says nothing
+    np.testing.assert_array_equal(
+        model.predict_proba(changed + 1e-9), model.predict_proba(wide[:5] + 1e-9)
+    )
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_values_too_large_to_be_used_unscaled_are_named(kind: str) -> None:
+    X = np.ones((20, 3))
+    X[4, 2] = 1e30
+    given = sparse.csr_matrix(X) if kind == "sparse" else X
+    with pytest.raises(ValueError, match=r"beyond ±1e\+15, .*; row 4, column 2"):
+        DIFFormerClassifier(scale=False, **QUICK).fit(given, np.arange(20) % 2)
+
+
+def test_sparse_rows_are_compared_by_their_angle() -> None:
+    draw = np.random.default_rng(0)
+    words = sparse.random(60, 30, density=0.3, random_state=0, format="csr")
+    words = sparse.diags(draw.uniform(1, 100, 60)) @ words
+    model = DIFFormerClassifier(graph="knn", n_neighbors=3, **QUICK)
+    model.fit(words.tocsr(), np.arange(60) % 2)
+    import torch
+
+    x = torch.from_numpy(words.toarray()).float()
+    near = set(map(tuple, nearest_neighbours(x, 3, metric="cosine").T.tolist()))
+    assert model.graph_ is not None
+    kept = set(map(tuple, model.graph_.edge_index.T.tolist()))
+    assert near <= kept
+    assert model.encoder_ is None
+    assert model.predict(words[:4]).shape == (4,)
+
+
+def test_edges_may_name_the_ids_of_rows() -> None:
+    frame, y = mixed(40)
+    edges = pandas.DataFrame(
+        {"from": [f"r{i}" for i in range(39)], "to": [f"r{i + 1}" for i in range(39)]}
+    )
+    numbers = np.stack([np.arange(39), np.arange(39) + 1])
+    quick = {**QUICK, "epochs": 2}
+    by_id = DIFFormerClassifier(**quick).fit(frame, y, edges)
+    by_number = DIFFormerClassifier(**quick).fit(frame, y, numbers)
+    assert np.array_equal(by_id.label_distributions_, by_number.label_distributions_)
+    with pytest.raises(ValueError, match="rows by their ids, from 'nobody' is none"):
+        DIFFormerClassifier(**quick).fit(frame, y, edges.replace("r5", "nobody"))
+
+
+def test_auto_tries_a_graph_of_neighbours_and_keeps_what_validates_better() -> None:
+    X, y = load_wine(return_X_y=True)
+    few = some_labels(y, 10, 0)
+    model = DIFFormerClassifier(graph="auto", early_stopping=True, **QUICK).fit(X, few)
+    assert set(model.candidates_) == {"none", "knn"}
+    kept = "none" if model.graph_ is None else "knn"
+    assert model.candidates_[kept] == max(model.candidates_.values())
