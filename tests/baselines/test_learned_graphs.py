@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.baselines import get_system, glcn
+from difformer.baselines import get_system, glcn, graph_for
+from difformer.baselines import lds as lds_module
 from difformer.baselines.glcn import GLCN
-from difformer.baselines.lds import LDS, adjacency_of, draw_edges, straight_through
+from difformer.baselines.lds import LDS, DrawnGraph
 from difformer.core.graph import Graph
-from difformer.data import Dataset
+from difformer.data import Dataset, Split
 from difformer.data.batch import Batch
-from difformer.train import objective_for, seeded
+from difformer.train import FullBatch, TrainSettings, fit, objective_for, seeded
 
 
 def test_glcn_weights_are_its_equation_on_one_row(
@@ -60,46 +63,120 @@ def test_glcn_convolves_on_the_symmetrised_normalised_weights(
     torch.testing.assert_close(model(small.x, graph), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_lds_hypergradient_is_that_of_a_finite_difference() -> None:
-    x, y = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1, -1])
-    row = torch.arange(5)
-    graph = Graph.from_edges(torch.stack([row, (row + 1) % 5]), 5, undirected=True, self_loops=True)
-    config = get_system("lds").configure(dropout=0.0, unroll=1, inner_lr=0.3, outer_share=0.5)
+def lds(n: int, **options: Any) -> tuple[LDS, Batch]:
+    """A model in float64 that has observed a ring of n rows, all but the last labelled."""
+    row = torch.arange(n)
+    ring = torch.stack([row, (row + 1) % n])
+    graph = Graph.from_edges(ring, n, undirected=True, self_loops=True)
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(n, 3, dtype=torch.float64, generator=draw)
+    y = torch.where(row < n - 1, row % 2, -1)
+    config = get_system("lds").configure(dropout=0.0, inner_lr=0.3, outer_share=0.5, **options)
     with seeded(0):
         model = LDS(3, 2, config).double()
-    batch = Batch(x, y, graph, torch.arange(4))
+    batch = Batch(x, y, graph, row[:-1])
     model.observe(batch)
-    model.theta = model.theta.double()  # zeros and ones: every sample is the graph itself
-    objective = objective_for("multiclass")
-    slope = model.hypergradient(x, batch, objective)
-    inner, outer = model._inner, model._outer
+    model.theta = model.theta.double()
+    return model, batch
 
-    def outer_loss(theta: torch.Tensor) -> torch.Tensor:
-        edges = theta + torch.eye(5, dtype=torch.float64)
+
+def dense_theta(model: LDS, n: int) -> Tensor:
+    theta = torch.zeros(n, n, dtype=model.theta.dtype)
+    theta.index_put_((model.pairs[0], model.pairs[1]), model.theta, accumulate=True)
+    return theta + theta.T
+
+
+def dense_hypergradient(model: LDS, batch: Batch, theta: Tensor) -> Tensor:
+    """The same by autograd through n × n matrices; θ holds zeros and ones, so nothing is drawn."""
+    n, call = len(theta), torch.func.functional_call
+    theta = theta.clone().requires_grad_()
+
+    def convolve(w: dict[str, Tensor]) -> Tensor:
+        edges = theta + torch.eye(n, dtype=theta.dtype)
         scale = edges.sum(1).rsqrt()
         adjacency = edges * scale.unsqueeze(1) * scale
-        w = {n: p.detach().clone().requires_grad_() for n, p in model.gcn.named_parameters()}
-        call = torch.func.functional_call
-        loss = F.cross_entropy(call(model.gcn, w, (x, adjacency))[inner], y[inner])
-        steps = torch.autograd.grad(loss, list(w.values()))
-        moved = {n: p - 0.3 * g for (n, p), g in zip(w.items(), steps, strict=True)}
-        return F.cross_entropy(call(model.gcn, moved, (x, adjacency))[outer], y[outer]).detach()
+        return call(model.gcn, w, (batch.x, lambda value: adjacency @ value))
 
-    for i, j in ((0, 1), (0, 2), (3, 1)):
-        bump = torch.zeros(5, 5, dtype=torch.float64)
-        bump[i, j] = 1e-6
-        change = (outer_loss(model.theta + bump) - outer_loss(model.theta - bump)) / 2e-6
-        assert float(change) == pytest.approx(float(slope[i, j]), abs=1e-6)
+    w = dict(model.gcn.named_parameters())
+    for _ in range(model.config.unroll):
+        loss = F.cross_entropy(convolve(w)[model._inner], batch.y[model._inner])
+        steps = torch.autograd.grad(loss, list(w.values()), create_graph=True)
+        w = {name: p - 0.3 * g for (name, p), g in zip(w.items(), steps, strict=True)}
+    outer = F.cross_entropy(convolve(w)[model._outer], batch.y[model._outer])
+    slope = torch.autograd.grad(outer, theta)[0]
+    return (slope + slope.T) / 2
+
+
+@pytest.mark.parametrize("unroll", [0, 1, 2])
+def test_lds_hypergradient_of_all_pairs_is_that_of_dense_autograd(unroll: int) -> None:
+    model, batch = lds(7, unroll=unroll)
+    slope = model.hypergradient(batch.x, batch, objective_for("multiclass"))
+    expected = dense_hypergradient(model, batch, dense_theta(model, 7))
+    row, col = torch.triu_indices(7, 7, 1)
+    torch.testing.assert_close(slope.at(row, col), expected[row, col])
+    assert float(expected[row, col].abs().min()) > 0
+
+
+def test_lds_keeping_all_pairs_moves_each_down_its_slope() -> None:
+    model, batch = lds(6, top_k=6, theta_lr=3.0)
+    before = dense_theta(model, 6)
+    slope = model.hypergradient(batch.x, batch, objective_for("multiclass"))
+    model.move(slope)
+    expected = (before - 3.0 * dense_hypergradient(model, batch, before)).clamp(0, 1)
+    torch.testing.assert_close(dense_theta(model, 6), expected.fill_diagonal_(0.0))
+
+
+def test_lds_keeps_the_largest_chances_in_a_room_of_fixed_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lds_module, "BLOCK", 10)  # several blocks of rows
+    model, batch = lds(9, top_k=1, theta_lr=5.0)
+    room = model.theta.numel()
+    before = dense_theta(model, 9)
+    slope = model.hypergradient(batch.x, batch, objective_for("multiclass"))
+    model.move(slope)
+    after, row = dense_theta(model, 9), torch.arange(9)
+    assert model.theta.numel() == room == 9 + 9
+    full = dense_hypergradient(model, batch, before) + torch.diag(torch.full((9,), torch.inf))
+    best = full.argmin(1)
+    raised = full[row, best] < 0
+    wanted = (before - 5.0 * full).clamp(0, 1)
+    torch.testing.assert_close(after[row, best][raised], wanted[row, best][raised])
+    assert int((after > 0).sum()) <= 2 * room
 
 
 def test_lds_samples_edges_at_their_probability() -> None:
-    theta = torch.full((60, 60), 0.3).fill_diagonal_(0.0)
+    pairs = torch.triu_indices(60, 60, 1)
     draw = torch.Generator().manual_seed(0)
-    edges = draw_edges(theta, draw)
-    assert edges.shape[1] / (60 * 59) == pytest.approx(0.3, abs=0.03)
-    assert set(map(tuple, edges.T.tolist())) == {(b, a) for a, b in edges.T.tolist()}
+    dense = DrawnGraph.draw(pairs, torch.full((pairs.shape[1],), 0.3), 60, draw).matrix.csr
+    edges = dense.to_dense() > 0
+    assert (int(edges.sum()) - 60) / (60 * 59) == pytest.approx(0.3, abs=0.03)
+    assert torch.equal(edges, edges.T)
 
 
 def test_lds_certain_edges_give_the_graph_itself(ring: Graph) -> None:
-    sample = straight_through(adjacency_of(ring).requires_grad_())
-    torch.testing.assert_close(sample.detach(), ring.dense())
+    pairs = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 5, 5]])
+    drawn = DrawnGraph.draw(pairs, torch.ones(6), 6)
+    torch.testing.assert_close(drawn.matrix.csr.to_dense(), ring.dense())
+
+
+def test_lds_takes_half_of_the_validation_labels_by_its_papers_protocol(small: Dataset) -> None:
+    """Those rows move the graph, no longer count as validation, and no test label is seen."""
+    rows = torch.arange(small.num_rows)
+    split = Split("s", rows[:10], rows[10:20], rows[20:])
+    system, results = get_system("lds"), list[Any]()
+    for outer, flip in (("training", False), ("validation", False), ("validation", True)):
+        y = small.y.clone()
+        y[20:] = 1 - y[20:] if flip else y[20:]
+        config = system.configure(outer=outer, samples=1)
+        with seeded(0):
+            model = system.build(config, small.num_features, 2)
+        assert isinstance(model, LDS)
+        source = FullBatch(replace(small, y=y), split, graph_for(system, config, small))
+        fit(model, source, objective_for("multiclass"), split, TrainSettings(epochs=3, lr=0.05))
+        results.append((model._outer.tolist(), model._inner.numel(), model.theta))
+    own, paper, flipped = results
+    assert set(own[0]) < set(range(10))
+    assert (len(paper[0]), paper[1]) == (5, 10)
+    assert set(paper[0]) < set(range(10, 20))
+    assert torch.equal(paper[2], flipped[2])

@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 import torch
 from torch_geometric.nn.models import SGFormer as LibrarySGFormer
 
-from difformer.baselines import get_system
-from difformer.baselines.nodeformer import NodeFormerLayer, edge_score, positive_features
+from difformer.baselines import get_system, nodeformer
+from difformer.baselines.nodeformer import (
+    NodeFormerLayer,
+    edge_score,
+    noisy_average,
+    positive_features,
+)
 from difformer.core.graph import Graph
 from difformer.data import Dataset
 from difformer.train import seeded
@@ -38,6 +44,25 @@ def test_nodeformer_attends_as_its_dense_form_and_gumbel_noise_picks_keys() -> N
     torch.testing.assert_close(layer.eval().attend(fq, fk, v), expected)
     same = torch.ones_like(v)  # an average of equal values, whatever the noise
     torch.testing.assert_close(layer.train().attend(fq, fk, same), same, atol=1e-4, rtol=1e-4)
+
+
+def test_nodeformer_averages_samples_in_parts_as_all_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n, h, m, d, g = 13, 2, 4, 3, 5
+    monkeypatch.setattr(nodeformer, "NUMBERS_AT_ONCE", 6 * h * g * d)  # six rows at a time
+    draw = torch.Generator().manual_seed(0)
+    sizes = (m, m, d, g)
+    fq, fk, v, e = (torch.rand(n, h, k, dtype=torch.float64, generator=draw) for k in sizes)
+    inputs = [t.requires_grad_() for t in (fq, fk, v)]
+    share = torch.einsum("ihm,jhm,jhg->hgij", fq, fk, e)
+    share = share / (share.sum(-1, keepdim=True) + nodeformer.EPS**2)
+    expected = torch.einsum("hgij,jhd->ihd", share, v) / g
+    found = noisy_average(fq, fk, v, e)
+    torch.testing.assert_close(found, expected)
+    weight = torch.randn(found.shape, dtype=torch.float64, generator=draw)
+    slow, fast = (torch.autograd.grad((z * weight).sum(), inputs) for z in (expected, found))
+    torch.testing.assert_close(fast, slow)
 
 
 def test_nodeformer_edge_score_is_its_equation(ring: Graph) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,17 +15,123 @@ from difformer.baselines.layers import GraphModel
 from difformer.baselines.registry.learned import LDSConfig
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
+from difformer.core.tiled import tiles
 from difformer.data.batch import Batch
 from difformer.nn.remembered import Remembered
 
-__all__ = ["LDS", "TwoLayers"]
+__all__ = ["LDS", "DrawnGraph", "Slope", "TwoLayers"]
 
 Weights = dict[str, Tensor]
-Matrix = Tensor | SparseMatrix
+BLOCK = 2**22  # pairs whose slope is held at once
+
+
+@dataclass(eq=False)
+class DrawnGraph:
+    """A drawn graph's Ã = D^-1/2 (A + I) D^-1/2, and how a loss depends on every pair of rows.
+
+    Ã is held as a sparse matrix of its edges. A product Y = Ã X tells ∂L/∂Ã = ∂Y Xᵀ for all pairs,
+    as two narrow factors: while `recording`, the backward pass keeps these.
+    """
+
+    matrix: SparseMatrix
+    recording: bool = False
+    factors: list[tuple[Tensor, Tensor]] = field(default_factory=list[tuple[Tensor, Tensor]])
+
+    @classmethod
+    def draw(
+        cls, pairs: Tensor, chance: Tensor, n: int, draw: torch.Generator | None = None
+    ) -> DrawnGraph:
+        """A ~ Ber(θ): each pair (2, k) of rows is joined, both ways, with its chance (k,)."""
+        kept = torch.rand(chance.shape, generator=draw, device=chance.device) < chance
+        edges = pairs[:, kept]
+        graph = Graph.from_edges(torch.cat([edges, edges.flip(0)], 1), n, self_loops=True)
+        return cls(graph.adjacency.to(chance))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return _Product.apply(x, self.matrix, False, self)
+
+    def slope(self) -> tuple[Tensor, Tensor, Tensor]:
+        """P, Q (n, r) and c (n,) with ∂L/∂A_ij = P_i · Q_j + c_i, of all pairs i, j.
+
+        With s = D^-1/2 1:  P Qᵀ is Σ ∂Y Xᵀ scaled by s on either side, and c_i what A_ij changes
+        in row i's degree, −½ s_i³ ∂L/∂s_i.
+        """
+        left = torch.cat([a for a, _ in self.factors], 1)
+        right = torch.cat([b for _, b in self.factors], 1)
+        row, col, value = self.matrix.coo
+        n = left.shape[0]
+        degree = torch.bincount(row, minlength=n).to(value)
+        s = degree.rsqrt()
+        share = (left[row] * right[col]).sum(1)
+        ds = left.new_zeros(n).index_add(0, row, share * s[col]).index_add(0, col, share * s[row])
+        return left * s.unsqueeze(1), right * s.unsqueeze(1), -ds * s**3 / 2
+
+
+class _Product(torch.autograd.Function):
+    """Y = A X for a constant sparse A, or Aᵀ X; differentiable as often as one likes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, matrix: SparseMatrix, transposed: bool, graph: DrawnGraph | None
+    ) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.matrix, ctx.transposed, ctx.graph = matrix, transposed, graph
+        return (matrix.transpose if transposed else matrix.csr) @ x.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (x,), graph = ctx.saved_tensors, ctx.graph
+        if graph is not None and graph.recording:
+            pair = (x, grads[0]) if ctx.transposed else (grads[0], x)
+            graph.factors.append((pair[0].detach(), pair[1].detach()))
+        return _Product.apply(grads[0], ctx.matrix, not ctx.transposed, graph), None, None, None
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The gradient of the edges' chances, for all pairs and both directions: ½ left rightᵀ."""
+
+    left: Tensor  # (n, r)
+    right: Tensor
+
+    @classmethod
+    def of(cls, graphs: list[DrawnGraph]) -> Slope:
+        """The sum over drawn graphs of (S + Sᵀ) / 2 with S_ij = P_i · Q_j + c_i."""
+        parts = [graph.slope() for graph in graphs]
+        p = torch.cat([p for p, _, _ in parts], 1)
+        q = torch.cat([q for _, q, _ in parts], 1)
+        c = torch.stack([c for _, _, c in parts]).sum(0).unsqueeze(1)
+        one = torch.ones_like(c)
+        return cls(torch.cat([p, q, c, one], 1), torch.cat([q, p, one, c], 1))
+
+    def at(self, row: Tensor, col: Tensor) -> Tensor:
+        """Of some pairs, O(pairs · r)."""
+        parts = tiles(row.numel(), max(1, BLOCK // self.left.shape[1]))
+        found = [(self.left[row[t]] * self.right[col[t]]).sum(1) / 2 for t in parts]
+        return torch.cat(found) if found else self.left.new_zeros(0)
+
+    def steepest(self, k: int) -> Tensor:
+        """Pairs (2, ·), first row below second: the k of each row whose chance should rise most.
+
+        O(n² r) time in blocks of rows, O(n k) memory.
+        """
+        n = self.left.shape[0]
+        k = min(k, n - 1)
+        found: list[Tensor] = []
+        for part in tiles(n, max(1, BLOCK // n)):
+            block = self.left[part] @ self.right.T
+            rows = torch.arange(part.start, part.start + block.shape[0], device=block.device)
+            block[rows - part.start, rows] = torch.inf
+            value, col = block.topk(k, dim=1, largest=False)
+            good = value < 0
+            row = rows.unsqueeze(1).expand_as(col)[good]
+            found.append(torch.minimum(row, col[good]) * n + torch.maximum(row, col[good]))
+        key = torch.cat(found).unique()
+        return torch.stack([key // n, key % n])
 
 
 class TwoLayers(nn.Module):
-    """Two graph convolutions on an adjacency that is a dense matrix or a prepared sparse one."""
+    """Two graph convolutions along a drawn graph."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int, dropout: float) -> None:
         super().__init__()
@@ -32,55 +139,80 @@ class TwoLayers(nn.Module):
         self.second = nn.Linear(hidden, outputs)
         self.dropout = dropout
 
-    def forward(self, x: Matrix, adjacency: Matrix) -> Tensor:
-        h = _product(adjacency, self._enter(x))
-        h = F.dropout(F.relu(h), self.dropout, self.training)
-        return _product(adjacency, self.second(h))
+    def forward(self, x: Tensor | SparseMatrix, graph: DrawnGraph) -> Tensor:
+        h = F.dropout(F.relu(graph(self._enter(x))), self.dropout, self.training)
+        return graph(self.second(h))
 
-    def _enter(self, x: Matrix) -> Tensor:
+    def _enter(self, x: Tensor | SparseMatrix) -> Tensor:
         if isinstance(x, Tensor):
             return self.first(F.dropout(x, self.dropout, self.training))
-        rate = self.dropout if self.training else 0.0
-        return _product(x.dropout(rate), self.first.weight.T) + self.first.bias
+        dropped = x.dropout(self.dropout if self.training else 0.0)
+        return _Product.apply(self.first.weight.T, dropped, False, None) + self.first.bias
 
 
 class LDS(GraphModel):
-    """Learning discrete structures: Bernoulli edges, two levels; O(n²) memory, O(n² d) an epoch.
+    """Learning discrete structures: Bernoulli edges, two levels; O(n² r) time, O(n k) memory.
 
         min_θ E_{A~Ber(θ)} L_outer(w_θ, A)   where   w_θ = argmin_w E_{A~Ber(θ)} L_inner(w, A)
 
-    (eqs. 3, 4). An epoch takes `inner_steps` steps of the loop's optimizer on a sampled graph, then
+    (eqs. 3, 4). An epoch takes `inner_steps` steps of the loop's optimizer on a drawn graph, then
     unrolls `unroll` plain gradient steps and moves θ down the hypergradient (algorithm 1, with the
     straight-through sample of eq. 9), projected on [0, 1]. θ starts at the given graph.
 
-    The paper's outer loss takes labels from the validation set; here no method sees those, so
-    `outer_share` of the training rows serve instead: the unrolled steps leave them out, the steps
-    of the loop do not, or the weights would miss their labels. The prediction averages sampled
-    graphs (eq. 10), the same ones at every call. Left out: restarting w for every outer problem,
-    and unrolling through Adam rather than through plain gradient steps.
+    The hypergradient of all pairs is a product of narrow factors and is never formed: each row
+    proposes its `top_k` pairs that should rise most, and of all pairs those with the largest
+    chances are kept, n · `top_k` beside as many as were given. With `top_k` = n none is left out.
 
-    Shapes: x (n, in_channels) -> (n, out_channels); theta (n, n).
+    The paper's outer loss takes the labels of half of the validation rows, and the other half picks
+    the epoch: `outer="validation"`. With "training" no method sees those labels, so `outer_share`
+    of the training rows serve instead: the unrolled steps leave them out, the steps of the loop do
+    not, or the weights would miss their labels. The prediction averages drawn graphs (eq. 10), the
+    same ones at every call. Left out: restarting w for every outer problem, and unrolling through
+    Adam rather than through plain gradient steps.
+
+    Shapes: x (n, in_channels) -> (n, out_channels); pairs (2, k), theta (k,).
     """
 
     title = "LDS"
+    pairs: Tensor
     theta: Tensor
 
     def __init__(self, in_channels: int, out_channels: int, config: LDSConfig) -> None:
         super().__init__()
         if not 0 < config.outer_share < 1:
             raise ValueError(f"outer_share must lie in (0, 1), got {config.outer_share}")
+        if config.top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {config.top_k}")
         self.gcn = TwoLayers(in_channels, config.hidden_channels, out_channels, config.dropout)
         self.config = config
-        self.register_buffer("theta", torch.zeros(0, 0))
-        self._features: Remembered[Matrix] = Remembered()
-        self._drawn: Remembered[list[SparseMatrix]] = Remembered()
+        self.register_buffer("pairs", torch.zeros(2, 0, dtype=torch.int64))
+        self.register_buffer("theta", torch.zeros(0))
+        self._features: Remembered[SparseMatrix] = Remembered()
+        self._drawn: Remembered[list[DrawnGraph]] = Remembered()
+        self._rows = 0
         self._inner = self._outer = torch.zeros(0, dtype=torch.int64)
+        self._borrowed: Tensor | None = None
+
+    @property
+    def borrows(self) -> float:
+        """The share of the validation rows whose labels it asks for."""
+        return 0.5 if self.config.outer == "validation" else 0.0
+
+    def borrow(self, rows: Tensor, labels: Tensor) -> None:
+        """Take these validation rows for the outer loss, and all training rows for the inner."""
+        self._inner = torch.cat([self._inner, self._outer])
+        self._outer, self._borrowed = rows, labels
 
     def observe(self, batch: Batch) -> None:
         """Start θ at the graph and share the training rows between the two levels."""
         graph = self.graph(batch.graph, None, batch.x)
         assert graph is not None
-        self.theta = adjacency_of(graph)
+        n = self._rows = graph.num_nodes
+        source, target = graph.edge_index
+        key = (torch.minimum(source, target) * n + torch.maximum(source, target))[source != target]
+        key = key.unique()
+        room = min(key.numel() + n * self.config.top_k, n * (n - 1) // 2)
+        self._keep(key, torch.ones(key.shape, device=key.device), room)
         order = torch.randperm(batch.rows.numel(), generator=torch.Generator().manual_seed(0))
         cut = max(1, int(batch.rows.numel() * (1 - self.config.outer_share)))
         rows = batch.rows[order.to(batch.rows.device)]
@@ -88,15 +220,15 @@ class LDS(GraphModel):
 
     def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
         self.one_graph(batch)
-        features = self.features(x)
-        if self.theta.shape[0] != x.shape[0]:
+        if self._rows != x.shape[0]:
             raise ValueError("observe(batch) must be called with these rows first")
+        features = self.features(x)
         graphs = self._drawn.get((self.theta,), None, self._draw)
         return torch.logsumexp(
-            torch.stack([F.log_softmax(self.gcn(features, graph), 1) for graph in graphs]), 0
+            torch.stack([F.log_softmax(self.gcn(features, drawn), 1) for drawn in graphs]), 0
         )
 
-    def features(self, x: Tensor) -> Matrix:
+    def features(self, x: Tensor) -> Tensor | SparseMatrix:
         """x as the layers take it: a sparse one is prepared once."""
         sparse = x.layout != torch.strided
         return self._features.get((x,), None, lambda: SparseMatrix.from_csr(x)) if sparse else x
@@ -104,7 +236,7 @@ class LDS(GraphModel):
     def training_step(self, batch: Batch, objective: Any, optimizer: Optimizer) -> float:
         """Inner steps for the weights, then one hypergradient step for θ; the last inner loss."""
         x = self.features(batch.x)
-        graph = normalised(draw_edges(self.theta), batch.x.shape[0])
+        graph = DrawnGraph.draw(self.pairs, self.theta, self._rows)
         value = 0.0
         for _ in range(self.config.inner_steps):
             optimizer.zero_grad(set_to_none=True)
@@ -113,92 +245,69 @@ class LDS(GraphModel):
             optimizer.step()
             value = float(loss.detach())
         if self._outer.numel():
-            slope = self.hypergradient(x, batch, objective)
-            slope = slope.add_(slope.T.clone()).mul_(self.config.theta_lr / 2)
-            self.theta = (self.theta - slope).clamp_(0.0, 1.0)
+            self.move(self.hypergradient(x, batch, objective))
         return value
 
-    def hypergradient(self, x: Matrix, batch: Batch, objective: Any) -> Tensor:
-        """∂ L_outer(w after `unroll` gradient steps, A) / ∂θ, (n, n)."""
-        theta = self.theta.detach().requires_grad_()
+    def hypergradient(self, x: Tensor | SparseMatrix, batch: Batch, objective: Any) -> Slope:
+        """∂ L_outer(w after `unroll` gradient steps, A) / ∂θ of all pairs."""
         weights: Weights = dict(self.gcn.named_parameters())
+        first, graphs = list(weights.values()), list[DrawnGraph]()
         for _ in range(self.config.unroll):
-            inner = self._loss(weights, x, straight_through(theta), batch, objective, self._inner)
+            graphs.append(DrawnGraph.draw(self.pairs, self.theta, self._rows))
+            inner = self._loss(weights, x, graphs[-1], batch, objective, self._inner)
             steps = torch.autograd.grad(inner, list(weights.values()), create_graph=True)
             weights = {
                 name: w - self.config.inner_lr * g
                 for (name, w), g in zip(weights.items(), steps, strict=True)
             }
-        outer = self._loss(weights, x, straight_through(theta), batch, objective, self._outer)
-        return torch.autograd.grad(outer, theta)[0]
+        graphs.append(DrawnGraph.draw(self.pairs, self.theta, self._rows))
+        if self._borrowed is not None:
+            y = batch.y.clone()
+            y[self._outer] = self._borrowed
+            batch = replace(batch, y=y)
+        outer = self._loss(weights, x, graphs[-1], batch, objective, self._outer)
+        for graph in graphs:
+            graph.recording = True
+        torch.autograd.grad(outer, first)  # visits every product, which all depend on the weights
+        return Slope.of(graphs)
 
-    def _draw(self) -> list[SparseMatrix]:
+    def move(self, slope: Slope) -> None:
+        """θ ← θ − lr · slope on [0, 1], for the pairs there are and those each row proposes."""
+        n, old = self._rows, self.pairs[0] * self._rows + self.pairs[1]
+        row, col = slope.steepest(self.config.top_k)
+        key, where = torch.cat([old, row * n + col]).unique(return_inverse=True)
+        chance = self.theta.new_zeros(key.shape).index_add(0, where[: old.numel()], self.theta)
+        change = slope.at(key // n, key % n).to(chance)
+        moved = (chance - self.config.theta_lr * change).clamp_(0.0, 1.0)
+        self._keep(key, moved, self.theta.numel())
+
+    def _keep(self, key: Tensor, chance: Tensor, room: int) -> None:
+        """The `room` largest chances; what is left of the room is filled by pairs with none."""
+        kept = chance.topk(min(room, chance.numel())).indices.sort().values
+        key, chance = key[kept], chance[kept]
+        spare = room - key.numel()
+        key = torch.cat([key, torch.ones(spare, dtype=torch.int64, device=key.device)])
+        self.pairs = torch.stack([key // self._rows, key % self._rows])
+        self.theta = torch.cat([chance, chance.new_zeros(spare)])
+
+    def _draw(self) -> list[DrawnGraph]:
         draw = torch.Generator(device=self.theta.device).manual_seed(0)
-        n = self.theta.shape[0]
-        return [normalised(draw_edges(self.theta, draw), n) for _ in range(self.config.samples)]
+        return [
+            DrawnGraph.draw(self.pairs, self.theta, self._rows, draw)
+            for _ in range(self.config.samples)
+        ]
 
     def _loss(
         self,
         weights: Weights | None,
-        x: Matrix,
-        adjacency: Matrix,
+        x: Tensor | SparseMatrix,
+        graph: DrawnGraph,
         batch: Batch,
         objective: Any,
         rows: Tensor,
     ) -> Tensor:
         if weights is None:
-            output = self.gcn(x, adjacency)
+            output = self.gcn(x, graph)
         else:
-            output = functional_call(self.gcn, weights, (x, adjacency))
-        part = Batch(batch.x, batch.y, batch.graph, rows, weight=batch.weight)
-        return objective.loss(output, part)
-
-
-def draw_edges(theta: Tensor, draw: torch.Generator | None = None) -> Tensor:
-    """A ~ Ber(θ) as a (2, e) edge list, symmetric, without loops; θ is read above its diagonal."""
-    row, col = torch.nonzero(theta.triu(1), as_tuple=True)  # most pairs have no chance at all
-    chance = theta[row, col]
-    kept = torch.rand(chance.shape, generator=draw, device=theta.device) < chance
-    row, col = row[kept], col[kept]
-    return torch.stack([torch.cat([row, col]), torch.cat([col, row])])
-
-
-def straight_through(theta: Tensor) -> Tensor:
-    """A dense sample, normalised as GCN does, whose gradient passes straight to θ (eq. 9)."""
-    row, col = draw_edges(theta.detach())
-    constant = -theta.detach()
-    constant[row, col] += 1.0
-    edges = theta + constant.fill_diagonal_(1.0)  # θ's own diagonal is zero
-    scale = edges.sum(1).clamp_min(1e-6).rsqrt()
-    return edges * scale.unsqueeze(1) * scale
-
-
-def normalised(edges: Tensor, n: int) -> SparseMatrix:
-    """D^-1/2 (A + I) D^-1/2 of an edge list."""
-    return Graph.from_edges(edges, n, self_loops=True).adjacency
-
-
-def adjacency_of(graph: Graph) -> Tensor:
-    """The 0/1 adjacency (n, n), symmetric and without loops."""
-    n = graph.num_nodes
-    dense = torch.zeros(n, n, device=graph.edge_index.device)
-    dense[graph.edge_index[1], graph.edge_index[0]] = 1.0
-    dense = torch.maximum(dense, dense.T)
-    return dense.fill_diagonal_(0.0)
-
-
-class _Product(torch.autograd.Function):
-    """Y = A X for a constant sparse A, or Aᵀ X; differentiable as often as one likes."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: SparseMatrix, transposed: bool) -> Tensor:
-        ctx.matrix, ctx.transposed = matrix, transposed
-        return (matrix.transpose if transposed else matrix.csr) @ x.contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _Product.apply(grads[0], ctx.matrix, not ctx.transposed), None, None
-
-
-def _product(matrix: Matrix, value: Tensor) -> Tensor:
-    return matrix @ value if isinstance(matrix, Tensor) else _Product.apply(value, matrix, False)
+            output = functional_call(self.gcn, weights, (x, graph))
+        return objective.loss(output, replace(batch, rows=rows))

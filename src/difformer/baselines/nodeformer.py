@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +13,17 @@ from torch.nn import functional as F
 from difformer.baselines.layers import FeatureLinear, GraphModel
 from difformer.baselines.registry.transformers import NodeFormerConfig
 from difformer.core.graph import Graph
+from difformer.core.tiled import tiles
 from difformer.data.batch import Prediction
 
 __all__ = ["NodeFormer", "NodeFormerLayer", "positive_features"]
 
 EPS = 1e-6
+NUMBERS_AT_ONCE = 2**18  # of a row's samples by outputs: what a CPU's cache holds
 
 
 class NodeFormerLayer(nn.Module):
-    """One all-pair layer, O(n h g m d) for m random features and g Gumbel samples.
+    """One all-pair layer, O(n h g m d) time for m random features and g Gumbel samples.
 
         z_i = mean over g of Σ_j κ(q_i, k_j) e^(g_j/τ) v_j / Σ_j κ(q_i, k_j) e^(g_j/τ)   (eq. 6)
         z_i += Σ_r σ(b_r) (Ã^r v)_i                                   (relational bias, eq. 9)
@@ -66,10 +70,74 @@ class NodeFormerLayer(nn.Module):
         noise = -noise.exponential_().log() / self.config.tau
         # A factor common to all keys cancels: the largest becomes one, nothing overflows.
         noisy = torch.exp(noise - noise.amax(0, keepdim=True))  # (n, h, g)
-        keys = torch.einsum("nhm,nhg->nhgm", fk, noisy)
-        top = torch.einsum("nhm,hgmd->nhgd", fq, torch.einsum("nhgm,nhd->hgmd", keys, v))
-        bottom = torch.einsum("nhm,hgm->nhg", fq, keys.sum(0))
-        return (top / (bottom.unsqueeze(-1) + EPS**2)).mean(2)
+        return noisy_average(fq, fk, v, noisy.to(fk))
+
+
+def noisy_average(fq: Tensor, fk: Tensor, v: Tensor, noisy: Tensor) -> Tensor:
+    """z_i = mean over g of Σ_j (φ_i·φ_j) e_jg v_j / Σ_j (φ_i·φ_j) e_jg, O(n h g m d), O(n) memory.
+
+    Shapes: fq, fk (n, h, m), v (n, h, d), e = noisy (n, h, g), which has no gradient -> (n, h, d).
+    """
+    first = (t.transpose(0, 1).contiguous() for t in (fq, fk, v, noisy))
+    return _NoisyAverage.apply(*first).transpose(0, 1)
+
+
+class _NoisyAverage(torch.autograd.Function):
+    """What has every sample is made for some rows at a time, both ways. Heads come first here.
+
+    With T_g = Σ_j e_jg φ_j v_jᵀ (m, d), s_g = Σ_j e_jg φ_j and w_ig = 1 / (G φ_i · s_g):
+    z_i = Σ_g w_ig φ_i T_g.  Back, with ∂b_ig = −G w_ig² (φ_i T_g · ∂z_i):
+    ∂φ_i = Σ_g w_ig T_g ∂z_i + ∂b_ig s_g,   ∂T_g = Σ_i w_ig φ_i ∂z_iᵀ,   ∂s_g = Σ_i ∂b_ig φ_i,
+    and for keys   ∂φ_j = Σ_g e_jg (∂T_g v_j + ∂s_g),   ∂v_j = Σ_g e_jg φ_j ∂T_g.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, fq: Tensor, fk: Tensor, v: Tensor, e: Tensor) -> Tensor:
+        (h, n, m), g, d = fk.shape, e.shape[2], v.shape[2]
+        table = v.new_zeros(h, m, g * d)
+        for part in _parts(n, h * g * d):
+            table.baddbmm_(fk[:, part].mT, _outer(e[:, part], v[:, part]))
+        sums = fk.mT @ e
+        weight = 1 / (g * (fq @ sums + EPS**2))
+        out = torch.empty_like(v)
+        for part in _parts(n, h * g * d):
+            out[:, part] = _mixed(weight[:, part], fq[:, part] @ table)
+        ctx.save_for_backward(fq, fk, v, e, weight, table, sums)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        fq, fk, v, e, weight, table, sums = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        (h, n, _), g, d = fk.shape, e.shape[2], v.shape[2]
+        dfq, dfk, dv = torch.empty_like(fq), torch.empty_like(fk), torch.empty_like(v)
+        db, dtable = torch.empty_like(weight), torch.zeros_like(table)
+        for part in _parts(n, h * g * d):
+            each = (fq[:, part] @ table).view(h, -1, g, d).mul_(grad[:, part].unsqueeze(2))
+            db[:, part] = weight[:, part].square() * each.sum(3) * -g
+            weighed = _outer(weight[:, part], grad[:, part])
+            dfq[:, part] = weighed @ table.mT
+            dtable.baddbmm_(fq[:, part].mT, weighed)
+        for part in _parts(n, h * g * d):
+            dfk[:, part] = _outer(e[:, part], v[:, part]) @ dtable.mT
+            dv[:, part] = _mixed(e[:, part], fk[:, part] @ dtable)
+        return dfq.baddbmm_(db, sums.mT), dfk.baddbmm_(e, db.mT @ fq), dv, None
+
+
+def _outer(a: Tensor, b: Tensor) -> Tensor:
+    """a (h, r, g), b (h, r, d) -> their products (h, r, g d)."""
+    return (a.unsqueeze(3) * b.unsqueeze(2)).flatten(2)
+
+
+def _mixed(weight: Tensor, each: Tensor) -> Tensor:
+    """Σ_g weight_g each_g:  (h, r, g), (h, r, g d) -> (h, r, d)."""
+    h, r, g = weight.shape
+    return each.view(h, r, g, -1).mul_(weight.unsqueeze(3)).sum(2)
+
+
+def _parts(n: int, width: int) -> Iterator[slice]:
+    """Slices of so many rows that a tensor of this width stays in the cache."""
+    return tiles(n, max(1, NUMBERS_AT_ONCE // width))
 
 
 class NodeFormer(GraphModel):

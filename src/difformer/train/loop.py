@@ -4,6 +4,8 @@ It never asks which method or which dataset it is running. A model is an ``nn.Mo
 ``model(x, graph, None, segments)``; these hooks are used where a model has them:
 
     observe(batch)             once, before training: all rows, the training labels only
+    borrow(rows, labels)       then, where its `borrows` is a share above 0: that share of the
+                               validation rows, which no longer count as such
     training_step(batch, objective, optimizer) -> float    in place of the loop's own step
     parameter_groups() -> [{"params": ..., "lr": ...}]      options of their own for some weights
     reduce_gradients()         after each backward pass, for a model spread over processes
@@ -23,7 +25,7 @@ import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +108,7 @@ def fit(
         observe = getattr(model, "observe", None)
         if observe is not None:
             observe(source.observed())
+        split = lend(model, source, split)
         done = None if run is None else run.finished()
         if run is not None and done is not None:
             run.load_model(model)
@@ -113,6 +116,18 @@ def fit(
         state = Fit(model, source, objective, split, settings, run, tuple(callbacks))
         with interruptible() as interrupt:
             return state.complete(interrupt)
+
+
+def lend(model: nn.Module, source: Source, split: Split) -> Split:
+    """Hand a model the validation labels it asks for; the split without those rows."""
+    count = int(getattr(model, "borrows", 0.0) * split.val.numel())
+    if count == 0:
+        return split
+    order = torch.randperm(split.val.numel(), generator=torch.Generator().manual_seed(0))
+    lent = split.val[order[:count]]
+    borrow: Any = getattr(model, "borrow")  # noqa: B009 - torch types an attribute as a module
+    borrow(lent.to(source.y.device), source.y[lent.to(source.y.device)])
+    return replace(split, val=split.val[order[count:].sort().values])
 
 
 @dataclass

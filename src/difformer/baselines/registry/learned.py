@@ -21,13 +21,22 @@ class LDSConfig:
     unroll: int = option(1, "gradient steps the hypergradient goes through")
     inner_lr: float = option(0.1, "learning rate of those steps")
     theta_lr: float = option(1.0, "learning rate of the edge probabilities")
+    outer: str = option(
+        "training",
+        "whose labels the outer loss takes; validation: half of those rows, as its paper does",
+        ("training", "validation"),
+    )
     outer_share: float = option(0.3, "share of the training rows kept for the outer loss")
+    top_k: int = option(32, "pairs each row may propose, and learned edges kept per row")
     samples: int = option(4, "graphs averaged in a prediction")
 
 
 def _bilevel(n: int, e: int, p: int, c: int, config: LDSConfig) -> float:
-    """Each unrolled step keeps its sampled and normalised graph and their gradients."""
-    return FLOAT * (8 + 6 * (config.unroll + 1)) * n * n + features(n, 0, p, c, config)
+    """Pairs with their chances, drawn graphs, the narrow factors of the hypergradient, features."""
+    pairs = 24 * (e + 2 * n * config.top_k)
+    factors = 40 * n * (config.hidden_channels + c) * (config.unroll + 1)
+    block = 2 * min(n * n, 2**22)
+    return FLOAT * (pairs + factors + block) + features(n, e, p, c, config)
 
 
 _LDS = System(
