@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from difformer.estimators.classifier import DIFFormerClassifier
     from difformer.estimators.forecaster import DIFFormerForecaster
     from difformer.estimators.regressor import DIFFormerRegressor
+    from difformer.experiments.run import load_run
     from difformer.nn.frozen import FrozenDIFFormer
     from difformer.nn.model import DIFFormer
 
@@ -41,6 +42,7 @@ __all__ = [
     "__version__",
     "list_datasets",
     "load_dataset",
+    "load_run",
     "read_table",
 ]
 
@@ -57,6 +59,7 @@ __getattr__, __dir__ = lazy_names(
         "estimators.classifier": ("DIFFormerClassifier",),
         "estimators.forecaster": ("DIFFormerForecaster",),
         "estimators.regressor": ("DIFFormerRegressor",),
+        "experiments.run": ("load_run",),
         "nn.frozen": ("FrozenDIFFormer",),
         "nn.model": ("DIFFormer",),
     },

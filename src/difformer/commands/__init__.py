@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "predict": "Predict new rows with a trained model.",
     "reproduce": "Measure a published table or figure again, beside what was published.",
     "report": "Write the page of a run.",
+    "runs": "List runs and compare them.",
     "energy": "Check the energy's descent on a trained model's own states.",
     "features": "Turn images or text into features.",
     "bench": "Measure how fast this machine runs it.",

@@ -38,16 +38,18 @@ def command(
     """
     if weight is not None and not 0 < weight < float("inf"):
         raise ValueError(f"--weight must be a finite number above 0, got {weight!r}")
-    from difformer.experiments.run import load_run
+    from difformer.data.snapshots import TemporalDataset
+    from difformer.experiments.run import last_snapshot, load_run
     from difformer.nn.model import DIFFormer
     from difformer.report import check_energy
 
     loaded = load_run(run, seed=seed, data_dir=data_dir)
     if not isinstance(loaded.model, DIFFormer):
-        raise DifformerError(
-            f"{run} holds a {loaded.experiment.system}: only DIFFormer has energies"
-        )
-    check = check_energy(loaded.model, loaded.dataset.x, loaded.graph, weight=weight)
+        raise DifformerError(f"{run} holds a {loaded.system}: only DIFFormer has energies")
+    data, graph = loaded.dataset, loaded.graph
+    if isinstance(data, TemporalDataset):  # rows of two snapshots never meet
+        data, graph = last_snapshot(data)
+    check = check_energy(loaded.model, data.x, graph, weight=weight)
     if json:
         return print_json(check.to_json())
     causes = list(check.layers[0].causes)
@@ -65,6 +67,6 @@ def command(
         for layer in check.layers
     )
     header = ("layer", "before", "bare step", "the layer", "", *causes, "τ", "safe τ")
-    title = f"{loaded.experiment.title}: E(Z, k) with λ = {check.weight:.3g}"
+    title = f"{loaded.title}: E(Z, k) with λ = {check.weight:.3g}"
     print_table(Table(header, rows, tuple(check.sentences())), title)
     return None

@@ -32,5 +32,7 @@ def command(
     """
     from difformer.experiments.service import Limits, serve
 
+    if run.is_dir() and not (run / "estimator.safetensors").exists():
+        raise ValueError(f"RUN must be a run of `train --nodes`, {run} is none")
     say(f"http://{host}:{port}/docs (Ctrl-C stops)")
     serve(run, host=host, port=port, limits=Limits(bytes=max_bytes, rows=max_rows))

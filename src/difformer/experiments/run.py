@@ -15,6 +15,7 @@ from torch import nn
 
 from difformer.baselines.registry import get_system
 from difformer.baselines.system import System
+from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.rawtable import ENDINGS
 from difformer.data.registry import load_dataset
@@ -22,7 +23,14 @@ from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError, RunError
 from difformer.experiments.experiment import AUTO_SPLIT, FINGERPRINT, KEYS, Experiment
-from difformer.experiments.sources import data_objective, make_source, whole_graph
+from difformer.experiments.forecast import RECORD as SERIES
+from difformer.experiments.forecast import open_series
+from difformer.experiments.sources import (
+    data_objective,
+    make_source,
+    snapshots_for,
+    whole_graph,
+)
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
@@ -40,6 +48,7 @@ __all__ = [
     "CannotRunError",
     "LoadedRun",
     "choose_split",
+    "last_snapshot",
     "load_data",
     "load_run",
     "run_experiment",
@@ -216,15 +225,22 @@ def choose_split(data: Dataset, name: str) -> Split:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run folder read back: what was asked for, the data, and the model that came out."""
+    """A finished run read back, whatever was trained: its model with the data it was trained on."""
 
-    experiment: Experiment
+    folder: Path
+    model: nn.Module  # the best epoch's weights, in eval mode
     dataset: Dataset
     split: Split
-    graph: Any | None  # the core.Graph the system was given
-    model: nn.Module  # the best epoch's weights, in eval mode
+    graph: Any | None  # the core.Graph the model was given; None for snapshots, which have theirs
     result: FitResult
-    folder: Path
+    system: str = "difformer-s"
+    estimator: Any | None = None  # of a run on a table or a series
+    experiment: Experiment | None = None  # of a run on a dataset
+
+    @property
+    def title(self) -> str:
+        """One short line for a table."""
+        return f"{get_system(self.system).title} on {self.dataset.name}"
 
 
 def load_run(
@@ -234,14 +250,21 @@ def load_run(
     dataset: Dataset | None = None,
     data_dir: Path | str | None = None,
 ) -> LoadedRun:
-    """Rebuild the model of a run folder from its config, its data and its weights.
+    """Read a run folder back: the model, the estimator where one was fitted, and the data.
 
-    Of a folder with several seeds, the first one's run or that of ``seed``.
+    The data is loaded again by its name or file, and must be the same. Of a folder with several
+    seeds, the first one's run or that of ``seed``.
     """
-    path = run_of_seed(Path(folder), seed)
-    result = read_result(path)
-    if result is None:
-        raise RunError(f"{path} has no result.json yet: finish the run, or give another folder")
+    folder = Path(folder)
+    if (folder / "estimator.safetensors").exists():
+        return _load_table(folder, dataset)
+    if (folder / SERIES).exists():
+        return _load_series(folder)
+    return _load_dataset(run_of_seed(folder, seed), dataset, data_dir)
+
+
+def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | None) -> LoadedRun:
+    result = _finished(path)
     kept = read_config(path / "config.toml")
     settings = {key: value for key, value in kept.items() if key in KEYS}
     experiment = Experiment.from_config(settings, str(path / "config.toml"))
@@ -260,7 +283,47 @@ def load_run(
     if not weights.exists():
         raise RunError(f"{path} has no model.safetensors: run it again")
     load_weights(model, read_tensors(weights)[0], weights)
-    return LoadedRun(experiment, data, split, graph, model.eval(), result, path)
+    if isinstance(data, TemporalDataset):
+        data = snapshots_for(system, data)
+    given: Any = {"system": system.name, "experiment": experiment}
+    return LoadedRun(path, model.eval(), data, split, graph, result, **given)
+
+
+def _load_table(folder: Path, dataset: Dataset | None) -> LoadedRun:
+    from difformer.experiments.own.opened import open_own
+
+    own, result = open_own(folder, dataset=dataset), _finished(folder)
+    given: Any = {"system": _system_of(own.model), "estimator": own.estimator}
+    return LoadedRun(folder, own.model.eval(), own.dataset, own.split, own.graph, result, **given)
+
+
+def _load_series(folder: Path) -> LoadedRun:
+    forecaster, record = open_series(folder)
+    model = forecaster.model_
+    data = replace(forecaster.snapshots(), name=Path(record["series"]).name)
+    split = Split.load(folder / "split.json").check(data.num_rows)
+    given: Any = {"system": _system_of(model), "estimator": forecaster}
+    return LoadedRun(folder, model, data, split, None, _finished(folder), **given)
+
+
+def _system_of(model: DIFFormer) -> str:
+    return "difformer-a" if model.config.kernel == "sigmoid" else "difformer-s"
+
+
+def _finished(path: Path) -> FitResult:
+    result = read_result(path)
+    if result is None:
+        raise RunError(f"{path} has no result.json yet: finish the run, or give another folder")
+    return result
+
+
+def last_snapshot(data: TemporalDataset) -> tuple[Dataset, Graph | None]:
+    """The rows of the last snapshot as data of their own, and their graph."""
+    n, last = data.num_nodes, data.num_snapshots - 1
+    rows = slice(last * n, (last + 1) * n)
+    edges = data.edges_at(last)
+    graph = None if edges is None else Graph.from_edges(edges[0], n, edges[1])
+    return Dataset(data.name, data.x[rows], data.y[rows], data.task), graph
 
 
 def run_of_seed(folder: Path, seed: int | None = None) -> Path:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from difformer.report.energy import check_energy
     from difformer.report.page import write_page
     from difformer.report.run_page import write_report
+    from difformer.report.runs_page import write_runs
 
 __all__ = [
     "Note",
@@ -29,6 +30,7 @@ __all__ = [
     "write_comparison",
     "write_page",
     "write_report",
+    "write_runs",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -40,5 +42,6 @@ __getattr__, __dir__ = lazy_names(
         "energy": ("check_energy",),
         "page": ("write_page",),
         "run_page": ("write_report",),
+        "runs_page": ("write_runs",),
     },
 )

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from difformer.errors import RunError
+from difformer.experiments.runs import COMPARISON
 from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, number, plain
 from difformer.report.page import write_page
 
 __all__ = ["comparison_sections", "write_comparison"]
 
-FILE = "comparison.json"
 PERCENT = ("accuracy", "roc_auc", "macro_f1")
 JOIN = "\N{NO-BREAK SPACE}"  # a figure and its deviation stay on one line
 
@@ -22,11 +22,11 @@ def write_comparison(folder: Path | str, out: Path | str | None = None) -> Path:
     """Write the page of the comparison.json that `difformer compare --out FOLDER` left."""
     folder = Path(folder)
     try:
-        record = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        record = json.loads((folder / COMPARISON).read_text(encoding="utf-8"))
         title = f"Comparison on {record['dataset']}"
         sections = comparison_sections(record)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder / FILE} cannot be read ({error}): compare again") from error
+        raise RunError(f"{folder / COMPARISON} cannot be read ({error}): compare again") from error
     path = folder / "report.html" if out is None else Path(out)
     subtitle = f"{_metric(record)}, {len(record['splits'])} splits, the same for every system."
     return write_page(path, title, sections, subtitle=subtitle)

@@ -8,21 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from difformer.baselines.registry import get_system
-from difformer.core.graph import Graph
 from difformer.data.batch import Prediction
 from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError
-from difformer.experiments.own.opened import open_own
-from difformer.experiments.run import load_run
-from difformer.experiments.sources import snapshots_for
+from difformer.experiments.run import last_snapshot, load_run
+from difformer.experiments.runs import SeedRun
 from difformer.nn.model import DIFFormer
-from difformer.report.runs import SeedRun
 from difformer.train.snapshots import Snapshots
 
-__all__ = ["Inspection", "inspect_run", "open_model"]
+__all__ = ["Inspection", "inspect_run"]
 
 
 @dataclass(frozen=True)
@@ -51,27 +47,13 @@ class Inspection:
         return self.output.sigmoid()
 
 
-def open_model(
-    run: SeedRun, *, dataset: Dataset | None = None, data_dir: Any = None
-) -> tuple[nn.Module, Dataset, Split, Any]:
-    """The model of a run folder with its data, split and graph; DifformerError says why not."""
-    if (run.folder / "estimator.safetensors").exists():  # of a person's own table
-        own = open_own(run.folder, dataset=dataset)
-        return own.model, own.dataset, own.split, own.graph
-    loaded = load_run(run.folder, dataset=dataset, data_dir=data_dir)
-    data = loaded.dataset
-    if isinstance(data, TemporalDataset):
-        data = snapshots_for(get_system(loaded.experiment.system), data)
-    return loaded.model, data, loaded.split, loaded.graph
-
-
 def inspect_run(
     run: SeedRun, *, dataset: Dataset | None = None, data_dir: Any = None
 ) -> Inspection | str:
     """Run the model once on all its rows; a sentence where that cannot be done."""
     try:
-        model, data, split, graph = open_model(run, dataset=dataset, data_dir=data_dir)
-        model.eval()
+        loaded = load_run(run.folder, dataset=dataset, data_dir=data_dir)
+        model, data, split, graph = loaded.model, loaded.dataset, loaded.split, loaded.graph
         if isinstance(data, TemporalDataset):
             return _inspect_snapshots(model, data, split)
         with torch.no_grad():
@@ -97,9 +79,7 @@ def _inspect_snapshots(model: nn.Module, data: TemporalDataset, split: Split) ->
         output = Snapshots(data, split).evaluate(model)
     n, last = data.num_nodes, data.num_snapshots - 1
     rows = slice(last * n, (last + 1) * n)
-    edges = data.edges_at(last)
-    graph = None if edges is None else Graph.from_edges(edges[0], n, edges[1])
-    one = Dataset(data.name, data.x[rows], data.y[rows], data.task)
+    one, graph = last_snapshot(data)
     part = _part_of(split, last * n)
     with torch.no_grad():
         states = [output[rows]]

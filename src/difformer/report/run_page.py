@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from difformer.experiments.runs import COMPARISON, Run, SeedRun, read_run
 from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, mean_std, number, plain
-from difformer.report.compare_page import FILE as COMPARISON
 from difformer.report.compare_page import write_comparison
 from difformer.report.page import write_page
-from difformer.report.runs import Run, SeedRun, read_run
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -47,7 +46,7 @@ def write_report(
     sections = run_sections(
         run, dataset=dataset, data_dir=data_dir, projection=projection, max_points=max_points
     )
-    return write_page(path, title_of(run), sections, subtitle=_headline(run))
+    return write_page(path, run.title, sections, subtitle=_headline(run))
 
 
 def run_sections(
@@ -77,12 +76,6 @@ def run_sections(
         notes = [Note(text, missing=True) for text in run.missing]
         sections.insert(0, Section("missing", "What is missing", notes))
     return [section for section in sections if section.blocks]
-
-
-def title_of(run: Run) -> str:
-    """'difformer-s on cora', as far as the settings say."""
-    system, dataset = run.config.get("system", "DIFFormer"), run.config.get("dataset")
-    return f"{system} on {dataset}" if dataset else f"Run {run.folder.name}"
 
 
 def _headline(run: Run) -> str:
@@ -211,7 +204,7 @@ def _energy_curve(run: Run, columns: list[str]) -> Plot:
 
 
 def _lines(run: Run) -> str:
-    return "one line a seed" if len(run.seeds) > 1 else "training and validation"
+    return "one line per seed" if len(run.seeds) > 1 else "training and validation"
 
 
 def _ends(run: Run, metric: str) -> str:

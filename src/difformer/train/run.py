@@ -210,7 +210,8 @@ def read_result(path: Path) -> FitResult | None:
         return None
     try:
         content = cast("dict[str, Any]", json.loads(file.read_text(encoding="utf-8")))
-        content.pop("interrupted")
+        known = {f.name for f in fields(FitResult)}
+        content = {name: value for name, value in content.items() if name in known}
         content["metrics"] = {
             part: {name: nan if value is None else value for name, value in values.items()}
             for part, values in content["metrics"].items()

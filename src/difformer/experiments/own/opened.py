@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.split import Split
 from difformer.errors import RunError
-from difformer.experiments.own.run import OwnRun
+from difformer.experiments.own.run import Estimator, OwnRun
 from difformer.experiments.own.table import OwnTable
 from difformer.nn.model import DIFFormer
 from difformer.train.run import read_config
@@ -25,6 +26,7 @@ class OpenOwn:
     dataset: Dataset
     split: Split
     graph: Graph | None
+    estimator: Estimator
 
 
 def open_own(folder: str | Path, *, dataset: Dataset | None = None) -> OpenOwn:
@@ -37,6 +39,6 @@ def open_own(folder: str | Path, *, dataset: Dataset | None = None) -> OpenOwn:
         dataset = OwnTable(**{k: v for k, v in asked.items() if k in names}).read()
     if dataset.fingerprint != asked["fingerprint"]:
         raise RunError(f"{asked['nodes']} has changed since {folder} was trained on it")
-    estimator = run.estimator
-    model = estimator.frozen_.model.float()
-    return OpenOwn(model, dataset, estimator.split_.check(dataset.num_rows), estimator.graph_)
+    estimator, split = run.estimator, run.estimator.split_.check(dataset.num_rows)
+    model = deepcopy(estimator.frozen_.model).float()
+    return OpenOwn(model, dataset, split, estimator.graph_, estimator)

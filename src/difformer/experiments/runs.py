@@ -1,0 +1,262 @@
+"""Runs as they are found, whatever was trained: one record, and one reader for every kind.
+
+dataset      a run folder of `train NAME`, of one seed or of several (seed-N)
+table        a run folder of `train --nodes`
+series       a run folder of `train --series`
+comparison   a folder of `compare --out`
+cell         a result file of `reproduce`
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from math import isfinite
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, TypeVar, cast
+
+from difformer.data.split import Split
+from difformer.errors import DifformerError, RunError
+from difformer.experiments.comparisons import read_comparison
+from difformer.experiments.forecast import RECORD as SERIES
+from difformer.experiments.reproduce import CellResult
+from difformer.train.run import read_config, read_metrics
+
+__all__ = ["COMPARISON", "Run", "SeedRun", "differing_settings", "find_runs", "read_run"]
+
+T = TypeVar("T")
+Row = dict[str, Any]
+COMPARISON = "comparison.json"
+PARTS = ("test", "val", "train")  # the first that a run has speaks for it
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One fit: a seed's folder or record; a part that is missing or damaged is None or empty."""
+
+    folder: Path
+    config: dict[str, Any]
+    result: dict[str, Any]
+    history: list[Row] = field(default_factory=list[Row])
+    split: Split | None = None
+    name: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The seed, or the folder's name where the settings do not say."""
+        seed = self.config.get("train", {}).get("seed")
+        return self.name or (self.folder.name if seed is None else f"seed {seed}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of one fit or several, and what could not be read of it."""
+
+    folder: Path
+    config: dict[str, Any]
+    seeds: list[SeedRun]
+    missing: list[str] = field(default_factory=list[str])
+    kind: str = "dataset"
+
+    def values(self, part: str, metric: str) -> list[float]:
+        """One metric of one part ("train", "val", "test"): one value per seed that has it."""
+        found = [_metrics(seed).get(part, {}).get(metric) for seed in self.seeds]
+        return [float(v) for v in found if isinstance(v, int | float) and isfinite(v)]
+
+    def mean_std(self, part: str, metric: str) -> tuple[float | None, float | None]:
+        """Mean and sample deviation over seeds; no deviation for one seed."""
+        values = self.values(part, metric)
+        return (mean(values) if values else None, stdev(values) if len(values) > 1 else None)
+
+    def metrics(self) -> list[str]:
+        """The names of all metrics, in the order they were reported."""
+        names = [name for s in self.seeds for part in _metrics(s).values() for name in part]
+        return list(dict.fromkeys(names))
+
+    @property
+    def title(self) -> str:
+        """'difformer-s on cora', as far as the settings say."""
+        system, dataset = self.config.get("system", "DIFFormer"), self.config.get("dataset")
+        return f"{system} on {dataset}" if dataset else f"Run {self.folder.name}"
+
+    @property
+    def headline(self) -> tuple[str, str] | None:
+        """The part and the metric that speak for the run: of its test rows, where it has any."""
+        names = [name for name in self.metrics() if name != "loss"] or self.metrics()
+        pairs = ((part, name) for part in PARTS for name in names if self.values(part, name))
+        return next(pairs, None)
+
+    @property
+    def state(self) -> str:
+        """finished, interrupted or unfinished."""
+        results = [seed.result for seed in self.seeds]
+        if not results or not all(results):
+            return "unfinished"
+        return "interrupted" if any(r.get("interrupted") for r in results) else "finished"
+
+    def summary(self) -> dict[str, Any]:
+        """One line of a list of runs."""
+        part, metric = self.headline or (None, None)
+        middle, std = self.mean_std(part, metric) if part and metric else (None, None)
+        times = [s.result["seconds"] for s in self.seeds if s.result.get("seconds") is not None]
+        return {
+            "run": str(self.folder),
+            "kind": self.kind,
+            "title": self.title,
+            "state": self.state,
+            "part": part,
+            "metric": metric,
+            "mean": middle,
+            "std": std,
+            "fits": len(self.seeds),
+            "seconds": sum(times) if times else None,
+            "date": _date(self.folder),
+        }
+
+
+def read_run(folder: Path | str) -> Run:
+    """Read what there is; RunError only where there is nothing of a run."""
+    folder = Path(folder)
+    if folder.is_file():
+        return _read_cell(folder)
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a run folder: it does not exist")
+    if (folder / COMPARISON).is_file():
+        return _read_comparison(folder)
+    missing: list[str] = []
+    several = [f for f in sorted(folder.glob("seed-*"), key=_number) if f.is_dir()]
+    seeds = [_read_seed(f, missing, folder) for f in several or [folder]]
+    config = _try(lambda: read_config(folder / "config.toml"), missing, "config.toml", {})
+    if not config:
+        config = next((s.config for s in seeds if s.config), {})
+    if not config and not any(s.result or s.history or s.split for s in seeds):
+        raise RunError(f"{folder} is not a run folder: none of its files can be read")
+    kind = "table" if "own" in config else "dataset"
+    if (folder / SERIES).exists():
+        kind = "series"
+        record = _try(lambda: _read_json(folder / SERIES), missing, SERIES, {})
+        config = {"dataset": Path(str(record.get("series", "a series"))).name, **config}
+    return Run(folder, config, seeds, list(dict.fromkeys(missing)), kind)
+
+
+def find_runs(root: Path | str) -> Iterator[Run]:
+    """Every run at or below a path, by name; files and folders of anything else are passed over."""
+    root = Path(root)
+    if not root.exists():
+        raise RunError(f"{root} is not there: give a run folder, or a folder of runs")
+    if any((root / name).exists() for name in ("config.toml", SERIES, COMPARISON)):
+        yield read_run(root)
+    elif root.is_file():
+        with suppress(RunError):  # a JSON file of something else
+            yield read_run(root)
+    else:
+        for path in sorted(root.iterdir(), key=_number):
+            if path.is_dir() or path.suffix == ".json":
+                yield from find_runs(path)
+
+
+def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """The settings in which runs that have them differ: one value per run, or None."""
+    flat = [dict(_flat(run.config)) for run in runs]
+    names = dict.fromkeys(name for settings in flat for name in settings)
+    found = {name: [settings.get(name) for settings in flat] for name in names}
+    return {
+        name: values
+        for name, values in found.items()
+        if len({repr(value) for value in values if value is not None}) > 1
+        and not name.endswith("fingerprint")
+    }
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(cast("Mapping[str, Any]", value), f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _read_seed(folder: Path, missing: list[str], root: Path) -> SeedRun:
+    where = "" if folder == root else f"{folder.name}/"
+
+    def attempt(name: str, read: Callable[[Path], T], default: T) -> T:
+        return _try(lambda: read(folder / name), missing, where + name, default)
+
+    return SeedRun(
+        folder=folder,
+        config=attempt("config.toml", read_config, {}),
+        result=attempt("result.json", _read_json, {}),
+        history=attempt("metrics.csv", read_metrics, []),
+        split=attempt("split.json", Split.load, None),
+    )
+
+
+def _read_comparison(folder: Path) -> Run:
+    """The best system of a comparison speaks for it: one fit per split."""
+    result, record = read_comparison(folder / COMPARISON)
+    ranked = result.ranked()
+    fits = [
+        SeedRun(folder, {}, _compared(run, result.metric), name=split)
+        for split, run in (ranked[0].runs if ranked else {}).items()
+    ]
+    systems = ", ".join(row.system for row in result.rows)
+    best = ranked[0].system if ranked else "none"
+    config = {"system": f"{best} (best of {len(result.rows)})", "dataset": result.dataset}
+    config |= {"systems": systems, "trials": result.trials, "command": record.get("command")}
+    return Run(folder, config, fits, kind="comparison")
+
+
+def _compared(run: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    metrics = {part: {metric: run[part]} for part in ("val", "test") if part in run}
+    return {"metrics": metrics, "seconds": run["seconds"], "epochs": run.get("epochs")}
+
+
+def _read_cell(path: Path) -> Run:
+    cell = CellResult.load(path)
+    fits = [SeedRun(path, {}, run, name=f"{run['split']} seed {run['seed']}") for run in cell.runs]
+    config = {"system": cell.system, "dataset": cell.dataset, "table": cell.table}
+    config |= {"variant": cell.variant, "protocol": cell.protocol, **cell.settings}
+    missing = [cell.cannot] if cell.cannot else []
+    return Run(path, config, fits, missing, "cell")
+
+
+def _try(read: Callable[[], T], missing: list[str], name: str, default: T) -> T:
+    try:
+        return read()
+    except (DifformerError, OSError, ValueError, TypeError) as error:
+        absent = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+        reason = "is not there" if absent else "is damaged"
+        missing.append(f"{name} {reason}: what it holds is left out of this page.")
+        return default
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError("not a JSON object")
+    return cast("dict[str, Any]", content)
+
+
+def _metrics(seed: SeedRun) -> dict[str, dict[str, Any]]:
+    found = seed.result.get("metrics", {})
+    return (
+        {p: v for p, v in found.items() if isinstance(v, dict)} if isinstance(found, dict) else {}
+    )
+
+
+def _number(path: Path) -> list[tuple[int, str]]:
+    """Run 2 before run 10."""
+    return [(int(w), "") if w.isdigit() else (0, w) for w in re.findall(r"\d+|\D+", path.name)]
+
+
+def _date(path: Path) -> str | None:
+    files = [path] if path.is_file() else [path / "result.json", path / COMPARISON, path]
+    last = next((file for file in files if file.exists()), None)
+    if last is None:
+        return None
+    return datetime.fromtimestamp(last.stat().st_mtime, timezone.utc).strftime("%Y-%m-%d %H:%M")
