@@ -136,7 +136,7 @@ def read_run(folder: Path | str) -> Run:
         config = next((s.config for s in seeds if s.config), {})
     if not config and not any(s.result or s.history or s.split for s in seeds):
         raise RunError(f"{folder} is not a run folder: none of its files can be read")
-    kind = "table" if "own" in config else "dataset"
+    kind = "table" if "nodes" in config.get("data", {}) else "dataset"
     if (folder / SERIES).exists():
         kind = "series"
         record = _try(lambda: _read_json(folder / SERIES), missing, SERIES, {})
