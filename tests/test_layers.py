@@ -10,9 +10,11 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "difformer"
 LAYERS = {
-    "errors": -1,
-    "lazy": -1,
-    "options": -1,
+    "errors": -4,
+    "lazy": -3,
+    "options": -3,
+    "files": -3,
+    "tensorfiles": -2,
     "core": 0,
     "nn": 1,
     "data": 1,

@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 from difformer import DIFFormerClassifier, DIFFormerRegressor
 from difformer.errors import ModelFileError, RunError
+from difformer.tensorfiles import read_tensors, write_tensors
 
 pandas = pytest.importorskip("pandas", reason="data frames need pandas")
 
@@ -325,6 +326,12 @@ def test_a_file_from_elsewhere_or_tampered_with_is_refused(
             DIFFormerClassifier.load(path)
     nan = np.array([np.nan]).tobytes()
     path.write_bytes(content[:-8] + nan)
+    with pytest.raises(ModelFileError, match="changed after it was written"):
+        DIFFormerClassifier.load(path)
+    path.write_bytes(content)
+    tensors, description = read_tensors(path, "estimator")
+    tensors["embedding"][0, 0] = float("nan")
+    write_tensors(path, "estimator", tensors, description)
     with pytest.raises(ModelFileError, match="NaN or infinity"):
         DIFFormerClassifier.load(path)
 

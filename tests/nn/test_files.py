@@ -5,13 +5,15 @@ import struct
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+from difformer import tensorfiles
 from difformer.core.diffusivity import Diffusivity
-from difformer.errors import ModelFileError
-from difformer.nn import files
+from difformer.errors import DifformerError, ModelFileError
+from difformer.nn.files import describe_model
 from difformer.nn.frozen import FrozenDIFFormer
 from difformer.nn.model import DIFFormer
+from difformer.tensorfiles import checksum, read_tensors, write_tensors
 
 
 @pytest.fixture
@@ -29,7 +31,10 @@ def rewrite_header(path, **changes):
     (length,) = struct.unpack("<Q", blob[:8])
     header = json.loads(blob[8 : 8 + length])
     content = json.loads(header["__metadata__"]["difformer"])
-    raw = changes.pop("raw", None) or json.dumps(content | changes)
+    content |= changes
+    if isinstance(content["description"], dict):
+        content["checksum"] = checksum(load_file(path), content["description"])
+    raw = changes.pop("raw", None) or json.dumps(content)
     header["__metadata__"]["difformer"] = raw
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + blob[8 + length :])
@@ -58,7 +63,7 @@ def test_a_truncated_file_is_named(saved):
 
 
 def test_a_missing_file_and_another_kind_of_file_are_named(tmp_path):
-    with pytest.raises(ModelFileError, match="no such model file"):
+    with pytest.raises(ModelFileError, match="no such file of a model"):
         DIFFormer.load(tmp_path / "absent")
     save_file({"a": torch.zeros(1)}, tmp_path / "other")
     with pytest.raises(ModelFileError, match="not a difformer model"):
@@ -113,7 +118,7 @@ def test_missing_unknown_misshapen_and_infinite_tensors_are_named(saved):
     ):
         tensors = dict(model.state_dict())
         change(tensors)
-        files.write(path, "model", tensors, files.describe_model(model))
+        write_tensors(path, "model", tensors, describe_model(model))
         with pytest.raises(ModelFileError, match=message):
             DIFFormer.load(path)
 
@@ -138,8 +143,8 @@ def test_a_failed_write_leaves_the_old_file(saved, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "save_file", full)
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr(tensorfiles, "save_file", full)
+    with pytest.raises(DifformerError, match="^cannot write .*model.safetensors: No space left"):
         model.save(path)
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
@@ -149,8 +154,68 @@ def test_a_frozen_file_missing_a_part_is_named(tmp_path):
     model = DIFFormer(2, 3, 1)
     frozen = model.freeze(torch.randn(5, 2))
     frozen.save(tmp_path / "f")
-    tensors, description = files.read(tmp_path / "f", "frozen")
+    tensors, description = read_tensors(tmp_path / "f", "frozen")
     tensors.pop("layer.1.context.count")
-    files.write(tmp_path / "f", "frozen", tensors, description)
+    write_tensors(tmp_path / "f", "frozen", tensors, description)
     with pytest.raises(ModelFileError, match="what is frozen in it is not whole"):
         FrozenDIFFormer.load(tmp_path / "f")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"learn_qk": False, "use_weight": False, "norm": "input"}], ids=["full", "bare"]
+)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_layers": 10**9}, "describes 1000000000 layers|misses tensor"),
+        ({"hidden_channels": 30_000}, r"has shape .*, expected"),
+        ({"in_channels": 10**12}, r"has shape .*, expected"),
+        ({"hidden_channels": 10**30}, "does not fit a DIFFormer"),
+        ({"num_layers": 3}, "misses tensor|fits"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["model", "frozen"])
+def test_described_shapes_are_compared_before_anything_is_built(
+    tmp_path, monkeypatch, options, changes, message, kind
+):
+    model = DIFFormer(5, 4, 3, num_layers=2, **options)
+    saved = model if kind == "model" else model.freeze(torch.randn(6, 5))
+    saved.save(tmp_path / "m")
+    _, description = read_tensors(tmp_path / "m", kind)
+    for name, value in changes.items():
+        where = description if name in description else description["config"]
+        where[name] = value
+    rewrite_header(tmp_path / "m", description=description)
+    real = []
+    monkeypatch.setattr(
+        torch.nn.Linear, "reset_parameters", lambda self: real.append(self.weight.device.type)
+    )
+    if changes == {"num_layers": 3} and options:  # a layer without tensors of its own
+        if kind == "frozen":
+            with pytest.raises(ModelFileError, match="2 contexts for 3 layers"):
+                type(saved).load(tmp_path / "m")
+        else:
+            assert len(DIFFormer.load(tmp_path / "m").layers) == 3
+        return
+    with pytest.raises(ModelFileError, match=message):
+        type(saved).load(tmp_path / "m")
+    assert set(real) <= {"meta"}
+
+
+def test_a_changed_bit_is_refused(saved):
+    _, path = saved
+    blob = bytearray(path.read_bytes())
+    for position in (len(blob) - 1, len(blob) - 40):
+        changed = bytearray(blob)
+        changed[position] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(ModelFileError, match="changed after it was written"):
+            DIFFormer.load(path)
+
+
+def test_loading_draws_no_random_number(saved):
+    _, path = saved
+    before = torch.get_rng_state()
+    DIFFormer.load(path)
+    assert torch.equal(torch.get_rng_state(), before)

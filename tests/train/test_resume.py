@@ -6,16 +6,18 @@ import errno
 import hashlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from difformer.errors import RunError
-from difformer.train import files
+from difformer.tensorfiles import read_tensors, write_tensors
 from difformer.train.callbacks import Callback
 
 SCRIPT = Path(__file__).with_name("killable.py")
@@ -170,7 +172,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(problem, tmp_path, monkeypat
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(handle)
 
-    monkeypatch.setattr(files.os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(RunError, match="No space left on device; what was there before") as caught:
         problem.fit(tmp_path / "full")
     assert "\n" not in str(caught.value)
@@ -224,6 +226,63 @@ def test_a_damaged_checkpoint_is_one_clear_line(problem, tmp_path, content):
     with pytest.raises(RunError, match="damaged") as caught:
         problem.fit(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def stopped(problem, tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        problem.fit(tmp_path, callbacks=[StopAt(5, ZeroDivisionError())])
+    return tmp_path / "checkpoint.safetensors"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.repeat(2, *[1] * (t.dim() - 1)) if t.dim() else t.repeat(2),
+        lambda t: t.double(),
+        lambda t: t.reshape(-1)[:1],
+        lambda t: t.to(torch.int64),
+    ],
+    ids=["longer", "double", "one", "whole"],
+)
+@pytest.mark.parametrize("moment", ["exp_avg", "exp_avg_sq", "step"])
+def test_moments_of_another_shape_or_type_are_refused(problem, tmp_path, change, moment):
+    path = stopped(problem, tmp_path)
+    tensors, description = read_tensors(path, "checkpoint")
+    name = next(n for n in tensors if n.startswith("optimizer.state.") and n.endswith(moment))
+    tensors[name] = change(tensors[name])
+    write_tensors(path, "checkpoint", tensors, description)
+    with pytest.raises(RunError, match=f"optimiser of another model: {moment} of parameter 0"):
+        problem.fit(tmp_path)
+
+
+def test_any_changed_byte_of_a_checkpoint_is_refused(problem, tmp_path):
+    path = stopped(problem, tmp_path)
+    whole = path.read_bytes()
+    generator = random.Random(0)
+    start_of_tensors = 8 + int.from_bytes(whole[:8], "little")
+    places = [generator.randrange(8, len(whole)) for _ in range(40)]
+    places += [generator.randrange(start_of_tensors, len(whole)) for _ in range(40)]
+    for place in places:
+        changed = bytearray(whole)
+        changed[place] ^= 1 << generator.randrange(8)
+        path.write_bytes(changed)
+        if (
+            json_of(changed) == json_of(whole)
+            and changed[start_of_tensors:] == whole[start_of_tensors:]
+        ):
+            continue  # white space in the header
+        with pytest.raises(RunError) as caught:
+            problem.fit(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+def json_of(content):
+    end = 8 + int.from_bytes(content[:8], "little")
+    try:
+        header = json.loads(content[8:end])
+        return {**header, "__metadata__": json.loads(header["__metadata__"]["difformer"])}
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line(problem, tmp_path):

@@ -77,7 +77,7 @@ def command(
     if out is not None:
         from json import dumps
 
-        from difformer.train.files import write_atomic
+        from difformer.files import write_atomic
 
         write_atomic(out / "comparison.json", (dumps(record, indent=1) + "\n").encode())
         from difformer.report import write_comparison

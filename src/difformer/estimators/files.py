@@ -17,8 +17,8 @@ from difformer.data.split import Split
 from difformer.data.tables import TableEncoder
 from difformer.errors import DataError, ModelFileError
 from difformer.estimators.rows import FitRows
-from difformer.nn import files
 from difformer.nn.frozen import FrozenDIFFormer
+from difformer.tensorfiles import read_tensors, write_tensors
 
 __all__ = ["SaveMixin"]
 
@@ -53,13 +53,13 @@ class SaveMixin:
             "ids": me.ids_,
             **rest,
         }
-        files.write(Path(path), "estimator", tensors, description)
+        write_tensors(Path(path), "estimator", tensors, description)
 
     @classmethod
     def load(cls: type[E], path: str | Path, *, kernel: Diffusivity | None = None) -> E:
         """Read what `save` wrote; `kernel` is wanted where a diffusivity of your own was used."""
         path = Path(path)
-        tensors, description = files.read(path, "estimator")
+        tensors, description = read_tensors(path, "estimator")
         made = description.get("class")
         if made != cls.__name__:
             raise ModelFileError(f"{path}: holds a {made}, not a {cls.__name__}")

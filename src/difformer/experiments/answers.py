@@ -17,8 +17,8 @@ from difformer.errors import DataError, DifformerError, RunError
 from difformer.experiments.forecast import RECORD as SERIES
 from difformer.experiments.forecast import forecast_csv, open_series
 from difformer.experiments.run import LoadedRun, load_run
+from difformer.files import write_atomic
 from difformer.nn.model import DIFFormer
-from difformer.train.files import write_atomic
 
 __all__ = ["predict_run"]
 

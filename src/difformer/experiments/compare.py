@@ -409,7 +409,7 @@ def file_name(split: Split) -> str:
 
 
 def _make_folder(folder: Path) -> None:
-    from difformer.train.files import cannot_write
+    from difformer.files import cannot_write
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -418,7 +418,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
-    from difformer.train.files import write_atomic
+    from difformer.files import write_atomic
 
     _make_folder(path.parent)
     write_atomic(path, (json.dumps(record, indent=1) + "\n").encode())

@@ -78,7 +78,7 @@ def train_series(
     A run that was killed or interrupted goes on when it is called again. After Ctrl-C the record
     says `interrupted`, and there is no forecast yet.
     """
-    from difformer.train.files import write_atomic
+    from difformer.files import write_atomic
     from difformer.train.loop import interruptible
 
     settings, folder = settings or SeriesSettings(), Path(folder)
@@ -151,7 +151,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 def _agree(folder: Path, record: Mapping[str, Any]) -> None:
     """Write what was asked for, or raise where the folder holds something else."""
-    from difformer.train.files import cannot_write, write_atomic
+    from difformer.files import cannot_write, write_atomic
     from difformer.train.run import differences
 
     if (folder / RECORD).exists():

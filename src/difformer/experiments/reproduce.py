@@ -262,7 +262,7 @@ def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:
 
 
 def _write(path: Path, result: CellResult) -> None:
-    from difformer.train.files import cannot_write, write_atomic
+    from difformer.files import cannot_write, write_atomic
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

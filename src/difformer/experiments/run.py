@@ -32,9 +32,10 @@ from difformer.experiments.sources import (
     whole_graph,
 )
 from difformer.nn.model import DIFFormer
+from difformer.tensorfiles import read_tensors
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
-from difformer.train.checkpoint import load_weights, read_tensors
+from difformer.train.checkpoint import load_weights
 from difformer.train.chunks import recompute_layers
 from difformer.train.distributed import fit_distributed, processes
 from difformer.train.launch import launched
@@ -282,7 +283,7 @@ def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | No
     weights = path / "model.safetensors"
     if not weights.exists():
         raise RunError(f"{path} has no model.safetensors: run it again")
-    load_weights(model, read_tensors(weights)[0], weights)
+    load_weights(model, read_tensors(weights, None, error=RunError)[0], weights)
     if isinstance(data, TemporalDataset):
         data = snapshots_for(system, data)
     given: Any = {"system": system.name, "experiment": experiment}

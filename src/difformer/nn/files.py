@@ -2,76 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from difformer.core.diffusivity import KERNELS, Diffusivity
 from difformer.errors import ModelFileError
 from difformer.nn.config import DIFFormerConfig
+from difformer.tensorfiles import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from difformer.nn.model import DIFFormer
 
-__all__ = ["FORMAT_VERSION", "load_model", "read", "save_model", "write"]
+__all__ = ["build_model", "describe_model", "load_model", "save_model"]
 
-FORMAT_VERSION = 1
+# A layer may have no tensor of its own; more of them than this are then not believed.
+MOST_LAYERS = 1000
+_LAYER = "layers.0."
 
-M = TypeVar("M", bound=nn.Module)
-
-
-def write(path: Path, kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
-    """Write tensors and a description as one file, whole or not at all."""
-    # One key: safetensors writes several in an order of its own, and equal models want equal bytes.
-    header = {
-        "difformer": json.dumps(
-            {"format": kind, "version": FORMAT_VERSION, "description": description}, sort_keys=True
-        )
-    }
-    packed = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    os.close(handle)
-    try:
-        save_file(packed, temporary, metadata=header)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `write` wrote, or say in one line why this is not such a file."""
-    if not path.is_file():
-        raise ModelFileError(f"{path}: no such model file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise ModelFileError(f"{path}: not a whole safetensors file ({error})") from error
-    try:
-        content = json.loads(header.get("difformer", "null"))
-    except ValueError as error:
-        raise ModelFileError(f"{path}: its description is not JSON ({error})") from error
-    if not isinstance(content, dict) or content.get("format") != kind:
-        raise ModelFileError(f"{path}: a safetensors file, but not a difformer {kind}")
-    if content.get("version") != FORMAT_VERSION:
-        raise ModelFileError(
-            f"{path}: written in format version {content.get('version')}, this difformer reads "
-            f"version {FORMAT_VERSION}: use the difformer that wrote it"
-        )
-    description = content.get("description")
-    if not isinstance(description, dict):
-        raise ModelFileError(f"{path}: it holds no description of a {kind}")
-    return tensors, description
+M = TypeVar("M", bound="DIFFormer")
 
 
 def describe_model(model: DIFFormer) -> dict[str, Any]:
@@ -89,9 +40,13 @@ def describe_model(model: DIFFormer) -> dict[str, Any]:
 
 
 def build_model(
-    cls: type[DIFFormer], path: Path, description: dict[str, Any], kernel: Diffusivity | None
-) -> DIFFormer:
-    """An untrained model of the described shape."""
+    cls: type[M],
+    path: Path,
+    description: dict[str, Any],
+    tensors: dict[str, Tensor],
+    kernel: Diffusivity | None,
+) -> M:
+    """The described model with these weights; nothing is built before their shapes agree."""
     try:
         config = dict(description["config"])
         widths = [description[n] for n in ("in_channels", "hidden_channels", "out_channels")]
@@ -102,40 +57,53 @@ def build_model(
                 f"{path}: saved with a diffusivity of its own: pass it as kernel=..., "
                 f"or one of {', '.join(KERNELS)}"
             )
-        return cls(*widths, **config)
-    except (KeyError, TypeError, ValueError) as error:
+        depth = DIFFormerConfig(**config).num_layers
+        # Without memory: only the shapes of one layer are wanted.
+        with torch.device("meta"):
+            one = cls(*widths, **{**config, "num_layers": 1}).state_dict()
+        dtype = _check(path, tensors, one, depth)
+        with torch.device("meta"):
+            model = cls(*widths, **config)
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ModelFileError(
             f"{path}: its description does not fit a DIFFormer ({error})"
         ) from error
+    model.load_state_dict({name: t.to(dtype) for name, t in tensors.items()}, assign=True)
+    return model
 
 
-def fill(path: Path, module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Load tensors into a module, naming the first that does not belong."""
-    expected = module.state_dict()
+def _check(
+    path: Path, tensors: dict[str, Tensor], one: dict[str, Tensor], depth: int
+) -> torch.dtype:
+    """Compare a file's tensors with those of a model of one layer and the depth it is to have."""
+    layer = {n.removeprefix(_LAYER): t for n, t in one.items() if n.startswith(_LAYER)}
+    if depth > max(MOST_LAYERS, len(tensors)):
+        raise ModelFileError(f"{path}: describes {depth} layers, its tensors are {len(tensors)}")
+    expected = {name: t.shape for name, t in one.items() if not name.startswith(_LAYER)}
+    for index in range(depth if layer else 0):
+        expected |= {f"layers.{index}.{name}": t.shape for name, t in layer.items()}
     for name in sorted(expected.keys() ^ tensors.keys()):
         what = "misses" if name in expected else "has an unknown"
         raise ModelFileError(f"{path}: {what} tensor {name!r}")
     for name, tensor in tensors.items():
-        if tensor.shape != expected[name].shape:
+        if tensor.shape != expected[name]:
             raise ModelFileError(
                 f"{path}: tensor {name!r} has shape {tuple(tensor.shape)}, "
-                f"expected {tuple(expected[name].shape)}"
+                f"expected {tuple(expected[name])}"
             )
+        if not tensor.is_floating_point():
+            raise ModelFileError(f"{path}: tensor {name!r} must be floating-point: {tensor.dtype}")
         if not bool(torch.isfinite(tensor).all()):
             raise ModelFileError(f"{path}: tensor {name!r} holds NaN or infinity")
-    if tensors:
-        module.to(next(iter(tensors.values())).dtype)
-    module.load_state_dict(tensors)
+    return next(iter(tensors.values())).dtype
 
 
 def save_model(model: DIFFormer, path: Path) -> None:
     """Write a model."""
-    write(path, "model", model.state_dict(), describe_model(model))
+    write_tensors(path, "model", model.state_dict(), describe_model(model))
 
 
-def load_model(cls: type[DIFFormer], path: Path, kernel: Diffusivity | None = None) -> DIFFormer:
+def load_model(cls: type[M], path: Path, kernel: Diffusivity | None = None) -> M:
     """Read a model that `save_model` wrote."""
-    tensors, description = read(path, "model")
-    model = build_model(cls, path, description, kernel)
-    fill(path, model, tensors)
-    return model
+    tensors, description = read_tensors(path, "model")
+    return build_model(cls, path, description, tensors, kernel)

@@ -21,6 +21,7 @@ from difformer.nn import files
 from difformer.nn.exchange import Exchange
 from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer, Passage
+from difformer.tensorfiles import read_tensors, write_tensors
 
 __all__ = ["FrozenDIFFormer"]
 
@@ -150,12 +151,12 @@ class FrozenDIFFormer(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file: the weights, and what is frozen."""
-        files.write(Path(path), "frozen", *self.pack())
+        write_tensors(Path(path), "frozen", *self.pack())
 
     @classmethod
     def load(cls, path: str | Path, *, kernel: Diffusivity | None = None) -> FrozenDIFFormer:
         """Read what `save` wrote."""
-        return cls.unpack(Path(path), *files.read(Path(path), "frozen"), kernel=kernel)
+        return cls.unpack(Path(path), *read_tensors(Path(path), "frozen"), kernel=kernel)
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Its tensors and its description, to be a file or a part of one."""
@@ -179,9 +180,8 @@ class FrozenDIFFormer(nn.Module):
         kernel: Diffusivity | None = None,
     ) -> FrozenDIFFormer:
         """What `pack` gave, or a ModelFileError that names the file and what is wrong in it."""
-        model = files.build_model(DIFFormer, path, description, kernel)
         own = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
-        files.fill(path, model, own)
+        model = files.build_model(DIFFormer, path, description, own, kernel)
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ModelFileError(f"{path}: tensor {name!r} holds NaN or infinity")

@@ -6,7 +6,6 @@ the rest is one JSON text in the header. One file, so that one rename replaces a
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,15 +14,12 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from difformer.errors import RunError
-from difformer.train.files import write_atomic
+from difformer.tensorfiles import read_tensors, write_tensors
 
-VERSION = 1
 Row = dict[str, float]
 State = dict[str, Tensor]
 
@@ -102,7 +98,6 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     tensors["rng.torch"], tensors["rng.numpy"] = rng.torch_cpu, rng.numpy[0]
     tensors |= {f"rng.cuda.{i}": state for i, state in enumerate(rng.torch_cuda)}
     rest = {
-        "version": VERSION,
         "epoch": checkpoint.epoch,
         "history": checkpoint.history,
         "best_epoch": best_epoch,
@@ -111,14 +106,15 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "python": rng.python,
         "seconds": checkpoint.seconds,
     }
-    write_tensors(path, tensors, rest)
+    write_tensors(path, "checkpoint", tensors, rest)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint back, or say in one line why it cannot be read."""
-    tensors, rest = read_tensors(path)
-    if rest.get("version") != VERSION:
-        raise RunError(f"{path} is of another version ({rest.get('version')}): delete it to start")
+    try:
+        tensors, rest = read_tensors(path, "checkpoint", error=RunError)
+    except RunError as error:
+        raise RunError(f"{error}: damaged, delete it to start afresh") from error
     try:
         cuda = sum(name.startswith("rng.cuda.") for name in tensors)
         best_epoch = cast("int | None", rest["best_epoch"])
@@ -153,32 +149,32 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> N
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any], path: Path) -> None:
     """Put moments and options back into an optimiser of the same parameters."""
+    own = optimizer.state_dict()
     try:
-        optimizer.load_state_dict(state)
-    except ValueError as error:
+        numbers = [group["params"] for group in own["param_groups"]]
+        if numbers != [group["params"] for group in state["param_groups"]]:
+            raise ValueError("other groups of parameters")
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        moments = state["state"]
+        if moments.keys() - set(range(len(parameters))):
+            raise ValueError("moments of unknown parameters")
+        for number, kept in moments.items():
+            _check_moments(number, kept, parameters[number])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{path} holds the optimiser of another model: {error}") from error
+    # The options are those of this run; the loop sets the learning rate of each epoch.
+    optimizer.load_state_dict({"state": moments, "param_groups": own["param_groups"]})
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
-    """Tensors and a JSON text in one safetensors file, equal bits for equal content."""
-    # One header entry only: safetensors writes several in an order that changes between runs.
-    text = json.dumps(rest)
-    owned = {name: _own(value).cpu() for name, value in tensors.items()}
-    write_atomic(path, save(owned, metadata={"json": text}))
-
-
-def read_tensors(path: Path) -> tuple[State, dict[str, Any]]:
-    """What `write_tensors` wrote, or any safetensors file (then without the JSON)."""
-    try:
-        with cast("Any", safe_open)(path, framework="pt") as file:
-            # Copied: torch aligns its own memory, and some kernels' bits depend on alignment.
-            tensors: State = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            metadata: dict[str, str] = file.metadata() or {}
-        return tensors, json.loads(metadata.get("json", "{}"))
-    except (SafetensorError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error}): delete it to start afresh") from error
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
+def _check_moments(number: int, kept: Mapping[str, Any], parameter: Tensor) -> None:
+    """An optimiser writes through these: a wrong shape or type would be memory of others."""
+    if set(kept) != {"step", "exp_avg", "exp_avg_sq"}:
+        raise ValueError(f"parameter {number} has the moments {', '.join(map(str, kept))}")
+    for name, value in kept.items():
+        shape = torch.Size([]) if name == "step" else parameter.shape
+        dtype = torch.float32 if name == "step" else parameter.dtype
+        if not isinstance(value, Tensor) or value.shape != shape or value.dtype != dtype:
+            raise ValueError(f"{name} of parameter {number} is not {tuple(shape)} {dtype}")
 
 
 def _own(value: Tensor) -> Tensor:

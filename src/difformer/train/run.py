@@ -19,22 +19,15 @@ from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from math import isfinite, nan
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 import tomli_w
-from safetensors import SafetensorError
 from torch import nn
 
 from difformer.errors import RunError
-from difformer.train.checkpoint import (
-    Row,
-    copy_state,
-    load_weights,
-    read_tensors,
-    write_tensors,
-)
-from difformer.train.files import cannot_write, write_atomic
+from difformer.files import cannot_write, replacing, write_atomic
+from difformer.tensorfiles import read_tensors, write_tensors
+from difformer.train.checkpoint import Row, copy_state, load_weights
 
 if TYPE_CHECKING:
     from difformer.data import Split
@@ -125,7 +118,7 @@ class RunFolder:
 
     def load_model(self, model: nn.Module) -> None:
         """Put the best epoch's weights into a model."""
-        load_weights(model, read_tensors(self.model)[0], self.model)
+        load_weights(model, read_tensors(self.model, None, error=RunError)[0], self.model)
 
     def start_metrics(self, history: Sequence[Row]) -> None:
         """Make metrics.csv hold exactly these rows: those after the checkpoint are run again."""
@@ -176,31 +169,10 @@ def save_model(model: nn.Module, path: Path) -> None:
     """
     save = getattr(model, "save", None)
     if save is None:
-        write_tensors(path, copy_state(model), {})
+        write_tensors(path, "weights", copy_state(model), {})
         return
-    # Written elsewhere first, so that nothing but whole files is ever seen in the run folder.
-    try:
-        with TemporaryDirectory() as scratch:
-            save(Path(scratch) / path.name)
-            content = (Path(scratch) / path.name).read_bytes()
-    except (OSError, SafetensorError) as error:
-        raise cannot_write(path, error) from error
-    write_atomic(path, _in_order(content))
-
-
-def _in_order(content: bytes) -> bytes:
-    """A safetensors file with its metadata sorted: equal models become equal bytes.
-
-    The file is 8 bytes of header length, the header as JSON, then the tensors; safetensors
-    writes the metadata in an order that changes from run to run.
-    """
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    if "__metadata__" in header:
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # the tensors stay aligned
-    return len(text).to_bytes(8, "little") + text + content[end:]
+    with replacing(path) as part:
+        save(part)
 
 
 def read_result(path: Path) -> FitResult | None:

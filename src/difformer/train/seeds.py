@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from difformer.files import write_atomic
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
-from difformer.train.files import write_atomic
 from difformer.train.loop import fit, interruptible
 from difformer.train.objective import Objective
 from difformer.train.run import FitResult, agree_config

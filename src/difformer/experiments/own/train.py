@@ -16,7 +16,7 @@ from difformer.data.download import sha256_of
 from difformer.errors import RunError
 from difformer.experiments.own.run import CLASSES, Estimator, OwnRun, read_result
 from difformer.experiments.own.table import OwnTable
-from difformer.train.files import write_atomic
+from difformer.files import write_atomic
 from difformer.train.run import agree_config, csv_text
 
 __all__ = ["NAMED_UP_TO", "train_own"]

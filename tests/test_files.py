@@ -1,0 +1,60 @@
+"""One writer: a file is the old one or the new one, and a failure is one line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from difformer.errors import DataError, RunError
+from difformer.files import replacing, write_atomic
+
+
+def test_file_and_folder_are_flushed_before_the_name_counts(tmp_path, monkeypatch):
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(handle: int) -> None:
+        done.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", lambda *a: (done.append("renamed"), replace(*a)))
+    write_atomic(tmp_path / "deep" / "a.json", "{}")
+    assert (tmp_path / "deep" / "a.json").read_text() == "{}"
+    assert done == ["file", "renamed", "folder"]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "a"
+    write_atomic(path, b"old")
+
+    def fail(problem: Exception) -> None:
+        with replacing(path, error=DataError) as part:
+            part.write_bytes(b"half")
+            raise problem
+
+    with pytest.raises(DataError, match=f"^cannot write {path}: No space left on device; "):
+        fail(OSError(28, "No space left on device"))
+    with pytest.raises(ZeroDivisionError):
+        fail(ZeroDivisionError())
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(RunError, match="^cannot write .*file/a: ") as caught:
+        write_atomic(tmp_path / "file" / "a", b"")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_are_written_through_it_alone():
+    """No other module of core, nn, train or estimators opens a file to write."""
+    source = Path(__file__).parent.parent / "src" / "difformer"
+    for folder in ("core", "nn", "train", "estimators"):
+        for path in (source / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            for call in ("write_text(", "write_bytes(", "os.replace", "mkstemp", 'open("w'):
+                assert call not in text, f"{path}: {call}"
