@@ -104,3 +104,41 @@ def test_compare_takes_a_table_in_a_dataset_s_place(
     assert "--label needs a table" in capsys.readouterr().err
     assert run("tune", "t.csv") == 2
     assert "--label COLUMN must be given" in capsys.readouterr().err
+
+
+def test_kinds_and_the_task_may_be_said(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--id", "name", "--epochs", "2", "--hidden-channels", "16", "--no-report"]
+    assert run("train", "t.csv", "--label", "kind", *words, "--kind", "size=date") == 2
+    assert "'0.0' is not a date" in capsys.readouterr().err
+    assert run("train", "t.csv", "--label", "kind", *words, "--kind", "size") == 2
+    assert "--kind must be COLUMN=KIND, got 'size'" in capsys.readouterr().err
+    assert run("train", "t.csv", "--label", "kind", *words, "--kind", "size=lenght") == 2
+    assert "must be one of number, date, category, text, skip" in capsys.readouterr().err
+    rows = [f"n{i},{i % 3},{i % 2 * 3 + i / 40},{i % 7}" for i in range(40)]
+    Path("u.csv").write_text("name,size,other,y\n" + "\n".join(rows) + "\n")
+    words += ["--task", "regression", "--kind", "size=category", "--kind", "other=skip", "--json"]
+    assert run("train", "u.csv", "--label", "y", *words) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["task"], result["features"]) == ("regression", 3)
+    from difformer.experiments.own.opened import open_own
+
+    again = open_own(result["folder"]).dataset  # the table is read again, with the same options
+    assert (again.task, again.num_features) == ("regression", 3)
+
+
+def test_help_signature_and_run_have_one_default(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from difformer import DIFFormerClassifier
+    from difformer.train.run import read_config
+
+    defaults = DIFFormerClassifier().get_params()
+    assert run("train", "--help") == 0
+    shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+    for name in ("epochs", "lr", "weight_decay", "patience"):
+        assert f"--{name.replace('_', '-')} {defaults[name]}" in shown
+    words = ["--label", "kind", "--id", "name", "--no-report", "--hidden-channels", "8"]
+    assert run("train", "t.csv", *words) == 0
+    kept = read_config(Path("runs/t-1/config.toml"))["own"]
+    different = {name for name, value in kept.items() if value != defaults[name]}
+    assert different == {"graph", "early_stopping", "random_state", "hidden_channels"}

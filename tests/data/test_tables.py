@@ -257,3 +257,103 @@ def test_pickled_arrays_are_not_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=np.array([{}], dtype=object))
     with pytest.raises(DataError, match="plain arrays"):
         list(read_chunks(tmp_path / "t.npz"))
+
+
+def ages(n: int = 1800) -> dict[str, list[Any]]:
+    return {
+        "age": [str(18 + i % 60) for i in range(n)],
+        "pay": [f"{20000 + 13.5 * i:.2f}" for i in range(n)],
+        "born": [f"{1950 + i % 50}-0{1 + i % 9}-11" for i in range(n)],
+        "y": ["ab"[i % 2] for i in range(n)],
+    }
+
+
+def test_one_bad_cell_is_reported_and_taken_as_missing(tmp_path: Path) -> None:
+    table = ages()
+    table["age"][41], table["pay"][7], table["born"][99] = "forty", "43,065.41", "31.12.2019"
+    path = tmp_path / "t.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([list(table), *zip(*table.values(), strict=True)])
+    data = read_table(path, "y")
+    said = {name: (kind, how) for name, kind, how in encoder_of(data).describe()}
+    assert said["age"] == (
+        "number",
+        "scaled; 1 not numbers, taken as empty (row 42: 'forty')",
+    )
+    assert said["pay"][0] == "number"
+    assert "row 8: '43,065.41'" in said["pay"][1]
+    assert said["born"][0] == "date"
+    assert "row 100: '31.12.2019'" in said["born"][1]
+    x = data.x.numpy()
+    assert x.shape == (1800, 6)
+    assert x[41, :2].tolist() == [0.0, 1.0]  # the mean, and a flag
+
+
+def test_infinite_numbers_are_taken_as_missing() -> None:
+    table = {"a": ["1", "2", "inf", "4"], "y": ["a", "b", "a", "b"]}
+    data = read_table(table, "y")
+    assert encoder_of(data).columns[0].bad == ("1", "row 3: 'inf'")
+    assert data.x[2].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "values"),
+    [
+        (["3,5", "1.234,25", "7", "-2,0"], "number", [3.5, 1234.25, 7, -2]),
+        (["3.5", "1,234.25", "7", "43,065.5"], "number", [3.5, 1234.25, 7, 43065.5]),
+        (["31.12.2019", "01.01.2020", "03.01.2020"], "date", [18261, 18262, 18264]),
+        (["12/31/2019", "01/01/2020", "01/03/2020"], "date", [18261, 18262, 18264]),
+    ],
+)
+def test_numbers_and_dates_are_read_as_they_are_written(
+    cells: list[str], kind: str, values: list[float]
+) -> None:
+    cells, numbers = cells * 3, np.array(values * 3)
+    data = read_table(
+        {"a": cells, "y": ["a", "b"] * (len(cells) // 2) + ["a"] * (len(cells) % 2)}, "y"
+    )
+    assert encoder_of(data).columns[0].kind == kind
+    scaled = (numbers - numbers.mean()) / numbers.std()
+    np.testing.assert_allclose(data.x[:, 0], scaled, atol=1e-6)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_the_separator_is_recognised(tmp_path: Path, mark: str) -> None:
+    rows = [
+        ["a", "b;c" if mark == "," else "b,c", "y"],
+        *[[f"{i}", f"{i * i}", "uv"[i % 2]] for i in range(9)],
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(mark.join(row) for row in rows))
+    data = read_table(tmp_path / "t.csv", "y")
+    assert data.num_features == 2
+
+
+def test_a_file_in_latin_1_is_hinted_at(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("name,y\nMüller,1\n".encode("latin-1"))
+    with pytest.raises(DataError, match="cannot be read as UTF-8 .*Latin-1.* save it as UTF-8"):
+        read_table(tmp_path / "t.csv", "y")
+
+
+def test_a_hundred_thousand_columns_are_read(tmp_path: Path) -> None:
+    names = ",".join(f"c{i}" for i in range(100_000))
+    (tmp_path / "t.csv").write_text(f"{names}\n{','.join('1' * 100_000)}\n")
+    assert len(next(iter(read_chunks(tmp_path / "t.csv")))) == 100_000
+
+
+def test_minus_one_is_unlabelled_as_in_python() -> None:
+    table = {"a": [float(i) for i in range(12)], "y": [0, 1, -1] * 4}
+    data = read_table(table, "y")
+    assert data.class_names == ("0", "1")
+    assert data.y.tolist() == [0, 1, -1] * 4
+    assert read_table(table, "y", unlabelled=None).class_names == ("-1", "0", "1")
+    texts = {**table, "y": ["a", "-1"] * 6}  # among texts it is one of them
+    assert read_table(texts, "y").class_names == ("-1", "a")
+
+
+def test_half_a_surrogate_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"a": "\\ud800", "y": 1}\n')
+    with pytest.raises(DataError, match="line 1 is not JSON"):
+        list(read_chunks(tmp_path / "t.jsonl"))
+    (tmp_path / "t.jsonl").write_text('{"a": ' + "[" * 100_000 + "\n")
+    with pytest.raises(DataError, match="line 1 is not JSON"):
+        list(read_chunks(tmp_path / "t.jsonl"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +19,10 @@ from difformer.commands.output import (
     say,
     write_page,
 )
+from difformer.estimators.settings import FitSettings
 from difformer.experiments.own.table import OwnTable
 from difformer.experiments.tables import Table
+from difformer.train.settings import TrainSettings
 
 __all__ = [
     "EdgesFile",
@@ -46,9 +48,31 @@ def _option(flag: str, metavar: str, help: str) -> Any:
     )
 
 
+LOOP = {
+    **{name: name for name in TrainSettings.names() if name in FitSettings.__dataclass_fields__},
+    "seed": "random_state",
+}
+"""The options of the loop that the estimators take, and what they call them."""
+
+
+def _own_defaults() -> str:
+    """The options of the loop whose defaults are others with a table."""
+    loop = {each.name: each.default for each in fields(TrainSettings)}
+    own = {each.name: each.default for each in fields(FitSettings)}
+    named = ((name, own[param]) for name, param in LOOP.items() if name != "seed")
+    return ", ".join(
+        f"--{name.replace('_', '-')} {value}" for name, value in named if value != loop[name]
+    )
+
+
 Nodes = Annotated[
     Path | None,
-    _option("--nodes", "FILE", "A table: .csv, .tsv, .jsonl, .parquet or .npz, a row each."),
+    _option(
+        "--nodes",
+        "FILE",
+        "A table: .csv, .tsv, .jsonl, .parquet or .npz, one line per row. Its defaults are those "
+        f"of the estimators: {_own_defaults()}.",
+    ),
 ]
 Label = Annotated[
     str | None, _option("--label", "COLUMN", "What to predict; empty cells are predicted.")
@@ -182,12 +206,6 @@ def train_table(table: OwnTable, params: Mapping[str, Any], out: Path | None, to
     if page is not None:
         print(f"look at {page}")
     print(f"new rows: difformer predict {folder} NEW.csv -o OUT.csv")
-
-
-LOOP = {
-    name: name for name in ("epochs", "lr", "weight_decay", "consistency", "patience", "device")
-} | {"seed": "random_state"}
-"""The options of the loop that the estimators take, and what they call them."""
 
 
 def own_params(

@@ -156,13 +156,14 @@ def _at_once(cells: Cells) -> Array | None:
         return None
 
 
-def _format(cells: Cells) -> str:
+def _format(cells: Cells, kind: str | None) -> str:
     """The format that reads the most of some cells; the first of several as good."""
-    if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
+    formats = {"number": NUMBERS, "date": DATES}.get(kind or "", FORMATS)
+    if formats is not DATES and isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
         return PLAIN
     some = [cell for cell in cells[: 10 * SAMPLE] if not is_missing(cell)][:SAMPLE]
     best, fewest = PLAIN, len(some) + 1
-    for name in FORMATS:
+    for name in formats:
         bad = len(read_numbers(some, name)[1])
         if bad < fewest:
             best, fewest = name, bad
@@ -255,11 +256,11 @@ class Survey:
     distinct: Counter[str] = field(default_factory=Counter[str])
     terms: Counter[str] = field(default_factory=Counter[str])
     overflow: bool = False  # more distinct values than a category may have
-    given: str | None = None  # the kind that the type of the column says
+    given: str | None = None  # the kind that is asked for, or that the column's type says
 
     def add(self, cells: Cells, start: int) -> None:
         """Take in the cells of one chunk whose first is row `start`."""
-        self.written = self.written or _format(cells)
+        self.written = self.written or _format(cells, self.given)
         values, bad = read_numbers(cells, self.written)
         self.values.append(values)
         self.cells += len(cells)
@@ -313,8 +314,6 @@ class Survey:
     def column(self, kind: str | None = None) -> Column:
         """The column ready to encode cells, of its own kind or of the one asked for."""
         own, reason = self.kind()
-        if kind is not None and kind not in KINDS:
-            raise DataError(f"kind of {self.name!r} must be one of {', '.join(KINDS)}: {kind!r}")
         kind, reason = (own, reason) if kind is None else (kind, "as asked for")
         learned: dict[str, Any] = {}
         if kind in ("number", "date"):
@@ -344,10 +343,11 @@ class Survey:
         return Column(self.name, kind, reason, self.missing, learned, bad)
 
     def _number(self, kind: str) -> dict[str, Any]:
-        forms = DATES if kind == "date" else NUMBERS
         numbers = np.concatenate(self.values)
-        if self.written not in forms or np.isnan(numbers).all():
-            row, cell = self.first_bad[0] if self.first_bad else (1, "")
+        if np.isnan(numbers).all():
+            if not self.first_bad:
+                raise DataError(f"column {self.name!r} must hold a {kind}, it is empty")
+            row, cell = self.first_bad[0]
             raise DataError(f"row {row}, column {self.name!r}: {cell!r} is not a {kind}")
         mean, scale, low, high = (float(v[0]) for v in standardise(numbers[:, None]))
         learned = {"mean": mean, "scale": scale, "low": low, "high": high}

@@ -17,6 +17,7 @@ from scipy import sparse
 from torch import Tensor
 
 from difformer.data.columns import (
+    KINDS,
     PLAIN,
     Column,
     Survey,
@@ -74,7 +75,11 @@ class TableEncoder:
         Errors and reports number its rows from `start` on.
         """
         surveys: dict[str, Survey] = {}
-        given, first = _given_kinds(source), start
+        asked = kinds or {}
+        for name, kind in asked.items():
+            if kind not in KINDS:
+                raise DataError(f"kind of {name!r} must be one of {', '.join(KINDS)}, got {kind!r}")
+        given, first = {**_given_kinds(source), **asked}, start
         for chunk in read_chunks(source, size):
             names = [n for n in chunk if n not in (label, id)]
             _same_columns(chunk, names, surveys, source, label, id)
@@ -84,11 +89,11 @@ class TableEncoder:
             start += _rows_of(chunk)
         if start == first:
             raise DataError(f"{_name(source)}: has no rows")
-        for name in kinds or {}:
+        for name in asked:
             if name not in surveys:
                 raise DataError(f"{_name(source)}: has no column {name!r} to give a kind")
         try:
-            columns = tuple(s.column((kinds or {}).get(n)) for n, s in surveys.items())
+            columns = tuple(s.column(asked.get(n)) for n, s in surveys.items())
         except DataError as error:
             raise DataError(f"{_name(source)}: {error}") from error
         encoder = cls(columns, label, id)

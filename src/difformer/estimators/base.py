@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.neighbours import nearest_known, nearest_neighbours
@@ -28,6 +26,7 @@ from difformer.data.tables import TableEncoder
 from difformer.estimators.choice import Candidate, Form, Training, pick_kernels
 from difformer.estimators.graphs import read_graph
 from difformer.estimators.rows import FitRows, Rows, learn_rows, read_rows, to_tensor
+from difformer.estimators.settings import FitSettings
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.frozen import FrozenDIFFormer
 from difformer.nn.layer import DiffusionLayer
@@ -58,37 +57,18 @@ class Problem:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Parameters and fitting that do not depend on what is predicted.
+class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Fitting and answering that do not depend on what is predicted.
 
-    The fields are scikit-learn's parameters: dataclass writes the __init__ that only stores them.
+    `fit` reads the rows (`rows.py`), makes the graphs and the forms of the model to choose from,
+    trains them (`choice.py`) and freezes the best one, which answers for new rows.
     """
-
-    graph: str | None = None
-    n_neighbors: int = 7
-    metric: str = "auto"
-    directed: bool = False
-    hidden_channels: int = 64
-    kernel: str | Diffusivity = "simple"
-    recipe: str = "auto"
-    options: Mapping[str, Any] | None = None
-    scale: bool = True
-    epochs: int = 200
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    consistency: float = 0.0
-    early_stopping: bool = False
-    patience: int = 50
-    validation_fraction: float = 0.2
-    checkpoint: str | PathLike[str] | None = None
-    random_state: Any = None
-    device: str = "auto"
-    verbose: int = 0
 
     # --- fitting ---------------------------------------------------------------------------
 
     def _learn(self, X: Any, ids: Any) -> Rows:
-        """The rows of fit, encoded."""
+        """The rows of fit, encoded, once the parameters are checked."""
+        self.check_settings()
         self.encoder_: TableEncoder | None
         self.encoder_, rows = learn_rows(self, X, ids)
         return rows
@@ -205,10 +185,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             if not len(train):
                 raise ValueError("validation must leave labelled rows to train on, it leaves none")
         elif self.early_stopping or self.kernel == "auto" or choosing:
-            fraction = self.validation_fraction
-            if not 0 < fraction < 1:
-                raise ValueError(f"validation_fraction must lie in (0, 1), got {fraction!r}")
-            val = _draw(problem.strata, fraction, seed)
+            val = _draw(problem.strata, self.validation_fraction, seed)
             train = np.setdiff1d(labelled, val)
         else:
             train, val = labelled, nothing
@@ -225,7 +202,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             return {"edges": self._graph(*read_graph(given, len(rows), ids=rows.ids), len(rows))}
         if given not in ("knn", "auto"):
             raise ValueError(f'graph must be None, "knn", "auto" or edges, got {given!r}')
-        count = min(self._count(), len(rows) - 1)
+        count = min(int(self.n_neighbors), len(rows) - 1)
         x = to_tensor(rows.features, torch.float32)
         near = self._graph(nearest_neighbours(x, count, metric=self._metric()), None, len(rows))
         return {"knn": near} if given == "knn" else {"none": None, "knn": near}
@@ -240,12 +217,6 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         if self.metric != "auto":
             return self.metric
         return "cosine" if self.encoder_ is None else "euclidean"
-
-    def _count(self) -> int:
-        k = self.n_neighbors
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise ValueError(f"n_neighbors must be a whole number of at least 1, got {k!r}")
-        return int(k)
 
     def _freeze(self, model: DIFFormer, x: Tensor, graph: Graph | None) -> Tensor:
         """Keep what new rows need, in float64: their answers then have the same bits anywhere."""
@@ -302,7 +273,7 @@ class BaseDIFFormer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             return read_graph(graph, known, num_new=len(rows))
         if self._neighbours is None:
             return None, None
-        count = min(self._count(), known)
+        count = min(int(self.n_neighbors), known)
         found = nearest_known(self._neighbours, rows.features, count, metric=self._metric())
         target = torch.arange(len(rows)).repeat_interleave(count)
         return torch.stack([torch.from_numpy(found).flatten(), target]), None

@@ -29,7 +29,7 @@ Array = NDArray[Any]
 class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
     """Classify rows from few labels: every row is moved by all others, and by a graph if given.
 
-    One epoch costs O(n d²) a layer for ``kernel="simple"`` (and O(e d) with a graph), memory O(n).
+    An epoch costs O(n d²) per layer for ``kernel="simple"``, O(e d) more with a graph; memory O(n).
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -40,9 +40,10 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
     True
 
     Args:
-        graph: None, or "knn" to join each row to its nearest in X (as given, before scaling). A
-            graph of your own goes to `fit`.
-        n_neighbors, metric: of that graph; metric is "euclidean" or "cosine".
+        graph: None; "knn" to join each row to its nearest by the encoded columns; or "auto", the
+            one of the two that validates better. A graph of your own goes to `fit`.
+        n_neighbors, metric: of that graph; metric is "euclidean", "cosine" or "auto": "cosine" for
+            sparse rows, such as counts of words, and "euclidean" for others.
         directed: keep the direction of a graph's edges; otherwise they go both ways.
         hidden_channels: width of the states.
         kernel: "simple" (DIFFormer-s, linear cost), "sigmoid" (DIFFormer-a, quadratic), another
@@ -51,9 +52,9 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         recipe: form of the model, see `difformer.nn.recipes`; "auto": "stable" with a graph,
             "alone" without one.
         options: model options that replace the recipe's, see `DIFFormerConfig`.
-        scale: standardise the columns of dense X for the model.
+        scale: standardise the columns of a dense array; those of a data frame always are.
         epochs, lr, weight_decay: of training with Adam.
-        consistency: weight of the agreement between two dropout passes on all rows (one class a
+        consistency: weight of the agreement between two dropout passes on all rows (one class per
             row only); twice the time, and better where labels are few.
         early_stopping: hold out `validation_fraction` of the labelled rows of each class, keep
             the best epoch, stop after `patience` epochs without a better one. Rows given to `fit`
