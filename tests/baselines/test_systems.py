@@ -101,6 +101,21 @@ def test_says_what_it_needs_where_there_is_no_graph(name: str, small: Dataset) -
         model(bare.x[:10])
 
 
+def test_options_of_the_neighbours_graph_reach_it(small: Dataset) -> None:
+    system = get_system("gcn-knn")
+    plain, mutual, weighed = (
+        graph_for(system, system.configure(**{"k": 4, **options}), small)
+        for options in ({}, {"mutual": True}, {"weights": "similarity"})
+    )
+    assert plain is not None
+    assert mutual is not None
+    assert weighed is not None
+    assert mutual.num_edges < plain.num_edges == weighed.num_edges
+    assert plain.edge_weight is None
+    assert weighed.edge_weight is not None
+    assert float(weighed.edge_weight.min()) < 1
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_grows_with_rows(name: str) -> None:
     system = get_system(name)

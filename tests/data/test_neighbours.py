@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from difformer.data.neighbours import nearest_neighbours
+from difformer.data.neighbours import nearest_neighbours, neighbour_edges, neighbour_graph
 
 
 def by_definition(x: Tensor, k: int, metric: str) -> set[tuple[int, int]]:
@@ -61,3 +61,32 @@ def test_the_index_takes_sparse_features() -> None:
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         nearest_neighbours(torch.rand(10, 2), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_a_neighbours_graph_joins_either_or_both_ways(metric: str) -> None:
+    x = torch.rand(40, 5, generator=torch.Generator().manual_seed(0))
+    near = by_definition(x, 4, metric)
+    either, _ = neighbour_graph(x, 4, metric=metric)
+    assert set(map(tuple, either.T.tolist())) == near | {(b, a) for a, b in near}
+    both, _ = neighbour_graph(x, 4, metric=metric, mutual=True)
+    assert set(map(tuple, both.T.tolist())) == {(a, b) for a, b in near if (b, a) in near}
+    assert 0 < both.shape[1] < either.shape[1]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_weights_are_the_similarity_of_the_two_ends(sparse: bool) -> None:
+    x = torch.rand(30, 5, generator=torch.Generator().manual_seed(0)) - 0.2
+    given = x.to_sparse_csr() if sparse else x
+    (a, b), cosine = neighbour_graph(given, 3, weights="similarity")
+    expected = torch.nn.functional.cosine_similarity(x[a], x[b]).clamp_min(1e-6)
+    torch.testing.assert_close(cosine, expected, atol=1e-5, rtol=1e-5)
+    (a, b), kernel = neighbour_graph(given, 3, metric="euclidean", weights="similarity")
+    square = (x[a] - x[b]).square().sum(1)
+    torch.testing.assert_close(kernel, (-square / (2 * square.mean())).exp(), atol=1e-5, rtol=1e-5)
+
+
+def test_no_neighbours_are_no_edges_and_a_wrong_kind_of_weights_is_named() -> None:
+    assert neighbour_edges(torch.rand(5, 2), 0) is None
+    with pytest.raises(ValueError, match="weights must be one of uniform, similarity, got 'x'"):
+        neighbour_graph(torch.rand(5, 2), 2, weights="x")

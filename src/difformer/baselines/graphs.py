@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from difformer.baselines.system import System
+from difformer.baselines.system import Neighbours, System
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 
@@ -16,20 +16,26 @@ def graph_for(system: System, config: Any, dataset: Dataset) -> Graph | None:
     if system.graph in ("none", "dense"):  # all pairs of one dataset need no list of them
         return None
     if system.graph == "knn":
-        return knn_graph(dataset, config.k, config.metric)
+        return knn_graph(dataset, config)
     return given_graph(dataset)
 
 
 def given_graph(dataset: Dataset) -> Graph | None:
-    """The data's own graph, undirected and with one loop a row, or None where it has none."""
+    """The data's own graph, undirected and with one loop per row, or None where it has none."""
     if dataset.edge_index is None:
         return None
     return Graph.undirected_with_loops(dataset.edge_index, dataset.num_rows, dataset.edge_weight)
 
 
-def knn_graph(dataset: Dataset, k: int, metric: str) -> Graph:
-    """Each row and its k nearest by features, in either direction, and one loop a row."""
-    from difformer.data.neighbours import nearest_neighbours
+def knn_graph(dataset: Dataset, options: Neighbours) -> Graph:
+    """Each row and its nearest by features, and one loop per row."""
+    from difformer.data.neighbours import neighbour_graph
 
-    edges = nearest_neighbours(dataset.x, k, metric=metric)
-    return Graph.undirected_with_loops(edges, dataset.num_rows)
+    edges, weight = neighbour_graph(
+        dataset.x,
+        options.k,
+        metric=options.metric,
+        mutual=options.mutual,
+        weights=options.weights,
+    )
+    return Graph.undirected_with_loops(edges, dataset.num_rows, weight)

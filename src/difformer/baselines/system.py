@@ -24,10 +24,12 @@ ALL_TASKS = ("multiclass", "multilabel", "regression")
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """Options of the kNN graph builder; k is one more thing that validation chooses."""
+    """Options of the kNN graph builder, which validation chooses like any other."""
 
     k: int = option(10, "neighbours per row in the kNN graph, which is then made undirected")
     metric: str = option("cosine", "distance between features", ("cosine", "euclidean"))
+    mutual: bool = option(False, "join only rows of which each is among the other's nearest")
+    weights: str = option("uniform", "weights of the edges", ("uniform", "similarity"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,12 @@ class System:
             ),
             graph="knn",
             needs_graph=False,
-            space={"k": (5, 10, 20, 40), **{name: self.space[name] for name in search}},
+            space={
+                "k": (5, 10, 20, 40),
+                "metric": ("cosine", "euclidean"),
+                "mutual": (False, True),
+                **{name: self.space[name] for name in search},
+            },
         )
 
     def configure(self, **options: Any) -> Any:

@@ -11,9 +11,11 @@ from torch import Tensor
 from difformer.data.convert import scipy_csr, undirected
 from difformer.errors import DifformerError
 
-__all__ = ["EXACT_UP_TO", "METRICS", "nearest_known", "nearest_neighbours"]
+__all__ = ["EXACT_UP_TO", "METRICS", "nearest_known", "nearest_neighbours", "neighbour_graph"]
 
 METRICS = ("cosine", "euclidean")
+WEIGHTS = ("uniform", "similarity")
+LEAST_WEIGHT = 1e-6  # an edge stays one
 
 # Above this many rows the exact search, O(n² p), takes longer than building the index:
 # 50,000 rows of 128 features are some 20 s of one core, a million would be two hours.
@@ -84,11 +86,45 @@ def nearest_known(known: Any, queries: Any, k: int, *, metric: str = "cosine") -
     return chosen
 
 
+def neighbour_graph(
+    x: Tensor, k: int, *, metric: str = "cosine", mutual: bool = False, weights: str = "uniform"
+) -> tuple[Tensor, Tensor | None]:
+    """Edges (2, e) between each row and its k nearest, both directions, and their weights (e,).
+
+    Args:
+        mutual: only pairs of which each is among the other's nearest; else either is enough.
+        weights: "uniform" (None), or "similarity": the cosine, cut off at 0, or for euclidean
+            e^(−d² / 2σ²) with σ² the mean of d² over the pairs.
+    """
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}, got {weights!r}")
+    n = x.shape[0]
+    pairs = nearest_neighbours(x, k, metric=metric)
+    if mutual:
+        key = torch.minimum(pairs[0], pairs[1]) * n + torch.maximum(pairs[0], pairs[1])
+        key, often = torch.unique(key, return_counts=True)
+        pairs = torch.stack([key // n, key % n])[:, often > 1]
+    edges = undirected(pairs.T.numpy(), n)
+    return edges, None if weights == "uniform" else _similarity(x, edges, metric)
+
+
 def neighbour_edges(x: Tensor, k: int) -> Tensor | None:
     """Edges (2, e) of each row and its k nearest by cosine, both directions; None for k = 0."""
-    if k == 0:
-        return None
-    return undirected(nearest_neighbours(x, k).T.numpy(), x.shape[0])
+    return None if k == 0 else neighbour_graph(x, k)[0]
+
+
+def _similarity(x: Tensor, edges: Tensor, metric: str) -> Tensor:
+    """How alike the ends of each edge are, in (0, 1]; O(e p) for dense rows."""
+    from sklearn.metrics.pairwise import paired_cosine_distances, paired_euclidean_distances
+
+    rows = scipy_csr(x) if x.layout != torch.strided else x.detach().cpu().numpy()
+    far = paired_cosine_distances if metric == "cosine" else paired_euclidean_distances
+    distance = np.asarray(far(rows[edges[0].numpy()], rows[edges[1].numpy()]), np.float64)
+    if metric == "cosine":
+        near = 1 - distance
+    else:
+        near = np.exp(-(distance**2) / max(2 * np.mean(distance**2), 1e-300))
+    return torch.from_numpy(np.clip(near, LEAST_WEIGHT, 1.0)).to(x.dtype)
 
 
 def _exact(x: Tensor, k: int, metric: str) -> np.ndarray[Any, Any]:
