@@ -170,9 +170,9 @@ class Diffusion:
         check_finite("z", z)
         # A ball of radius r holds no two points further apart than 2 r.
         radius2 = float(z.square().sum(-1).max())
-        if 4 * radius2 > self.diffusivity.reach * (1 + 1e-6):
+        if 4 * radius2 > self.diffusivity.domain * (1 + 1e-6):
             raise ValueError(
-                f"z must lie in the ball of radius {self.diffusivity.reach**0.5 / 2:g} for the "
+                f"z must lie in the ball of radius {self.diffusivity.domain**0.5 / 2:g} for the "
                 f"{self.diffusivity.name} diffusivity (f is negative beyond), got a row of length "
                 f"{radius2**0.5:g}: scale the rows first"
             )

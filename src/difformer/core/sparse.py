@@ -153,6 +153,13 @@ class SparseMatrix:
         turned = _with(flipped, values[self._order])
         return SparseMatrix(_with(self._csr, values), turned, self._order)
 
+    def unit_rows(self) -> SparseMatrix:
+        """Each row scaled to unit length, in O(nonzeros); a zero row stays zero."""
+        row, _, value = self.coo
+        square = value.new_zeros(self.shape[0]).index_add_(0, row, value.square())
+        scale = square.clamp_min(torch.finfo(value.dtype).tiny).rsqrt()
+        return SparseMatrix(_with(self._csr, value * scale[row]))
+
     def block(self, rows: slice) -> SparseMatrix:
         """A range of rows as a matrix of their own, in O(rows): what is stored is shared."""
         crow = self._csr.crow_indices()[rows.start : rows.stop + 1]

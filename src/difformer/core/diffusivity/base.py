@@ -12,7 +12,9 @@ from torch.nn import functional as F
 
 from difformer.core.context import Context, Pairs
 from difformer.core.euler import Affine, AverageOfStates, average_of_states
+from difformer.core.fixed import FixedAverage
 from difformer.core.pairs import pull_and_mass, total_over_pairs
+from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import average_by_rows
 
 __all__ = ["Diffusivity"]
@@ -21,7 +23,7 @@ __all__ = ["Diffusivity"]
 class Diffusivity(ABC):
     """A pairwise diffusivity. A new one needs `omega`; the rest follows, in bounded memory.
 
-    `f` and `delta` are wanted only for energies; `reach` is the largest z² on which f ≥ 0.
+    `f` and `delta` are wanted only for energies; `domain` is the largest z² on which f ≥ 0.
     """
 
     name: ClassVar[str] = "custom"
@@ -31,7 +33,11 @@ class Diffusivity(ABC):
     """Whether a row's average is its own value, so that a new row needs no context."""
     compares: ClassVar[bool] = True
     """Whether queries and keys matter at all; where not, a layer learns none."""
-    reach: ClassVar[float] = math.inf
+    prepares: ClassVar[bool] = False
+    """Whether rows must pass through `prepare` before they are compared."""
+    knobs: ClassVar[tuple[str, ...]] = ()
+    """Which of a model's options its constructor takes."""
+    domain: ClassVar[float] = math.inf
 
     @abstractmethod
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
@@ -52,6 +58,20 @@ class Diffusivity(ABC):
     def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1), ω_ij = f(‖z_i − z_j‖²): O(n² d) in tiles."""
         return pull_and_mass(self.f, z)
+
+    def prepare(
+        self, q: Tensor, k: Tensor, known: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys as all other methods take them, (..., n, ·), of the same n rows.
+
+        What depends on other rows is made from `known` (..., m, d) where it is given, and from k
+        where not. Here: the rows as they are.
+        """
+        return q, k
+
+    def fixed(self, rows: Tensor | SparseMatrix) -> FixedAverage | None:
+        """Ŝ of rows (n, d) that are their own queries and keys, made once; None where unknown."""
+        return None
 
     def weights(self, q: Tensor, k: Tensor) -> Tensor:
         """Ŝ (..., n, m), dense, each row summing to one."""

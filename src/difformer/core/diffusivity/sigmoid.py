@@ -28,10 +28,15 @@ class Sigmoid(Diffusivity):
     def delta(self, z2: Tensor) -> Tensor:
         return z2 - 2.0 * F.softplus(z2 / 2 - 1.0)
 
+    def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows whose products are the scores: ω_ij = σ(a_i·b_j)."""
+        return q, k
+
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
-        return torch.sigmoid(q @ k.mT) + SIGMOID_FLOOR
+        a, b = self.factors(q, k)
+        return torch.sigmoid(a @ b.mT) + SIGMOID_FLOOR
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, Pairs)
-        k, v = context.key, context.value
+        (q, k), v = self.factors(q, context.key), context.value
         return tied_sigmoid_average(q, v) if are_tied(q, k) else sigmoid_average(q, k, v)

@@ -28,7 +28,7 @@ class Simple(Diffusivity):
 
     name = "simple"
     separable = True
-    reach = 4.0
+    domain = 4.0
 
     def f(self, z2: Tensor) -> Tensor:
         return 2.0 + FLOOR - z2 / 2

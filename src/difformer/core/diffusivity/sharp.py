@@ -1,0 +1,164 @@
+"""The sharp diffusivity: a sigmoid steep enough to cut off, with an offset per row that says where."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from difformer.core.diffusivity.reach import offsets_for_reach
+from difformer.core.diffusivity.sigmoid import Sigmoid
+from difformer.core.fixed import FixedWeights, keep_partners
+from difformer.core.pairs import PAIR_CHUNK, squared_distances
+from difformer.core.sparse import SparseMatrix
+from difformer.core.tiled import CHUNK_SCORES, SIGMOID_FLOOR, tiles
+
+__all__ = ["Sharp", "score_rows", "unit_rows"]
+
+
+class Sharp(Sigmoid):
+    """ω_ij = σ(s (q̃_i·k̃_j − (t_i + t_j)/2)): far pairs are cut off; O(n m d) time, O(n + m) memory.
+
+    s is the sharpness; t_i an offset per row such that Σ_j σ(s (q̃_i·k̃_j − t_i)) = reach, a
+    constant for the gradient. Prepared rows are (..., n, d + 1): the unit row, then its offset.
+
+    For a fixed t, f(z²) = σ(s (1 − t) − s z²/2) and
+    δ(z²) = (2/s) (softplus(s (1 − t)) − softplus(s (1 − t) − s z²/2)).
+
+    Args:
+        sharpness: s.
+        reach: how many partners a row has; None: every offset is `offset`, no column is added.
+        offset: t where nothing is calibrated, also that of `f` and `delta`.
+        unit: scale rows to unit length. Without, s = 1 and t = 0 is the sigmoid of DIFFormer-a.
+    """
+
+    name = "sharp"
+    knobs = ("sharpness", "reach")
+
+    def __init__(
+        self,
+        sharpness: float = 40.0,
+        reach: float | None = 10.0,
+        *,
+        offset: float = 0.0,
+        unit: bool = True,
+    ) -> None:
+        for name, value in (("sharpness", sharpness), ("reach", reach)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, got {value!r}")
+        self.sharpness, self.reach, self.offset, self.unit = sharpness, reach, offset, unit
+
+    prepares = True
+
+    def f(self, z2: Tensor) -> Tensor:
+        return torch.sigmoid(self._top(self.offset) - z2 * (self.sharpness / 2))
+
+    def delta(self, z2: Tensor) -> Tensor:
+        return self._delta(z2, torch.as_tensor(self.offset, dtype=z2.dtype, device=z2.device))
+
+    def pair_penalty_at(self, z: Tensor, offset: Tensor) -> Tensor:
+        """Σ_ij δ_ij(‖z_i − z_j‖²) with t_ij = (t_i + t_j)/2 for offsets (n, 1): O(n² d) in tiles."""
+        total = z.new_zeros(())
+        for rows in tiles(z.shape[0], max(1, PAIR_CHUNK // z.shape[0])):
+            pair = (offset[rows] + offset.mT) / 2
+            total = total + self._delta(squared_distances(z[rows], z), pair).sum()
+        return total
+
+    def prepare(
+        self, q: Tensor, k: Tensor, known: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        tied = q is k
+        if self.unit:
+            q = unit_rows(q)
+            k = q if tied else unit_rows(k)
+        if self.reach is None:
+            return q, k
+        # A known row may come prepared, with its offset behind it.
+        against = k if known is None else known[..., : q.shape[-1]]
+        if known is not None and self.unit:
+            against = unit_rows(against)
+        offset = self.offsets(q, against)
+        q = torch.cat([q, offset], dim=-1)
+        return q, q if tied else torch.cat([k, offset], dim=-1)
+
+    @torch.no_grad()
+    def offsets(self, q: Tensor, k: Tensor) -> Tensor:
+        """t (..., n, 1) of unit queries (..., n, d) among unit keys (..., m, d), in row tiles."""
+        assert self.reach is not None
+        size = max(1, CHUNK_SCORES // max(1, q.shape[:-2].numel() * k.shape[-2]))
+        if torch.compiler.is_compiling() or q.shape[-2] <= size:
+            return offsets_for_reach(q @ k.mT, self.sharpness, self.reach)
+        parts = [
+            offsets_for_reach(q[..., rows, :] @ k.mT, self.sharpness, self.reach)
+            for rows in tiles(q.shape[-2], size)
+        ]
+        return torch.cat(parts, dim=-2)
+
+    def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        # s (q̃·k̃ − (t_i + t_j)/2) = [s q̃, −s t_i/2, 1] · [k̃, 1, −s t_j/2]
+        s = self.sharpness
+        if self.reach is None:
+            if self.offset == 0:
+                return (q if s == 1 else s * q), k
+            shift = q.new_full((*q.shape[:-1], 1), -s * self.offset)
+            return torch.cat([s * q, shift], -1), F.pad(k, (0, 1), value=1.0)
+        a, b = q[..., -1:] * (-s / 2), k[..., -1:] * (-s / 2)
+        left = torch.cat([s * q[..., :-1], a, torch.ones_like(a)], dim=-1)
+        return left, torch.cat([k[..., :-1], torch.ones_like(b), b], dim=-1)
+
+    def fixed(self, rows: Tensor | SparseMatrix) -> FixedWeights:
+        return self.fixed_rows(rows, slice(0, rows.shape[0]))
+
+    @torch.no_grad()
+    def fixed_rows(
+        self, rows: Tensor | SparseMatrix, own: slice, offset: Tensor | None = None
+    ) -> FixedWeights:
+        """The rows `own` of Ŝ; `offset` (n, 1) those of all rows, where they are known already."""
+        rows = unit_rows(rows) if self.unit else rows
+        n, s = rows.shape[0], self.sharpness
+        t = self.fixed_offsets(rows, slice(0, n)) if offset is None else offset
+
+        def omega(part: slice) -> Tensor:
+            part = slice(own.start + part.start, own.start + part.stop)
+            scores = score_rows(rows, part).sub_((t[part] + t.mT) / 2)
+            return scores.mul_(s).sigmoid_().add_(SIGMOID_FLOOR)
+
+        return keep_partners(omega, own.stop - own.start, n)
+
+    @torch.no_grad()
+    def fixed_offsets(self, rows: Tensor | SparseMatrix, own: slice) -> Tensor:
+        """The offsets (own, 1) of a range of unit rows among all of them, in row tiles."""
+        n = rows.shape[0]
+        values = rows.values if isinstance(rows, SparseMatrix) else rows
+        if self.reach is None:
+            return values.new_full((own.stop - own.start, 1), self.offset)
+        parts = [values.new_empty(0, 1)]
+        for part in tiles(own.stop - own.start, max(1, CHUNK_SCORES // n)):
+            part = slice(own.start + part.start, own.start + part.stop)
+            parts.append(offsets_for_reach(score_rows(rows, part), self.sharpness, self.reach))
+        return torch.cat(parts)
+
+    def _top(self, offset: float) -> float:
+        return self.sharpness * (1 - offset)
+
+    def _delta(self, z2: Tensor, offset: Tensor) -> Tensor:
+        s = self.sharpness
+        top = s * (1 - offset)
+        return (F.softplus(top) - F.softplus(top - z2 * (s / 2))) * (2 / s)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(sharpness={self.sharpness:g}, reach={self.reach})"
+
+
+def unit_rows(x: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
+    """Rows scaled to unit length; a zero row stays zero."""
+    if isinstance(x, SparseMatrix):
+        return x.unit_rows()
+    return F.normalize(x, dim=-1, eps=torch.finfo(x.dtype).tiny)
+
+
+def score_rows(rows: Tensor | SparseMatrix, part: slice) -> Tensor:
+    """x_i·x_j (part, n), new, for a range of the rows and all of them."""
+    if isinstance(rows, SparseMatrix):
+        return rows.matmul(rows.block(part).csr.to_dense().T).T.contiguous()
+    return rows[part] @ rows.T

@@ -1,0 +1,153 @@
+"""Averages whose weights are fixed: Ŝ made once, then one product a layer.
+
+Where rows are compared by their input features, Ŝ is the same in every layer and epoch. A sharp
+diffusivity gives a row few partners that count, so Ŝ is kept as a sparse matrix of these, and the
+small rest of a row's weight is spread evenly over all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from difformer.core.sparse import SparseMatrix
+from difformer.core.tiled import CHUNK_SCORES, tiles
+
+__all__ = ["DENSE_ROWS", "LOST", "FixedAverage", "FixedLandmarks", "FixedWeights", "keep_partners"]
+
+LOST = (1e-4, 1e-3, 1e-2, 1e-1)
+"""Shares of a row's weight that may be spread evenly: the smallest that leaves few partners."""
+# Partners a row that are few: as many more would cost more than they say.
+PARTNERS = 256
+# Up to so many rows a dense matrix costs no more than a sparse one, and nothing is lost.
+DENSE_ROWS = 1024
+
+OmegaOfRows = Callable[[slice], Tensor]
+"""ω (rows, m) of a range of rows."""
+
+
+class FixedAverage:
+    """Ŝ V for values (m, e), where Ŝ (n, m) is a constant."""
+
+    def average(self, value: Tensor) -> Tensor:
+        """Σ_j Ŝ_ij v_j (n, e); differentiable in the values."""
+        raise NotImplementedError
+
+    def block(self, rows: slice) -> FixedAverage:
+        """The same for a range of the n rows."""
+        raise NotImplementedError
+
+    def to(self, like: Tensor) -> FixedAverage:
+        """With the dtype and device of `like`; itself where they agree."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class FixedWeights(FixedAverage):
+    """Ŝ itself: a dense matrix, or its large entries and what is left of each row."""
+
+    matrix: SparseMatrix | Tensor  # (n, m)
+    rest: Tensor | None = None  # (n, 1): the share of each row that all rows get alike
+
+    def average(self, value: Tensor) -> Tensor:
+        if isinstance(self.matrix, Tensor):
+            return self.matrix @ value
+        out = self.matrix.matmul(value)
+        return out if self.rest is None else torch.addcmul(out, self.rest, value.mean(0))
+
+    def block(self, rows: slice) -> FixedWeights:
+        if isinstance(self.matrix, Tensor):
+            return FixedWeights(self.matrix[rows])
+        rest = None if self.rest is None else self.rest[rows]
+        return FixedWeights(self.matrix.block(rows), rest)
+
+    def to(self, like: Tensor) -> FixedWeights:
+        rest = None if self.rest is None else self.rest.to(like)
+        return FixedWeights(self.matrix.to(like), rest)
+
+    def dense(self) -> Tensor:
+        """Ŝ (n, m): the reference for tests."""
+        if isinstance(self.matrix, Tensor):
+            return self.matrix
+        out = self.matrix.csr.to_dense()
+        return out if self.rest is None else out + self.rest / out.shape[1]
+
+
+@dataclass(frozen=True)
+class FixedLandmarks(FixedAverage):
+    """Z Λ⁻¹ Zᵀ V in two sparse products: rows to landmarks and back."""
+
+    there: SparseMatrix  # Λ⁻¹ Zᵀ (l, m)
+    back: SparseMatrix  # Z (n, l)
+
+    def average(self, value: Tensor) -> Tensor:
+        return self.back.matmul(self.there.matmul(value))
+
+    def block(self, rows: slice) -> FixedLandmarks:
+        return replace(self, back=self.back.block(rows))
+
+    def to(self, like: Tensor) -> FixedLandmarks:
+        return FixedLandmarks(self.there.to(like), self.back.to(like))
+
+    def dense(self) -> Tensor:
+        """Ŝ (n, m): the reference for tests."""
+        return self.back.csr.to_dense() @ self.there.csr.to_dense()
+
+
+def keep_partners(omega: OmegaOfRows, n: int, m: int) -> FixedWeights:
+    """Ŝ from ω, in row tiles: dense up to `DENSE_ROWS` rows, else the partners that count.
+
+    The dropped share of a row's mass is at most the smallest of `LOST` that leaves `PARTNERS`
+    partners a row in the mean of a sample; it is spread evenly, so each row still sums to one.
+    """
+    if max(n, m) <= DENSE_ROWS:
+        weights = omega(slice(0, n))
+        return FixedWeights(weights / weights.sum(-1, keepdim=True))
+    size = max(1, CHUNK_SCORES // m)
+    share = _affordable(omega, n, size)
+    counts: list[Tensor] = []
+    columns: list[Tensor] = []
+    values: list[Tensor] = []
+    rest: list[Tensor] = []
+    for rows in tiles(n, size):
+        weights = _normalised(omega(rows))
+        kept = weights > _threshold(weights, share)
+        counts.append(kept.sum(-1))
+        columns.append(kept.nonzero()[:, 1].int())
+        values.append(weights[kept])
+        rest.append((weights * ~kept).sum(-1, keepdim=True))
+    row = torch.repeat_interleave(torch.cat(counts))
+    matrix = SparseMatrix.from_sorted(row, torch.cat(columns), torch.cat(values), (n, m))
+    return FixedWeights(matrix, torch.cat(rest))
+
+
+def _affordable(omega: OmegaOfRows, n: int, size: int) -> float:
+    """The smallest share of `LOST` that leaves few partners, judged by a range of rows."""
+    start = max(0, (n - size) // 2)
+    weights = _normalised(omega(slice(start, min(n, start + size))))
+    for share in LOST[:-1]:
+        kept = weights > _threshold(weights, share)
+        if float(kept.sum()) <= PARTNERS * weights.shape[0]:
+            return share
+    return LOST[-1]
+
+
+def _normalised(omega: Tensor) -> Tensor:
+    return omega / omega.sum(-1, keepdim=True)
+
+
+def _threshold(weights: Tensor, share: float) -> Tensor:
+    """(n, 1): a weight such that what is not above it sums to at most `share` in its row.
+
+    Sought by halving: share itself may drop too much, share / m never does.
+    """
+    level = torch.full_like(weights[:, :1], share)
+    while True:
+        lost = (weights * (weights <= level)).sum(-1, keepdim=True)
+        over = lost > share
+        if not bool(over.any()):
+            return level
+        level = torch.where(over, level / 2, level)
