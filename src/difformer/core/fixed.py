@@ -54,7 +54,7 @@ class FixedWeights(FixedAverage):
 
     def average(self, value: Tensor) -> Tensor:
         if isinstance(self.matrix, Tensor):
-            return self.matrix @ value
+            return (self.matrix @ value.to(self.matrix.dtype)).to(value.dtype)
         out = self.matrix.matmul(value)
         return out if self.rest is None else torch.addcmul(out, self.rest, value.mean(0))
 
@@ -97,30 +97,30 @@ class FixedLandmarks(FixedAverage):
         return self.back.csr.to_dense() @ self.there.csr.to_dense()
 
 
-def keep_partners(omega: OmegaOfRows, n: int, m: int) -> FixedWeights:
-    """Ŝ from ω, in row tiles: dense up to `DENSE_ROWS` rows, else the partners that count.
+def keep_partners(omega: OmegaOfRows, own: slice, n: int) -> FixedWeights:
+    """Rows `own` of Ŝ (n, n) from ω, in tiles: dense up to `DENSE_ROWS`, else what counts.
 
     The dropped share of a row's mass is at most the smallest of `LOST` that leaves `PARTNERS`
     partners a row in the mean of a sample; it is spread evenly, so each row still sums to one.
     """
-    if max(n, m) <= DENSE_ROWS:
-        weights = omega(slice(0, n))
-        return FixedWeights(weights / weights.sum(-1, keepdim=True))
-    size = max(1, CHUNK_SCORES // m)
+    if n <= DENSE_ROWS:
+        return FixedWeights(_normalised(omega(own)))
+    size = max(1, CHUNK_SCORES // n)
     share = _affordable(omega, n, size)
+    held = own.stop - own.start
     counts: list[Tensor] = []
     columns: list[Tensor] = []
     values: list[Tensor] = []
     rest: list[Tensor] = []
-    for rows in tiles(n, size):
-        weights = _normalised(omega(rows))
+    for rows in list(tiles(held, size)) or [slice(0, 0)]:
+        weights = _normalised(omega(slice(own.start + rows.start, own.start + rows.stop)))
         kept = weights > _threshold(weights, share)
         counts.append(kept.sum(-1))
         columns.append(kept.nonzero()[:, 1].int())
         values.append(weights[kept])
         rest.append((weights * ~kept).sum(-1, keepdim=True))
     row = torch.repeat_interleave(torch.cat(counts))
-    matrix = SparseMatrix.from_sorted(row, torch.cat(columns), torch.cat(values), (n, m))
+    matrix = SparseMatrix.from_sorted(row, torch.cat(columns), torch.cat(values), (held, n))
     return FixedWeights(matrix, torch.cat(rest))
 
 

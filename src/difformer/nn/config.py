@@ -22,14 +22,28 @@ class DIFFormerConfig(Options):
     num_heads: int = option(1, "heads, averaged", whole(1))
     kernel: Any = option(
         "simple",
-        "diffusivity: simple is DIFFormer-s, sigmoid is DIFFormer-a",
-        ("simple", "sigmoid", "identity", "constant", "softmax", "gaussian"),
+        "diffusivity: simple is DIFFormer-s, sigmoid is DIFFormer-a, sharp cuts off far pairs",
+        ("simple", "sigmoid", "sharp", "identity", "constant", "softmax", "gaussian"),
+    )
+    sharpness: float = option(
+        40.0, "sharp only: how steeply far pairs are cut off", number(above_zero=True)
+    )
+    reach: float = option(
+        10.0, "sharp only: how many partners a row has, counted by weight", number(above_zero=True)
+    )
+    compare: str = option(
+        "state",
+        "what rows are compared by: each layer's state, the first state without dropout, or the "
+        "input features",
+        ("state", "first", "input"),
     )
     tau: float = option(0.5, "step size, in (0, 1]", unit_interval(zero=False, one=True))
     learn_tau: bool = option(False, "learn one step size a layer, starting from tau")
     dropout: float = option(0.0, "dropout on the states, see dropout-at", _RATE)
     input_dropout: float = option(0.0, "dropout on the input features", _RATE)
     use_weight: bool = option(True, "layer-wise transformation of values; off: value = state")
+    self_weight: bool = option(False, "a row's own state gets a learned map of its own")
+    residual: bool = option(False, "a layer adds to the state instead of replacing it")
     use_graph: bool = option(True, "use the graph where one is given")
     graph_weight: float | None = option(
         None,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from difformer.core.context import Context
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.euler import AverageOfStates
+from difformer.core.fixed import FixedAverage
 from difformer.core.segments import Segments
 from difformer.core.sparse import SparseMatrix
 
@@ -29,10 +31,16 @@ class Exchange:
     def __init__(self, graph: Any = None) -> None:
         """`graph` is a Graph, or what propagates values as one does."""
         self.graph = graph
+        self.fixed: FixedAverage | None = None
+        """Ŝ, where it is the same in every layer and has been made already."""
 
     def closed_form(self, kernel: Diffusivity, heads: int) -> AverageOfStates | None:
         """The average straight from the states, where this exchange admits one."""
         return kernel.closed_form(heads)
+
+    def prepare(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys (h, n, ·) as the diffusivity takes them, by all rows that meet."""
+        return kernel.prepare(q, k)
 
     def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
         """What the rows are averaged with: their own context, or one merged with others'."""
@@ -67,6 +75,21 @@ class Apart(Exchange):
 
     def closed_form(self, kernel: Diffusivity, heads: int) -> None:
         return None
+
+    def prepare(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        heads, tied = max(q.shape[0], k.shape[0]), q is k
+
+        def each(*qk: Tensor) -> Tensor:  # (graphs, rows, heads, ·)
+            a = qk[0].transpose(1, 2)
+            q, k = kernel.prepare(a, a if tied else qk[1].transpose(1, 2))
+            return (q if tied else torch.cat([q, k], dim=-1)).transpose(1, 2)
+
+        rows = (t.expand(heads, -1, -1).transpose(0, 1) for t in ((q,) if tied else (q, k)))
+        out = self.segments.map(each, *rows).transpose(0, 1)
+        if tied:
+            return out, out
+        first, second = out.chunk(2, dim=-1)
+        return first, second
 
     def average(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         def each(*qkv: Tensor) -> Tensor:  # (graphs, rows, heads, d)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from difformer.core import context as contexts
-from difformer.core.context import Context
+from difformer.core.context import Context, Pairs
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
 from difformer.core.tiled import tiles
@@ -121,17 +121,21 @@ class FrozenDIFFormer(nn.Module):
         assert isinstance(module, DiffusionLayer)
         z = self._by_blocks(x, edge_index, edge_weight, output=False, layers=-1)
         with torch.no_grad():
-            mine = None if compared is None else self.model.compared(x, self.model.embed(x))
-            (q, _, _), (_, k, _) = module.project(z, mine), module.project(known, compared)
             if module.diffusivity.local:  # a new row keeps to itself
                 pairs = z.new_zeros(x.shape[0], known.shape[0])
             else:
+                exchange = _Known(self._frozen[-1], None, None)
+                kept = exchange.kept.context
+                k = kept.key if isinstance(kept, Pairs) else module.project(known, compared)[1]
+                dense, parts = self._dense(x), list[Tensor]()
                 # In blocks of one size, as everywhere here: then no bit depends on batch-mates.
-                parts = [
-                    module.diffusivity.weights(_padded(q[..., rows, :]), k).mean(-3)
-                    for rows in tiles(x.shape[0], BLOCK)
-                ]
-                pairs = torch.cat(parts)[: x.shape[0]]
+                for rows in tiles(x.shape[0], BLOCK):
+                    part = _padded(dense[rows])
+                    mine = self._comparison(part, self.model.embed(part))
+                    q = module.project(_padded(z[rows]), mine, exchange)[0]
+                    size = rows.stop - rows.start
+                    parts.append(module.diffusivity.weights(q, k).mean(-3)[:size])
+                pairs = torch.cat(parts)
             incoming = self._incoming(edge_index, edge_weight, x.shape[0])
             if incoming is None:
                 return pairs
@@ -222,9 +226,7 @@ class FrozenDIFFormer(nn.Module):
         output: bool,
         layers: int | None = None,
     ) -> Tensor:
-        features = self.model.check_features(x)
-        if not isinstance(features, Tensor):
-            features = x.to_dense()
+        features = self._dense(x)
         incoming = self._incoming(edge_index, edge_weight, x.shape[0])
         parts: list[Tensor] = []
         with torch.no_grad():
@@ -236,11 +238,19 @@ class FrozenDIFFormer(nn.Module):
                 parts.append((self.model.decode(z) if output else z)[:size])
         return torch.cat(parts)
 
+    def _dense(self, x: Tensor) -> Tensor:
+        features = self.model.check_features(x)
+        return features if isinstance(features, Tensor) else x.to_dense()
+
+    def _comparison(self, x: Tensor, first: Tensor) -> Tensor | None:
+        """What new rows are compared by: where no layer learns it, all know the same rows."""
+        return self.model.comparison(x, first, _Known(self._frozen[0], None, None))
+
     def _encode(
         self, x: Tensor, edges: tuple[_Incoming, slice] | None, layers: int | None = None
     ) -> Tensor:
         first = z = self.model.embed(x)
-        compared = self.model.compared(x, first)
+        compared = self._comparison(x, first)
         loops = None if self._degree is None else self._loops
         for module, kept in list(zip(self.model.layers, self._frozen, strict=True))[:layers]:
             z = module(z, first, _Known(kept, loops, edges), compared)
@@ -337,6 +347,10 @@ class _Known(Exchange):
         """`loops`: whether a row has an edge to itself; None without a graph."""
         super().__init__()
         self.kept, self.loops, self.edges = kept, loops, edges
+
+    def prepare(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        kept = self.kept.context
+        return kernel.prepare(q, k, kept.key if isinstance(kept, Pairs) else None)
 
     def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
         return super().context(kernel, q, k, v) if self.kept.context is None else self.kept.context

@@ -37,22 +37,26 @@ class DiffusionLayer(nn.Module):
     """Move every row towards a weighted average of all rows, and of its neighbours in a graph.
 
         P  = mean over heads of Ŝ(Q, K) V  [+ Ã V]                       (eqs. 24, 27, 28, 29)
-        U  = (1 − τ) Z + τ ((1 − β) P + β Z⁽⁰⁾)                          (eq. 30; β the source)
-        Z' = σ'(LayerNorm(U − mean over rows of U))                      (the mean only if `center`)
+        U  = (1 − τ) Z [W_S] + τ ((1 − β) P + β Z⁽⁰⁾)                    (eq. 30; β the source)
+        Z' = [Z +] σ'(LayerNorm(U − mean over rows of U))                (the mean only if `center`)
 
     Cost: O(n d² h) for separable diffusivities, O(n² d h) otherwise, and O(e d) for the graph.
     The step is project → summarise → merge → apply → mix → finish, for every caller. What passes
     from row to row is an `Exchange`: a frozen, chunked or distributed run brings its own.
     """
 
-    def __init__(self, width: int, config: DIFFormerConfig) -> None:
+    def __init__(self, width: int, config: DIFFormerConfig, compared: int | None = None) -> None:
+        """`compared` is the width of what rows are compared by: that of the states where None."""
         super().__init__()
         self.width, self.num_heads, self.config = width, config.num_heads, config
-        self.diffusivity: Diffusivity = make_diffusivity(config.kernel, config.qk_norm)
+        self.diffusivity: Diffusivity = make_diffusivity(
+            config.kernel, config.qk_norm, sharpness=config.sharpness, reach=config.reach
+        )
         heads = width * config.num_heads
         learn_qk = config.learn_qk and self.diffusivity.compares
-        self.query = nn.Linear(width, heads) if learn_qk else None
-        self.key = nn.Linear(width, heads) if learn_qk else None
+        self.query = nn.Linear(compared or width, heads) if learn_qk else None
+        self.key = nn.Linear(compared or width, heads) if learn_qk else None
+        self.own = nn.Linear(width, width) if config.self_weight else None
         self.value = nn.Linear(width, heads) if config.use_weight else None
         self.norm = nn.LayerNorm(width, eps=config.norm_eps) if config.norm == "all" else None
         self.activation = make_activation(config.activation)
@@ -81,11 +85,13 @@ class DiffusionLayer(nn.Module):
             first: (n, d), Z⁽⁰⁾; wanted where there is a source.
             exchange: how rows reach one another; by default all are at hand, without a graph.
             compared: (n, p), what queries and keys are made from; the states where it is None.
+                Where none are learned it comes prepared (`Diffusivity.prepare`), once for all
+                layers.
         """
         mixed = self.move(z, first, exchange, compared)
         if self.config.center:
             mixed = mixed - exchange.mean(mixed)
-        return self.finish(mixed)
+        return self.finish(mixed, z)
 
     def move(
         self,
@@ -95,18 +101,22 @@ class DiffusionLayer(nn.Module):
         compared: Tensor | None = None,
     ) -> Tensor:
         """U (n, d), before the mean over rows is taken away."""
+        if exchange.fixed is not None:
+            value = self.mean_value(z)  # weights that all heads share average their mean value
+            return self._step(z, exchange.fixed.average(value), first, exchange, value)
         whole = exchange.here and compared is None and _exact(z)
         closed = exchange.closed_form(self.diffusivity, self.num_heads) if whole else None
         carried = None if exchange.graph is None else self.mean_value(z)
         if closed is None:
-            return self.meet(z, *self.project(z, compared), first, exchange, carried)
+            return self.meet(z, *self.project(z, compared, exchange), first, exchange, carried)
         maps = (_affine(self.query), _affine(self.key), _affine(self.value))
         if self.logit_tau is not None:
             pairs = average_of_states(z, closed, maps)
             return self.mix(z, pairs, exchange.neighbours(carried), first)
         value = None if carried is z else carried
         weights, first = self._step_weights(exchange, first)
-        return averaged_step(weights, z, closed, maps, first, exchange.adjacency, value)
+        moved = averaged_step(weights, z, closed, maps, first, exchange.adjacency, value)
+        return self._with_own(moved, z)
 
     def meet(
         self,
@@ -125,21 +135,30 @@ class DiffusionLayer(nn.Module):
         pairs = self.average(q, k, v, exchange)
         if carried is None:
             carried = v[0] if v.shape[0] == 1 else v.mean(0)
-        if self.logit_tau is not None or not exchange.here or not _exact(z):
-            return self.mix(z, pairs, exchange.neighbours(carried), first)
-        value = None if carried is z or exchange.graph is None else carried
-        weights, first = self._step_weights(exchange, first)
-        return euler_step(weights, z, pairs, first, exchange.adjacency, value)
+        return self._step(z, pairs, first, exchange, carried)
 
-    def project(self, z: Tensor, compared: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (h, n, d), or (1, n, ·) where nothing is learned."""
-        source = z if compared is None else compared
-        q, k = self._heads(self.query, source), self._heads(self.key, source)
+    def project(
+        self, z: Tensor, compared: Tensor | None = None, exchange: Exchange = WHOLE
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (h, n, ·), or (1, n, ·) where nothing is learned."""
+        q, k = self.unprepared(z, compared)
+        if self.diffusivity.prepares and (compared is None or self.query is not None):
+            if q.dtype in HALF:  # offsets want the digits
+                q, k = q.float(), k.float()
+            q, k = exchange.prepare(self.diffusivity, q, k)
         return q, k, self._heads(self.value, z)
 
-    def summarise(self, z: Tensor, compared: Tensor | None = None) -> Context:
+    def unprepared(self, z: Tensor, compared: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Queries and keys before the diffusivity prepares them."""
+        source = z if compared is None else compared
+        q = self._heads(self.query, source)
+        return q, q if self.query is None else self._heads(self.key, source)
+
+    def summarise(
+        self, z: Tensor, compared: Tensor | None = None, exchange: Exchange = WHOLE
+    ) -> Context:
         """The context of some rows: what others must know of them."""
-        q, k, v = self.project(z, compared)
+        q, k, v = self.project(z, compared, exchange)
         return self.diffusivity.summarise(k, v, q)
 
     def mean_value(self, z: Tensor) -> Tensor:
@@ -170,7 +189,30 @@ class DiffusionLayer(nn.Module):
             pairs = pairs + neighbours if w is None else torch.lerp(pairs, neighbours, w)
         if self.config.source and first is not None:
             pairs = torch.lerp(pairs, first, self.config.source)
+        if self.own is not None:
+            return (1 - self.tau) * self.own(z) + self.tau * pairs
         return z + self.tau * (pairs - z)
+
+    def _step(
+        self,
+        z: Tensor,
+        pairs: Tensor,
+        first: Tensor | None,
+        exchange: Exchange,
+        carried: Tensor,
+    ) -> Tensor:
+        """`mix` with the graph's product, in place where it can be."""
+        if self.logit_tau is not None or not exchange.here or not _exact(z):
+            return self.mix(z, pairs, exchange.neighbours(carried), first)
+        value = None if carried is z or exchange.graph is None else carried
+        weights, first = self._step_weights(exchange, first)
+        moved = euler_step(weights, z, pairs, first, exchange.adjacency, value)
+        return self._with_own(moved, z)
+
+    def _with_own(self, moved: Tensor, z: Tensor) -> Tensor:
+        if self.own is None:
+            return moved
+        return torch.add(moved, self.own(z), alpha=1 - self.config.tau)
 
     def _step_weights(
         self, exchange: Exchange, first: Tensor | None
@@ -182,16 +224,18 @@ class DiffusionLayer(nn.Module):
         pairs, neighbours = 1.0, 0.0
         if exchange.graph is not None:
             pairs, neighbours = (1.0, 1.0) if w is None else (1 - w, w)
-        weights = StepWeights(1 - tau, moved * pairs, moved * neighbours, tau * beta)
+        state = 0.0 if self.own is not None else 1 - tau
+        weights = StepWeights(state, moved * pairs, moved * neighbours, tau * beta)
         return weights, first if weights.source else None
 
-    def finish(self, u: Tensor) -> Tensor:
-        """Norm, activation, dropout."""
+    def finish(self, u: Tensor, z: Tensor) -> Tensor:
+        """Norm, activation, dropout; added to the state z it came from if `residual`."""
         if self.norm is not None:
             u = self.norm(u)
         if self.activation is not None:
             u = self.activation(u)
-        return dropout(u, self.dropout, self.training)
+        u = dropout(u, self.dropout, self.training)
+        return z + u if self.config.residual else u
 
     def _heads(self, linear: nn.Linear | None, z: Tensor) -> Tensor:
         if linear is None:

@@ -16,6 +16,7 @@ from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.dropout import dropout
 from difformer.core.energy import energy
+from difformer.core.fixed import FixedAverage
 from difformer.core.graph import Graph
 from difformer.core.segments import Segments
 from difformer.core.sparse import SparseMatrix
@@ -69,12 +70,16 @@ class DIFFormer(nn.Module):
         )
         self.input_activation = make_activation(config.input_activation)
         self.layers = nn.ModuleList(
-            DiffusionLayer(hidden_channels, config) for _ in range(config.num_layers)
+            DiffusionLayer(
+                hidden_channels, config, in_channels if config.compare == "input" else None
+            )
+            for _ in range(config.num_layers)
         )
         self.output = nn.Linear(hidden_channels, out_channels, bias=config.bias)
         self._graph: Remembered[Graph] = Remembered()
         self._features: Remembered[Tensor | SparseMatrix] = Remembered()
         self._segments: Remembered[Segments] = Remembered()
+        self._fixed: Remembered[FixedAverage | None] = Remembered()
 
     def forward(
         self,
@@ -218,9 +223,13 @@ class DIFFormer(nn.Module):
             if isinstance(module, DiffusionLayer) and module.logit_tau is not None:
                 nn.init.constant_(module.logit_tau, module.initial_logit)
 
-    def embed(self, x: Tensor | SparseMatrix) -> Tensor:
-        """Z⁽⁰⁾ (n, hidden_channels) from features; a sparse matrix costs O(nonzeros)."""
-        rate = self.config.input_dropout if self.training else 0.0
+    def embed(self, x: Tensor | SparseMatrix, *, clean: bool = False) -> Tensor:
+        """Z⁽⁰⁾ (n, hidden_channels) from features; a sparse matrix costs O(nonzeros).
+
+        `clean`: without dropout, also in training.
+        """
+        training = self.training and not clean
+        rate = self.config.input_dropout if training else 0.0
         if isinstance(x, SparseMatrix):
             z = x.dropout(rate).matmul(self.input.weight.T)
             z = z if not self.config.bias else z + self.input.bias
@@ -230,7 +239,7 @@ class DIFFormer(nn.Module):
             z = self.input_norm(z)
         if self.input_activation is not None:
             z = self.input_activation(z)
-        return dropout(z, self.config.dropout, self.training)
+        return dropout(z, self.config.dropout, training)
 
     def decode(self, z: Tensor) -> Tensor:
         """Outputs (n, out_channels) of the last states."""
@@ -238,12 +247,51 @@ class DIFFormer(nn.Module):
             z = dropout(z, self.config.dropout, self.training)
         return self.output(z)
 
-    def compared(self, features: Tensor | SparseMatrix, first: Tensor) -> Tensor | None:
+    def compared(
+        self, features: Tensor | SparseMatrix, first: Tensor
+    ) -> Tensor | SparseMatrix | None:
         """What every layer compares rows by, (n, p), one row of it for each row of the features.
 
-        None, as here, where each layer compares the states it is given.
+        None where each layer compares the states it is given. Dropout has no part in it: rows that
+        it has torn do not look like themselves.
         """
-        return None
+        if self.config.compare == "first":
+            torn = self.training and (self.config.dropout or self.config.input_dropout)
+            return self.embed(features, clean=True) if torn else first
+        return features if self.config.compare == "input" else None
+
+    def comparison(
+        self, features: Tensor | SparseMatrix, first: Tensor, exchange: Exchange
+    ) -> Tensor | None:
+        """What the layers are handed as `compared`: prepared where they learn no queries, keys."""
+        rows = self.compared(features, first)
+        if rows is None:
+            return None
+        return self.prepared(rows if isinstance(rows, Tensor) else rows.csr.to_dense(), exchange)
+
+    def prepared(self, rows: Tensor, exchange: Exchange) -> Tensor:
+        """Rows of `compared` (n, p) as the layers take them."""
+        layer = self._layer
+        if layer.query is not None or not layer.diffusivity.prepares:
+            return rows
+        rows = rows.unsqueeze(0)
+        return exchange.prepare(layer.diffusivity, rows, rows)[0].squeeze(0)
+
+    @property
+    def compares_fixed_rows(self) -> bool:
+        """Whether Ŝ depends on the input features alone: the same in every layer and epoch."""
+        return self.config.compare == "input" and self._layer.query is None
+
+    def fixed_average(self, features: Tensor | SparseMatrix) -> FixedAverage | None:
+        """Ŝ made once where it depends on the features alone; None where it does not."""
+        if not self.compares_fixed_rows:
+            return None
+        rows = features.detach() if isinstance(features, Tensor) else features
+        return self._layer.diffusivity.fixed(rows)
+
+    @property
+    def _layer(self) -> DiffusionLayer:
+        return cast("DiffusionLayer", self.layers[0])
 
     def passages(
         self,
@@ -254,6 +302,8 @@ class DIFFormer(nn.Module):
     ) -> list[Passage]:
         """What each layer was given and made of it, in order: for looking, and for freezing."""
         first, exchange, compared = self._begin(x, edge_index, edge_weight, batch)
+        if compared is None and exchange.fixed is not None:  # the layers need none, who looks does
+            compared = self.comparison(self._remembered_features(x), first, exchange)
         z, found = first, list[Passage]()
         for module in self.layers:
             after = module(z, first, exchange, compared)
@@ -273,7 +323,11 @@ class DIFFormer(nn.Module):
         if batch is not None:
             segments = self._segments.get((batch,), n, lambda: Segments.from_batch(batch, n))
             exchange = Apart(segments, graph)
-        return first, exchange, self.compared(features, first)
+        elif not torch.compiler.is_compiling() and not x.requires_grad and self.compares_fixed_rows:
+            exchange.fixed = self._fixed.get((x,), None, lambda: self.fixed_average(features))
+            if exchange.fixed is not None:
+                return first, exchange, None
+        return first, exchange, self.comparison(features, first, exchange)
 
     def _remembered_features(self, x: Tensor) -> Tensor | SparseMatrix:
         if torch.compiler.is_compiling():
@@ -327,7 +381,7 @@ class Passage:
 
     def project(self) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values."""
-        return self.layer.project(self.before, self.compared)
+        return self.layer.project(self.before, self.compared, self.exchange)
 
 
 class _TracedGraph:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import reduce
 from typing import cast
 
@@ -19,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from difformer.core.context import Context
 from difformer.core.diffusivity import Diffusivity
+from difformer.core.fixed import FixedAverage
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import tiles
@@ -42,11 +44,14 @@ def predict_in_chunks(
     training = model.training
     model.eval()
     try:
-        z, compared = _embed(model, x, chunk)
+        fixed = model.fixed_average(x if x.layout == torch.strided else SparseMatrix.from_csr(x))
+        z, compared = _embed(model, x, chunk, looks=fixed is None)
+        if compared is not None:
+            compared = model.prepared(compared, Exchange())
         first = z.clone() if model.config.source else None
         prepared = None if graph is None or not model.config.use_graph else graph.to(z)
         for layer in model.layers:
-            z = _layer(cast("DiffusionLayer", layer), z, first, compared, prepared, chunk)
+            z = _layer(cast("DiffusionLayer", layer), z, first, compared, prepared, fixed, chunk)
         return torch.cat([model.decode(z[rows]) for rows in tiles(z.shape[0], chunk)])
     finally:
         model.train(training)
@@ -77,8 +82,8 @@ class _Recomputed(DiffusionLayer):
         return cast("Tensor", checkpoint(run, *arguments, use_reentrant=entrant))
 
 
-def _embed(model: DIFFormer, x: Tensor, chunk: int) -> tuple[Tensor, Tensor | None]:
-    """The first states of all rows, and what the rows are compared by."""
+def _embed(model: DIFFormer, x: Tensor, chunk: int, looks: bool) -> tuple[Tensor, Tensor | None]:
+    """The first states of all rows and, where it `looks`, what the rows are compared by."""
     n, weight = x.shape[0], model.input.weight
     z = torch.empty(n, model.hidden_channels, dtype=weight.dtype, device=weight.device)
     compared: list[Tensor] = []
@@ -87,9 +92,9 @@ def _embed(model: DIFFormer, x: Tensor, chunk: int) -> tuple[Tensor, Tensor | No
         part = x[rows].to(weight.device) if sparse is None else sparse.block(rows)
         part = model.check_features(part) if isinstance(part, Tensor) else part
         z[rows] = first = model.embed(part)
-        seen = model.compared(part, first)
+        seen = model.compared(part, first) if looks else None
         if seen is not None:
-            compared.append(seen)
+            compared.append(seen if isinstance(seen, Tensor) else seen.csr.to_dense())
     return z, torch.cat(compared) if compared else None
 
 
@@ -99,30 +104,38 @@ def _layer(
     first: Tensor | None,
     compared: Tensor | None,
     graph: Graph | None,
+    fixed: FixedAverage | None,
     chunk: int,
 ) -> Tensor:
     """One layer over all rows; overwrites z where no other row still needs it."""
     parts = list(tiles(z.shape[0], chunk))
-    context = None
-    if not layer.diffusivity.local:
-        mine = (layer.summarise(z[rows], _part(compared, rows)) for rows in parts)
+    meets, context, keys = graph is not None or fixed is not None, None, None
+    if fixed is None and not layer.diffusivity.local:
+        if layer.diffusivity.prepares and (compared is None or layer.query is not None):
+            found = [layer.unprepared(z[rows], _part(compared, rows))[1] for rows in parts]
+            keys = torch.cat(found, dim=-2)
+        among = _Chunk(None, None, z, keys)
+        mine = (layer.summarise(z[rows], _part(compared, rows), among) for rows in parts)
         context = reduce(operator.add, mine)
     values = z
-    if graph is not None and layer.value is not None:
+    if meets and layer.value is not None:
         values = torch.empty_like(z)
         for rows in parts:
             values[rows] = layer.mean_value(z[rows])
     # Without a graph, or with its values apart, a chunk's own rows are all it takes from z.
-    out = z if graph is None or values is not z else torch.empty_like(z)
+    out = z if not meets or values is not z else torch.empty_like(z)
+    if layer.config.residual and layer.config.center and out is z:
+        out = torch.empty_like(z)  # the states are wanted again, after the mean
     for rows in parts:
         block = None if graph is None else graph.adjacency.block(rows)
-        exchange = _Chunk(context, block, values)
+        exchange = _Chunk(context, block, values, keys)
+        exchange.fixed = None if fixed is None else _OfAll(fixed.block(rows), values)
         moved = layer.move(z[rows], _part(first, rows), exchange, _part(compared, rows))
-        out[rows] = moved if layer.config.center else layer.finish(moved)
+        out[rows] = moved if layer.config.center else layer.finish(moved, z[rows])
     if layer.config.center:
         mean = Exchange().mean(out)
         for rows in parts:
-            out[rows] = layer.finish(out[rows] - mean)
+            out[rows] = layer.finish(out[rows] - mean, z[rows])
     return out
 
 
@@ -131,15 +144,35 @@ class _Chunk(Exchange):
 
     here = False
 
-    def __init__(self, known: Context | None, block: SparseMatrix | None, values: Tensor) -> None:
+    def __init__(
+        self,
+        known: Context | None,
+        block: SparseMatrix | None,
+        values: Tensor,
+        keys: Tensor | None,
+    ) -> None:
         super().__init__()
-        self.known, self.block, self.values = known, block, values
+        self.known, self.block, self.values, self.keys = known, block, values, keys
+
+    def prepare(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return kernel.prepare(q, k, self.keys)
 
     def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
         return super().context(kernel, q, k, v) if self.known is None else self.known
 
     def neighbours(self, value: Tensor | None) -> Tensor | None:
         return None if self.block is None else self.block.matmul(self.values)
+
+
+@dataclass(frozen=True)
+class _OfAll(FixedAverage):
+    """Some rows of Ŝ, applied to the values of all rows, which are known by now."""
+
+    rows: FixedAverage
+    values: Tensor
+
+    def average(self, value: Tensor) -> Tensor:
+        return self.rows.average(self.values)
 
 
 def _part(tensor: Tensor | None, rows: slice) -> Tensor | None:

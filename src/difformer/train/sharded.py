@@ -19,12 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from difformer.core.context import Context
-from difformer.core.diffusivity import Diffusivity, Sigmoid
+from difformer.core.diffusivity import Diffusivity, Sharp, Sigmoid
+from difformer.core.fixed import FixedAverage
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.data.batch import Batch
 from difformer.nn.exchange import Exchange
 from difformer.nn.model import DIFFormer
+from difformer.nn.remembered import Remembered
 from difformer.train.background import background_worker
 from difformer.train.batches import hide_labels, predict
 from difformer.train.comm import Comm
@@ -47,6 +49,7 @@ class ShardedDIFFormer(nn.Module):
     def __init__(self, model: DIFFormer, comm: Comm) -> None:
         super().__init__()
         self.model, self.comm = model, comm
+        self._fixed: Remembered[FixedAverage] = Remembered()
         for tensor in (*model.parameters(), *model.buffers()):
             comm.broadcast(tensor.data)
 
@@ -61,11 +64,28 @@ class ShardedDIFFormer(nn.Module):
         features = model.check_features(x) if x.shape[0] else x
         first = z = model.embed(features)
         exchange = _Spread(self.comm, None if graph is None else graph.to(z))
-        compared = model.compared(features, first)
+        compared = None
+        if model.compares_fixed_rows and isinstance(model.layers[0].diffusivity, Sharp):
+            exchange.fixed = self._fixed.get((x,), None, lambda: self._fixed_average(features))
+        else:
+            compared = model.comparison(features, first, exchange)
         for layer in model.layers:
             # Layers made to recompute do so on every process in the same order, and send again.
             z = layer(z, first, exchange, compared)
         return model.decode(z)
+
+    def _fixed_average(self, features: Tensor | SparseMatrix) -> FixedAverage:
+        """Ŝ of this process's rows: it keeps all rows' features while it is made."""
+        kernel = self.model.layers[0].diffusivity
+        assert isinstance(kernel, Sharp)
+        mine = features if isinstance(features, Tensor) else features.csr.to_dense()
+        counts = self.comm.counts(mine.shape[0])
+        start = sum(counts[: self.comm.rank])
+        with torch.no_grad():
+            rows = self.comm.gather_rows(mine)
+            own = slice(start, start + mine.shape[0])
+            offset = self.comm.gather_rows(kernel.fixed_offsets(rows, own))
+            return _SpreadAverage(kernel.fixed_rows(rows, own, offset), self.comm)
 
     def reduce_gradients(self) -> None:
         """Add up all processes' gradients, in one message."""
@@ -99,19 +119,35 @@ class _Spread(Exchange):
         super().__init__(graph)
         self.comm = comm
 
+    def prepare(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        # Every process sees all keys once, without their gradients: offsets are constants.
+        known = self.comm.gather_rows(k.detach().transpose(0, 1)).transpose(0, 1)
+        return kernel.prepare(q, k, known)
+
     def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
         mine = super().context(kernel, q, k, v)
         return mine if kernel.local else self.comm.merge(mine)
 
     def average(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if isinstance(kernel, Sigmoid) and self.comm.size > 1:
-            return ring_average(q, k, v, self.comm).mean(0)
+            return ring_average(*kernel.factors(q, k), v, self.comm).mean(0)
         return super().average(kernel, q, k, v)
 
     def mean(self, u: Tensor) -> Tensor:
         total = torch.cat([u.sum(0), u.new_tensor([u.shape[0]])])
         total = self.comm.sum(total, "context")
         return total[:-1] / total[-1]
+
+
+@dataclass(frozen=True)
+class _SpreadAverage(FixedAverage):
+    """Some rows of Ŝ, the values of all rows gathered: O(n d) numbers a process are sent."""
+
+    rows: FixedAverage
+    comm: Comm
+
+    def average(self, value: Tensor) -> Tensor:
+        return self.rows.average(self.comm.gather_rows(value))
 
 
 class Summable(Protocol):

@@ -1,6 +1,6 @@
 """Diffusivities: how strongly every pair of instances pulls on each other.
 
-One protocol, six forms. Letters: q (..., h, n, d) queries, k (..., h, m, d) keys,
+One protocol, seven forms. Letters: q (..., h, n, d) queries, k (..., h, m, d) keys,
 v (..., h, m, e) values; ω_ij ≥ 0 is the unnormalised diffusivity of a pair, and
 
     Ŝ_ij = ω_ij / Σ_l ω_il                                                     (eq. 6)
@@ -14,6 +14,7 @@ from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.diffusivity.constant import Constant
 from difformer.core.diffusivity.gaussian import Gaussian
 from difformer.core.diffusivity.identity import Identity
+from difformer.core.diffusivity.sharp import Sharp
 from difformer.core.diffusivity.sigmoid import Sigmoid
 from difformer.core.diffusivity.simple import FLOOR, Simple, WholeTensorSimple
 from difformer.core.diffusivity.softmax import Softmax
@@ -25,6 +26,7 @@ __all__ = [
     "Diffusivity",
     "Gaussian",
     "Identity",
+    "Sharp",
     "Sigmoid",
     "Simple",
     "Softmax",
@@ -33,13 +35,18 @@ __all__ = [
 ]
 
 KERNELS: dict[str, type[Diffusivity]] = {
-    cls.name: cls for cls in (Simple, Sigmoid, Identity, Constant, Softmax, Gaussian)
+    cls.name: cls for cls in (Simple, Sigmoid, Sharp, Identity, Constant, Softmax, Gaussian)
 }
 """Every diffusivity by name."""
 
 
-def make_diffusivity(kernel: str | Diffusivity, qk_norm: str = "row") -> Diffusivity:
-    """The diffusivity a name stands for; an object is returned as it is."""
+def make_diffusivity(
+    kernel: str | Diffusivity, qk_norm: str = "row", **knobs: float
+) -> Diffusivity:
+    """The diffusivity a name stands for; an object is returned as it is, with its own knobs.
+
+    `knobs` are options such as sharpness; each class takes those it names in its `knobs`.
+    """
     if qk_norm not in ("row", "tensor"):
         raise ValueError(f"qk_norm must be 'row' or 'tensor', got {qk_norm!r}")
     if isinstance(kernel, Diffusivity):
@@ -50,4 +57,5 @@ def make_diffusivity(kernel: str | Diffusivity, qk_norm: str = "row") -> Diffusi
         )
     if qk_norm == "tensor" and KERNELS[kernel] is Simple:
         return WholeTensorSimple()
-    return KERNELS[kernel]()
+    cls = KERNELS[kernel]
+    return cls(**{name: knobs[name] for name in cls.knobs if name in knobs})

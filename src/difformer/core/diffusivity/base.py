@@ -59,9 +59,7 @@ class Diffusivity(ABC):
         """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1), ω_ij = f(‖z_i − z_j‖²): O(n² d) in tiles."""
         return pull_and_mass(self.f, z)
 
-    def prepare(
-        self, q: Tensor, k: Tensor, known: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Queries and keys as all other methods take them, (..., n, ·), of the same n rows.
 
         What depends on other rows is made from `known` (..., m, d) where it is given, and from k

@@ -1,6 +1,8 @@
-"""The sharp diffusivity: a sigmoid steep enough to cut off, with an offset per row that says where."""
+"""The sharp diffusivity: a sigmoid steep enough to cut off far pairs, at an offset per row."""
 
 from __future__ import annotations
+
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -12,6 +14,10 @@ from difformer.core.fixed import FixedWeights, keep_partners
 from difformer.core.pairs import PAIR_CHUNK, squared_distances
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import CHUNK_SCORES, SIGMOID_FLOOR, tiles
+from difformer.errors import DifformerError
+
+# Up to so many rows all pairs are compared once: some minutes of one core.
+EXACT_ROWS = 60_000
 
 __all__ = ["Sharp", "score_rows", "unit_rows"]
 
@@ -57,16 +63,14 @@ class Sharp(Sigmoid):
         return self._delta(z2, torch.as_tensor(self.offset, dtype=z2.dtype, device=z2.device))
 
     def pair_penalty_at(self, z: Tensor, offset: Tensor) -> Tensor:
-        """Σ_ij δ_ij(‖z_i − z_j‖²) with t_ij = (t_i + t_j)/2 for offsets (n, 1): O(n² d) in tiles."""
+        """Σ_ij δ_ij(‖z_i − z_j‖²), t_ij = (t_i + t_j)/2 of offsets (n, 1): O(n² d) in tiles."""
         total = z.new_zeros(())
         for rows in tiles(z.shape[0], max(1, PAIR_CHUNK // z.shape[0])):
             pair = (offset[rows] + offset.mT) / 2
             total = total + self._delta(squared_distances(z[rows], z), pair).sum()
         return total
 
-    def prepare(
-        self, q: Tensor, k: Tensor, known: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         tied = q is k
         if self.unit:
             q = unit_rows(q)
@@ -107,6 +111,11 @@ class Sharp(Sigmoid):
         return left, torch.cat([k[..., :-1], torch.ones_like(b), b], dim=-1)
 
     def fixed(self, rows: Tensor | SparseMatrix) -> FixedWeights:
+        if rows.shape[0] > EXACT_ROWS:
+            raise DifformerError(
+                f"kernel {self.name!r} compares every pair of up to {EXACT_ROWS} rows, got "
+                f"{rows.shape[0]}: take kernel 'landmarks', or train in batches"
+            )
         return self.fixed_rows(rows, slice(0, rows.shape[0]))
 
     @torch.no_grad()
@@ -114,21 +123,19 @@ class Sharp(Sigmoid):
         self, rows: Tensor | SparseMatrix, own: slice, offset: Tensor | None = None
     ) -> FixedWeights:
         """The rows `own` of Ŝ; `offset` (n, 1) those of all rows, where they are known already."""
-        rows = unit_rows(rows) if self.unit else rows
-        n, s = rows.shape[0], self.sharpness
-        t = self.fixed_offsets(rows, slice(0, n)) if offset is None else offset
+        t = self.fixed_offsets(rows, slice(0, rows.shape[0])) if offset is None else offset
+        unit = unit_rows(rows) if self.unit else rows
 
         def omega(part: slice) -> Tensor:
-            part = slice(own.start + part.start, own.start + part.stop)
-            scores = score_rows(rows, part).sub_((t[part] + t.mT) / 2)
-            return scores.mul_(s).sigmoid_().add_(SIGMOID_FLOOR)
+            scores = score_rows(unit, part).sub_((t[part] + t.mT) / 2)
+            return scores.mul_(self.sharpness).sigmoid_().add_(SIGMOID_FLOOR)
 
-        return keep_partners(omega, own.stop - own.start, n)
+        return keep_partners(omega, own, rows.shape[0])
 
     @torch.no_grad()
     def fixed_offsets(self, rows: Tensor | SparseMatrix, own: slice) -> Tensor:
-        """The offsets (own, 1) of a range of unit rows among all of them, in row tiles."""
-        n = rows.shape[0]
+        """The offsets (own, 1) of a range of rows among all of them, in row tiles."""
+        rows, n = unit_rows(rows) if self.unit else rows, rows.shape[0]
         values = rows.values if isinstance(rows, SparseMatrix) else rows
         if self.reach is None:
             return values.new_full((own.stop - own.start, 1), self.offset)
@@ -150,6 +157,10 @@ class Sharp(Sigmoid):
         return f"{type(self).__name__}(sharpness={self.sharpness:g}, reach={self.reach})"
 
 
+@overload
+def unit_rows(x: Tensor) -> Tensor: ...
+@overload
+def unit_rows(x: Tensor | SparseMatrix) -> Tensor | SparseMatrix: ...
 def unit_rows(x: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
     """Rows scaled to unit length; a zero row stays zero."""
     if isinstance(x, SparseMatrix):

@@ -1,0 +1,186 @@
+"""The sharp diffusivity: its reach, its fixed form and its place among the others."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from difformer.core import fixed
+from difformer.core.diffusivity import Sharp, Sigmoid
+from difformer.core.diffusivity import sharp as module
+from difformer.core.diffusivity.reach import offsets_for_reach
+from difformer.core.energy import energy
+from difformer.core.fixed import FixedWeights
+from difformer.core.pairs import squared_distances
+from difformer.core.sparse import SparseMatrix
+from difformer.errors import DifformerError
+
+
+def clustered(n: int, p: int = 12, seed: int = 0, dtype: torch.dtype = torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(10, p, generator=generator, dtype=dtype)
+    near = torch.randn(n, p, generator=generator, dtype=dtype)
+    return centres[torch.randint(10, (n,), generator=generator)] + 0.5 * near
+
+
+@pytest.mark.parametrize("sharpness", [0.5, 5.0, 40.0, 1000.0])
+@pytest.mark.parametrize("reach", [0.01, 1.0, 10.0, 62.5])
+def test_the_mass_of_every_row_is_the_reach(sharpness, reach):
+    rows = F.normalize(clustered(63), dim=-1)
+    scores = rows @ rows.T
+    t = offsets_for_reach(scores, sharpness, reach)
+    mass = torch.sigmoid(sharpness * (scores - t)).sum(1)
+    torch.testing.assert_close(mass, torch.full_like(mass, reach), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("reach", [5.0, 7.0, 1e6])
+def test_a_reach_of_all_rows_or_more_takes_in_everybody_alike(reach):
+    q, k = Sharp(40.0, reach).prepare(*[clustered(5)] * 2)
+    torch.testing.assert_close(
+        Sharp(40.0, reach).weights(q, k), torch.full((5, 5), 0.2, dtype=torch.float64)
+    )
+
+
+def test_equal_rows_and_zero_rows_have_an_offset():
+    rows = torch.cat([torch.ones(4, 3), torch.zeros(4, 3)]).double()
+    q, k = Sharp(40.0, 2.0).prepare(rows, rows)
+    mass = torch.sigmoid(40.0 * (q[:, :-1] @ k[:, :-1].T - q[:, -1:])).sum(1)
+    torch.testing.assert_close(mass, torch.full((8,), 2.0, dtype=torch.float64))
+
+
+def test_omega_is_the_equation_and_symmetric():
+    rows = clustered(40)
+    q, k = Sharp(30.0, 6.0).prepare(rows, rows)
+    assert q is k
+    unit, t = F.normalize(rows, dim=-1), q[:, -1:]
+    torch.testing.assert_close(q[:, :-1], unit)
+    omega = Sharp(30.0, 6.0).omega(q, k)
+    torch.testing.assert_close(omega, torch.sigmoid(30 * (unit @ unit.T - (t + t.T) / 2)))
+    torch.testing.assert_close(omega, omega.T)
+
+
+def test_a_new_row_is_calibrated_by_the_known_ones_alone():
+    known, new = clustered(50), clustered(7, seed=1)
+    kernel = Sharp(40.0, 5.0)
+    prepared = kernel.prepare(known, known)[0]
+    together = kernel.prepare(new, new, known)[0]
+    torch.testing.assert_close(together[2:3], kernel.prepare(new[2:3], new[2:3], known)[0])
+    torch.testing.assert_close(together, kernel.prepare(new, new, prepared)[0])
+    # A known row that comes again gets the offset it had.
+    torch.testing.assert_close(kernel.prepare(known[:4], known[:4], known)[0], prepared[:4])
+
+
+@pytest.mark.parametrize("n", [20, 300])
+def test_plain_rows_sharpness_one_and_no_offset_is_the_sigmoid_bit_for_bit(n):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, n, 5, generator=generator)
+    kernel = Sharp(1.0, None, unit=False)
+    for a, b in ((q, k), (q[:1], q[:1])):
+        prepared = kernel.prepare(a, b)
+        assert torch.equal(kernel(*prepared, v), Sigmoid()(a, b, v))
+        assert torch.equal(kernel.omega(*prepared), Sigmoid().omega(a, b))
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.8])
+def test_f_of_a_distance_is_omega_on_unit_vectors(offset):
+    z = F.normalize(clustered(9), dim=-1)
+    kernel = Sharp(7.0, None, offset=offset)
+    torch.testing.assert_close(
+        kernel.omega(*kernel.prepare(z, z)), kernel.f(squared_distances(z, z))
+    )
+
+
+def test_the_penalty_with_offsets_per_row_has_omega_as_its_slope():
+    z = F.normalize(clustered(15, 4), dim=-1)
+    kernel = Sharp(20.0, 4.0)
+    q, k = kernel.prepare(z, z)
+    z2 = squared_distances(z, z).requires_grad_()
+    pair = (q[:, -1:] + q[:, -1:].T) / 2
+    (slope,) = torch.autograd.grad(kernel._delta(z2, pair).sum(), z2)
+    torch.testing.assert_close(slope, kernel.omega(q, k))
+    torch.testing.assert_close(
+        kernel.pair_penalty_at(z, q[:, -1:]), kernel._delta(z2, pair).sum().detach()
+    )
+    assert energy(z, z, kernel, weight=1.0) > 0
+
+
+@pytest.fixture
+def many_tiles(monkeypatch):
+    monkeypatch.setattr(fixed, "DENSE_ROWS", 10)
+    monkeypatch.setattr(fixed, "CHUNK_SCORES", 7000)
+    monkeypatch.setattr(module, "CHUNK_SCORES", 5000)
+
+
+@pytest.mark.usefixtures("many_tiles")
+@pytest.mark.parametrize("sharpness", [10.0, 40.0])
+@pytest.mark.parametrize("partners", [5, 30, 256])
+def test_fixed_weights_lose_no_more_of_a_row_than_is_said(sharpness, partners, monkeypatch):
+    monkeypatch.setattr(fixed, "PARTNERS", partners)
+    rows, kernel = clustered(331), Sharp(sharpness, 6.0)
+    exact = kernel.weights(*kernel.prepare(rows, rows))
+    made = kernel.fixed(rows)
+    assert isinstance(made.matrix, SparseMatrix)
+    assert made.rest is not None
+    kept = made.matrix.csr.to_dense()
+    lost = (exact * (kept == 0)).sum(1, keepdim=True)
+    share = next(s for s in fixed.LOST if float(made.rest.max()) <= s)
+    assert (lost <= share).all()
+    torch.testing.assert_close(lost, made.rest)
+    torch.testing.assert_close(kept, exact * (kept > 0))
+    torch.testing.assert_close(made.dense().sum(1), torch.ones(331, dtype=torch.float64))
+    # Ŝ V is off by at most the lost share on each side.
+    value = torch.rand(331, 3, dtype=torch.float64)
+    assert ((made.average(value) - exact @ value).abs() <= lost).all()
+    if sharpness == 40.0 and partners == 256:
+        assert share == fixed.LOST[0]
+        assert made.matrix.nonzeros < 331 * 80
+
+
+def test_few_rows_are_kept_dense_and_exact():
+    rows, kernel = clustered(60), Sharp(40.0, 6.0)
+    made = kernel.fixed(rows)
+    assert isinstance(made.matrix, torch.Tensor)
+    torch.testing.assert_close(made.matrix, kernel.weights(*kernel.prepare(rows, rows)))
+
+
+@pytest.mark.usefixtures("many_tiles")
+def test_sparse_features_give_the_same_weights_as_dense_ones():
+    rows = clustered(120)
+    rows = rows * (torch.rand(120, 12, generator=torch.Generator().manual_seed(0)) < 0.4)
+    rows[5] = 0
+    sparse = SparseMatrix.from_csr(rows.to_sparse_csr())
+    kernel = Sharp(40.0, 6.0)
+    torch.testing.assert_close(kernel.fixed(sparse).dense(), kernel.fixed(rows).dense())
+
+
+@pytest.mark.usefixtures("many_tiles")
+def test_a_part_of_the_rows_is_a_part_of_the_whole():
+    rows, kernel = clustered(131), Sharp(40.0, 6.0)
+    whole = kernel.fixed(rows)
+    offset = kernel.fixed_offsets(rows, slice(0, 131))
+    for part in (slice(0, 131), slice(40, 99), slice(130, 131), slice(7, 7)):
+        torch.testing.assert_close(
+            kernel.fixed_rows(rows, part, offset).dense(), whole.dense()[part]
+        )
+        torch.testing.assert_close(whole.block(part).dense(), whole.dense()[part])
+
+
+@pytest.mark.usefixtures("many_tiles")
+def test_the_gradient_of_a_fixed_average_is_that_of_its_dense_form():
+    made = Sharp(40.0, 6.0).fixed(clustered(50))
+    assert isinstance(made, FixedWeights)
+    value = torch.randn(50, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(made.average, (value,))
+    torch.testing.assert_close(made.average(value), made.dense() @ value)
+
+
+def test_too_many_rows_are_refused_with_a_way_out(monkeypatch):
+    monkeypatch.setattr(module, "EXACT_ROWS", 10)
+    with pytest.raises(DifformerError, match="take kernel 'landmarks'"):
+        Sharp().fixed(torch.randn(11, 3))
+
+
+def test_bad_knobs_are_named():
+    with pytest.raises(ValueError, match="sharpness must be positive, got 0"):
+        Sharp(0)
+    with pytest.raises(ValueError, match="reach must be positive, got -1"):
+        Sharp(1.0, -1)

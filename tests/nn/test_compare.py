@@ -1,0 +1,195 @@
+"""What rows are compared by: the states, the first state, the input features."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from difformer.core import fixed
+from difformer.core.graph import Graph
+from difformer.core.sparse import SparseMatrix
+from difformer.nn.model import DIFFormer
+from difformer.train.chunks import predict_in_chunks
+from difformer.train.comm import Comm
+from difformer.train.sharded import ShardedDIFFormer
+
+N = 23
+
+
+def make(**options):
+    torch.manual_seed(0)
+    model = DIFFormer(6, 8, 3, num_layers=3, reach=4.0, **options).double()
+    return model.eval(), torch.randn(N, 6, dtype=torch.float64)
+
+
+def split(linear, x, heads=1):
+    return x[None] if linear is None else linear(x).view(len(x), heads, -1).transpose(0, 1)
+
+
+def dense(model, x, adjacency=None, compared=None):
+    """The equations of a layer, written out with every pair."""
+    z = first = model.embed(x)
+    c = model.config
+    for layer in model.layers:
+        seen = {"state": z, "first": first, "input": x}[c.compare]
+        q, k = split(layer.query, seen, c.num_heads), split(layer.key, seen, c.num_heads)
+        v = split(layer.value, z, c.num_heads)
+        weights = layer.diffusivity.weights(*layer.diffusivity.prepare(q, k))
+        p = (weights @ v).mean(0)
+        if adjacency is not None:
+            near = adjacency @ v.mean(0)
+            p = p + near if c.graph_weight is None else torch.lerp(p, near, c.graph_weight)
+        p = (1 - c.source) * p + c.source * first
+        own = z if layer.own is None else F.linear(z, layer.own.weight, layer.own.bias)
+        u = (1 - c.tau) * own + c.tau * p
+        u = u - u.mean(0) if c.center else u
+        u = u if layer.norm is None else layer.norm(u)
+        u = u if layer.activation is None else layer.activation(u)
+        z = z + u if c.residual else u
+    return model.output(z)
+
+
+FORMS = [
+    {"kernel": "sharp"},
+    {"kernel": "sharp", "num_heads": 2, "center": True},
+    {"kernel": "sharp", "learn_qk": False, "graph_weight": 0.4},
+    {"kernel": "sharp", "learn_qk": False, "use_weight": False, "source": 0.2, "norm": "input"},
+    {"kernel": "sharp", "learn_qk": False, "num_heads": 2},
+    {"kernel": "simple", "learn_qk": False, "self_weight": True},
+    {"kernel": "sigmoid", "residual": True, "center": True},
+    {
+        "kernel": "sharp",
+        "learn_qk": False,
+        "self_weight": True,
+        "residual": True,
+        "graph_weight": 1.0,
+    },
+    {"kernel": "identity", "self_weight": True, "residual": True, "activation": "relu"},
+]
+
+
+@pytest.mark.parametrize("compare", ["state", "first", "input"])
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_every_path_is_the_equations(options, compare):
+    model, x = make(compare=compare, **options)
+    graph = Graph.from_edges(torch.randint(N, (2, 60)), N, undirected=True).to(x)
+    expected = dense(model, x, graph.dense())
+    torch.testing.assert_close(model(x, graph), expected)
+    torch.testing.assert_close(model(x.to_sparse_csr(), graph), expected)
+    torch.testing.assert_close(predict_in_chunks(model, x, graph, chunk=7), expected)
+    torch.testing.assert_close(
+        predict_in_chunks(model, x.to_sparse_csr(), graph, chunk=7), expected
+    )
+    alone = dense(model, x)
+    torch.testing.assert_close(ShardedDIFFormer(model, Comm())(x), alone)
+    # A row that is known already is moved as it was.
+    frozen = model.freeze(x)
+    torch.testing.assert_close(frozen(x[:5]), alone[:5])
+    if model.config.kernel != "identity":
+        states = model.states(x)
+        compared = model.passages(x)[-1].compared
+        torch.testing.assert_close(
+            frozen.weights(x[:5], states[-2], compared=compared),
+            model.diffusivity(x, layer=-1, rows=torch.arange(5)),
+        )
+        own = model.passages(x)[1]
+        q, k, _ = own.project()
+        torch.testing.assert_close(
+            model.diffusivity(x, layer=1), own.layer.diffusivity.weights(q, k).mean(0)
+        )
+
+
+@pytest.mark.parametrize("compare", ["state", "first", "input"])
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_gradients_are_those_of_the_equations(options, compare):
+    model, x = make(compare=compare, **options)
+    probe = torch.randn(N, 3, dtype=torch.float64)
+    both = []
+    for run in (model, lambda x: dense(model, x)):
+        model.zero_grad()
+        (run(x) * probe).sum().backward()
+        both.append([torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()])
+    torch.testing.assert_close(*both)
+
+
+@pytest.mark.parametrize("compare", ["first", "input"])
+@pytest.mark.parametrize("learn_qk", [True, False])
+def test_dropout_does_not_tear_what_is_compared(compare, learn_qk):
+    options = {"dropout": 0.5, "input_dropout": 0.3, "compare": compare, "learn_qk": learn_qk}
+    model, x = make(kernel="sharp", **options)
+    quiet = model.passages(x)[0].project()[:2]
+    model.train()
+    noisy = model.passages(x)[0].project()
+    torch.testing.assert_close(noisy[:2], quiet)
+    assert not torch.equal(noisy[2], model.passages(x)[0].project()[2])
+
+
+def test_a_fixed_comparison_is_made_once_for_the_same_features(monkeypatch):
+    model, x = make(kernel="sharp", compare="input", learn_qk=False)
+    made = []
+    real = type(model.layers[0].diffusivity).fixed
+    monkeypatch.setattr(
+        type(model.layers[0].diffusivity), "fixed", lambda *a: made.append(1) or real(*a)
+    )
+    first = model(x)
+    torch.testing.assert_close(model(x), first)
+    assert len(made) == 1
+    x.mul_(torch.linspace(1, 2, 6))
+    assert not torch.allclose(model(x), first)
+    assert len(made) == 2
+
+
+def test_a_fixed_comparison_of_many_rows_is_sparse_and_close_to_the_exact_one(monkeypatch):
+    model, x = make(kernel="sharp", compare="input", learn_qk=False)
+    expected = dense(model, x)
+    monkeypatch.setattr(fixed, "DENSE_ROWS", 5)
+    monkeypatch.setattr(fixed, "CHUNK_SCORES", 100)
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-3)
+    assert isinstance(model._fixed._made.matrix, SparseMatrix)
+    out = model(x)
+    torch.testing.assert_close(predict_in_chunks(model, x, chunk=7), out)
+    torch.testing.assert_close(ShardedDIFFormer(model, Comm())(x), out)
+
+
+@pytest.mark.parametrize("compare", ["state", "first", "input"])
+@pytest.mark.parametrize("learn_qk", [True, False])
+def test_a_graph_in_a_batch_gets_what_it_gets_alone(compare, learn_qk):
+    model, x = make(kernel="sharp", compare=compare, learn_qk=learn_qk)
+    batch = torch.tensor([0] * 3 + [1] * 9 + [2] * 9 + [3] * 2)
+    together = model(x, batch=batch)
+    for number in range(4):
+        torch.testing.assert_close(together[batch == number], model(x[batch == number]))
+
+
+@pytest.mark.parametrize("compare", ["state", "first", "input"])
+def test_a_new_row_has_the_same_bits_alone_and_in_any_batch(compare):
+    model, x = make(kernel="sharp", compare=compare, learn_qk=False)
+    frozen, new = model.freeze(x), torch.randn(70, 6, dtype=torch.float64)
+    whole = frozen(new)
+    for rows in ([3], [69, 3, 5], list(range(69, -1, -1))):
+        assert torch.equal(frozen(new[rows]), whole[rows])
+
+
+def test_frozen_rows_that_all_layers_compare_are_kept_once(tmp_path):
+    model, x = make(kernel="sharp", compare="input", learn_qk=False)
+    frozen = model.freeze(x)
+    assert frozen.numel == N * 7 + 3 * N * 8
+    frozen.save(tmp_path / "frozen.safetensors")
+    again = type(frozen).load(tmp_path / "frozen.safetensors")
+    assert again.numel == frozen.numel
+    assert torch.equal(again(x), frozen(x))
+    assert again.float().numel == frozen.numel
+
+
+def test_knobs_reach_the_layers_and_an_object_keeps_its_own():
+    model, _ = make(kernel="sharp", sharpness=7.0)
+    assert (model.layers[2].diffusivity.sharpness, model.layers[2].diffusivity.reach) == (7.0, 4.0)
+    kernel = type(model.layers[0].diffusivity)(3.0, 2.0)
+    assert make(kernel=kernel, sharpness=9.0)[0].layers[0].diffusivity is kernel
+
+
+def test_a_sharp_model_saves_and_loads(tmp_path):
+    model, x = make(kernel="sharp", compare="input", sharpness=7.0, self_weight=True, residual=True)
+    model.save(tmp_path / "model.safetensors")
+    again = DIFFormer.load(tmp_path / "model.safetensors")
+    assert again.config == model.config
+    assert torch.equal(again(x), model(x))
