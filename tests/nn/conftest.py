@@ -9,6 +9,8 @@ OPTIONS = {
     "plain": {},
     "sigmoid": {"kernel": "sigmoid"},
     "softmax": {"kernel": "softmax"},
+    "sharp": {"kernel": "sharp", "reach": 4.0},
+    "own weight": {"self_weight": True, "residual": True, "activation": "relu"},
     "gaussian": {"kernel": "gaussian"},
     "constant": {"kernel": "constant"},
     "identity": {"kernel": "identity"},

@@ -26,6 +26,8 @@ def test_diffusivity_rows_sum_to_one_and_reproduce_the_layer(make, options):
             "tau": 1.0,
             "learn_qk": True,
             "learn_tau": False,
+            "self_weight": False,
+            "residual": False,
         }
     )
     for layer in (0, 1, -1):

@@ -41,6 +41,9 @@ def transcription(model: DIFFormer, x, graph: torch.Tensor | None):
                 s = 1 + F.normalize(q) @ F.normalize(k).T
             elif c.kernel == "sigmoid":
                 s = torch.sigmoid(q @ k.T)
+            elif c.kernel == "sharp":
+                cosine, t = F.normalize(q) @ F.normalize(k).T, sharp_offsets(q, k, c)
+                s = torch.sigmoid(c.sharpness * (cosine - (t + t.T) / 2))
             elif c.kernel == "softmax":
                 s = torch.exp(q @ k.T / math.sqrt(d))
             elif c.kernel == "gaussian":
@@ -56,13 +59,29 @@ def transcription(model: DIFFormer, x, graph: torch.Tensor | None):
             average = average + p / c.num_heads
         average = (1 - c.source) * average + c.source * first
         tau = torch.sigmoid(layer.logit_tau) if c.learn_tau else c.tau
-        u = tau * average + (1 - tau) * z
+        own = z @ layer.own.weight.T + layer.own.bias if c.self_weight else z
+        u = tau * average + (1 - tau) * own
         if c.center:
             u = u - u.mean(0)
         if layer.norm is not None:
             u = layer.norm(u)
-        z = layer.activation(u) if layer.activation is not None else u
+        u = layer.activation(u) if layer.activation is not None else u
+        z = z + u if c.residual else u
     return model.output(z)
+
+
+@torch.no_grad()
+def sharp_offsets(q, k, c):
+    """Offsets (n, 1) that give each row a mass of `reach`, by plain bisection; n rows at most."""
+    cosine = F.normalize(q) @ F.normalize(k).T
+    if c.reach >= len(k):  # everybody
+        return cosine.amin(1, keepdim=True) - 20 / c.sharpness
+    low, high = torch.full_like(q[:, :1], -9.0), torch.full_like(q[:, :1], 9.0)
+    for _ in range(100):
+        middle = (low + high) / 2
+        over = torch.sigmoid(c.sharpness * (cosine - middle)).sum(1, keepdim=True) > c.reach
+        low, high = torch.where(over, middle, low), torch.where(over, high, middle)
+    return low
 
 
 @pytest.mark.parametrize("with_graph", [False, True])

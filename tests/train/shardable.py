@@ -37,6 +37,8 @@ from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Shards
 
 N = 41
 
+INPUT = {"learn_qk": False, "compare": "input", "reach": 4.0}
+
 CASES: dict[str, dict[str, Any]] = {
     "s": {},
     "s graph": {"graph": True},
@@ -60,6 +62,18 @@ CASES: dict[str, dict[str, Any]] = {
     "a graph": {"graph": True, "model": {"kernel": "sigmoid", "num_heads": 2}, "steps": 20},
     "a graph batches": {"graph": True, "batch_size": 13, "model": {"kernel": "sigmoid"}},
     "a states": {"model": {"kernel": "sigmoid", "learn_qk": False, "use_weight": False}},
+    "sharp": {"model": {"kernel": "sharp", "num_heads": 2}, "steps": 5},
+    "sharp states": {"graph": True, "model": {"kernel": "sharp", "learn_qk": False}},
+    "sharp first": {"model": {"kernel": "sharp", "learn_qk": False, "compare": "first"}},
+    "sharp input": {"graph": True, "model": {"kernel": "sharp", **INPUT, "graph_weight": 0.5}},
+    "sharp input metis": {
+        "graph": True,
+        "model": {"kernel": "sharp", **INPUT},
+        "partition": "metis",
+    },
+    "sharp input batches": {"model": {"kernel": "sharp", **INPUT}, "batch_size": 13},
+    "sharp input sparse": {"model": {"kernel": "sharp", **INPUT}, "sparse": True},
+    "own weight": {"graph": True, "model": {"self_weight": True, "residual": True}},
     "softmax": {"model": {"kernel": "softmax"}},
     "identity": {"graph": True, "model": {"kernel": "identity"}},
     "constant": {"graph": True, "model": {"kernel": "constant"}},
@@ -67,7 +81,16 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 # The cases that four processes run, where each collective takes its time on a small machine.
-FOUR = ("s", "s graph", "s graph metis batches", "s one labelled row", "a", "a graph")
+FOUR = (
+    "s",
+    "s graph",
+    "s graph metis batches",
+    "s one labelled row",
+    "a",
+    "a graph",
+    "sharp",
+    "sharp input",
+)
 
 
 class Losses(Callback):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,8 @@ __all__ = ["FrozenDIFFormer"]
 # Rows are taken so many at a time, the last block filled up with zeros: every product then has the
 # same shape, and a row's answer the same bits, whichever rows come with it.
 BLOCK = 64
+# The name of a layer's keys in a file.
+KEY = "context.key"
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class FrozenDIFFormer(nn.Module):
         with torch.no_grad():
             passages = copy.passages(x, edge_index, edge_weight)
             layers = [_freeze_layer(passage) for passage in passages]
+        if passages[0].compared is not None and passages[0].layer.query is None:
+            layers = _with_shared_keys(layers)
         return cls(copy, layers, *_degrees(passages[0].exchange.graph, passages[0].first))
 
     def forward(
@@ -148,10 +152,7 @@ class FrozenDIFFormer(nn.Module):
     @property
     def numel(self) -> int:
         """How many numbers are kept beside the model's own."""
-        total = 0 if self._degree is None else self._degree.numel()
-        for layer in self._frozen:
-            total += sum(t.numel() for t in _layer_tensors(layer).values())
-        return total
+        return sum(t.numel() for n, t in self.pack()[0].items() if not n.startswith("model."))
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file: the weights, and what is frozen."""
@@ -168,7 +169,10 @@ class FrozenDIFFormer(nn.Module):
         kinds: list[str | None] = []
         for index, layer in enumerate(self._frozen):
             kinds.append(None if layer.context is None else type(layer.context).__name__)
-            tensors |= {f"layer.{index}.{n}": t for n, t in _layer_tensors(layer).items()}
+            kept = _layer_tensors(layer)
+            if index and kept.get(KEY) is tensors.get(f"layer.0.{KEY}"):
+                kept.pop(KEY, None)  # all layers share it
+            tensors |= {f"layer.{index}.{n}": t for n, t in kept.items()}
         if self._degree is not None:
             tensors["degree"] = self._degree
         description = files.describe_model(self.model)
@@ -204,12 +208,19 @@ class FrozenDIFFormer(nn.Module):
         """Moves and casts reach what is frozen too, not the weights alone."""
         super()._apply(fn, recurse)
 
+        seen: dict[int, Tensor] = {}
+
+        def once(tensor: Tensor) -> Tensor:
+            if id(tensor) not in seen:
+                seen[id(tensor)] = fn(tensor)
+            return seen[id(tensor)]
+
         def moved(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else fn(tensor)
 
         self._frozen = [
             FrozenLayer(
-                None if layer.context is None else layer.context.map(fn),
+                None if layer.context is None else layer.context.map(once),
                 moved(layer.center),
                 moved(layer.value),
             )
@@ -378,6 +389,16 @@ def _freeze_layer(passage: Passage) -> FrozenLayer:
     return FrozenLayer(context, center, None if exchange.graph is None else v.mean(0))
 
 
+def _with_shared_keys(layers: list[FrozenLayer]) -> list[FrozenLayer]:
+    """The layers with one tensor of keys, where all of them compare the same rows."""
+    first = layers[0].context
+    if not isinstance(first, Pairs):
+        return layers
+    contexts = (cast("Pairs", layer.context) for layer in layers)
+    shared = (replace(context, key=first.key) for context in contexts)
+    return [replace(layer, context=c) for layer, c in zip(layers, shared, strict=True)]
+
+
 def _degrees(graph: Any, like: Tensor) -> tuple[Tensor | None, bool]:
     if graph is None:
         return None, False
@@ -408,6 +429,8 @@ def _layer_from(kind: str | None, index: int, tensors: dict[str, Tensor]) -> Fro
         if kind not in contexts.__all__:
             raise ValueError(f"unknown context {kind!r}")
         own = {n.removeprefix("context."): t for n, t in mine.items() if n.startswith("context.")}
+        if kind == Pairs.__name__ and "key" not in own:
+            own["key"] = tensors[f"layer.0.{KEY}"]
         context = getattr(contexts, kind)(**own)
     return FrozenLayer(context, mine.get("center"), mine.get("value"))
 
