@@ -191,3 +191,12 @@ def test_bad_options_are_named(data: Dataset, split: Split) -> None:
         tune(experiment(), trials=1, search="random", dataset=data, split=split)
     with pytest.raises(ValueError, match="must have validation rows"):
         tune(experiment(), trials=1, dataset=data, split=replace(split, val=split.val[:0]))
+
+
+def test_what_a_library_fits_has_no_learning_rate_to_search(data: Dataset, split: Split) -> None:
+    fitted = Experiment.make("digits", system="logistic", split="toy")
+    result = tune(fitted, trials=3, dataset=data, split=split)
+    assert all(not trial.train for trial in result.trials)
+    assert all(set(trial.model) == {"C"} for trial in result.trials[1:])
+    assert set(grid_for("logistic")) == {"model.C"}
+    assert grid_size("logistic") == 5

@@ -1,4 +1,4 @@
-"""Every system the paper compares with: one a file, and one dict that names them all."""
+"""Every system to compare with: one model per file, and one registry that names them all."""
 
 from __future__ import annotations
 

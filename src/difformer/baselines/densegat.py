@@ -58,12 +58,12 @@ class AllPairsGATConv(EdgeGATConv):
 
 
 class DenseGAT(GAT):
-    """GAT whose rows attend to all rows, O(n log n + n d²) a layer (eqs. 3 to 6 with j = 1 … n).
+    """GAT whose rows attend to all rows, O(n log n + n d²) per layer (eqs. 3 to 6 with j = 1 … n).
 
     It sees no edge of the data; of several graphs, each one's own pairs are given as edges. Left
     out: dropout on attention weights, since over all pairs none is formed.
 
-    Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels a head.
+    Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels per head.
     """
 
     title = "Dense GAT"

@@ -13,7 +13,7 @@ __all__ = ["DGC"]
 
 
 class DGC(PropagatedLinear):
-    """Decoupled graph convolution, O(K e p) once and O(n p c) an epoch.
+    """Decoupled graph convolution, O(K e p) once and O(n p c) per epoch.
 
         y = [(1 − T/K) I + (T/K) S]^K x W + b,   S = D^-1/2 (A + I) D^-1/2           (eq. 12)
 

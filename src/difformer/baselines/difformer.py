@@ -11,6 +11,6 @@ __all__ = ["build"]
 
 
 def build(in_channels: int, out_channels: int, config: DIFFormerOptions) -> DIFFormer:
-    """A DIFFormer; the kernel says which of the two it is."""
+    """Build a DIFFormer; its kernel decides whether it is -s or -a."""
     options = asdict(config)
     return DIFFormer(in_channels, options.pop("hidden_channels"), out_channels, **options)

@@ -214,7 +214,7 @@ class NearestRows(Fitted):
 
 
 class LabelSpreading(Fitted):
-    """Labels spread over the neighbours' graph of all rows (Zhou et al. 2004): O(n k c) a step."""
+    """Labels spread over all rows' neighbours (Zhou et al. 2004): O(n k c) per step."""
 
     config: SpreadingConfig
     spreads = True

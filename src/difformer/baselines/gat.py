@@ -35,25 +35,25 @@ class EdgeGATConv(GATConv):
         return self.merge(edges(dropout(weight, self.dropout, self.training), value))
 
     def scores(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """W x (n, h, d), and a's two halves on it (n, h): as the end of an edge, as its start."""
+        """W x (n, h, d), and its scores (n, h) as the target and as the source of an edge."""
         assert self.lin is not None
         value = self.lin(x).view(-1, self.heads, self.out_channels)
         return value, (value * self.att_dst).sum(-1), (value * self.att_src).sum(-1)
 
     def merge(self, out: Tensor) -> Tensor:
-        """(n, h, d) side by side or averaged, and the bias."""
+        """Concatenate or average the heads (n, h, d), and add the bias."""
         return (out.flatten(1) if self.concat else out.mean(1)) + self.bias
 
 
 class GAT(ConvStack):
-    """Graph attention, O(e h d + n d²) time and O(e h + n d) memory a layer.
+    """Graph attention, O(e h d + n d²) time and O(e h + n d) memory per layer.
 
         α_ij = softmax over j of LeakyReLU(a · [W h_i ‖ W h_j]),   h_i' = ELU(‖ Σ_j α_ij W h_j)
 
     (eqs. 3 to 6). Heads are concatenated but in the last layer, which averages them. Edge weights
     are ignored: attention replaces them. Left out: nothing.
 
-    Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels a head.
+    Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels per head.
     """
 
     title = "GAT"
@@ -94,5 +94,5 @@ class GAT(ConvStack):
         return self.stack(x, self.plan(graph))
 
     def plan(self, graph: Graph) -> EdgeProduct:
-        """The edges as products take them, made once a graph."""
+        """The prepared edge products, made once per graph."""
         return self._plan.get((graph.edge_index,), None, lambda: EdgeProduct(graph))

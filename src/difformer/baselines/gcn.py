@@ -17,7 +17,7 @@ __all__ = ["GCN"]
 
 
 class GCN(ConvStack):
-    """Graph convolutions of PyTorch Geometric, O(e d + n d²) a layer.
+    """Graph convolutions of PyTorch Geometric, O(e d + n d²) per layer.
 
         H⁽ᵏ⁺¹⁾ = dropout(ReLU(norm(D^-1/2 (A + I) D^-1/2 H⁽ᵏ⁾ W_k [+ H⁽ᵏ⁾ R_k])))     (eq. 2)
 

@@ -20,7 +20,7 @@ _DIFFUSED: Remembered[Graph] = Remembered()  # several seeds on one graph diffus
 
 
 class GDC(GraphModel):
-    """Graph diffusion convolution: O(n³) once, then a GCN with k edges a row.
+    """Graph diffusion convolution: O(n³) once, then a GCN with k edges per row.
 
         S = Σ_r θ_r T^r,   θ_r = α (1 − α)^r (ppr) or e^−t t^r / r! (heat)        (eqs. 1, 2, 4)
 

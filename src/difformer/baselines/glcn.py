@@ -89,7 +89,7 @@ def edge_gaps(p: Tensor, a: Tensor, source: Tensor, target: Tensor) -> tuple[Ten
 
 
 class _EdgeGaps(torch.autograd.Function):
-    """The way back makes gaps again, a few at a time.
+    """The backward pass recomputes the gaps, a chunk of edges at a time.
 
     With g = p_i − p_j, and u, w the gradients of the two:  ∂g = u a sign(g) + 2 w g,
     ∂p_i = Σ ∂g over the edges that leave i, less those that enter it,  ∂a = Σ u |g|.
@@ -131,7 +131,7 @@ def _normalise(weight: Tensor, graph: Graph) -> Tensor:
 
 
 def _prepare(graph: Graph) -> tuple[EdgeProduct, Tensor]:
-    """The product over these edges, and where each edge's reverse stands."""
+    """The product over these edges, and the index of each edge's reverse."""
     source, target = graph.edge_index
     n = graph.num_nodes
     back = torch.searchsorted(target * n + source, source * n + target)

@@ -56,7 +56,7 @@ class GRAND(GraphModel):
         self._labelled: Tensor | None = None
 
     def observe(self, batch: Batch) -> None:
-        """Which rows are labelled: those that have a source in GRAND++."""
+        """Remember which rows are labelled: they are the sources of GRAND++."""
         super().observe(batch)
         self._labelled = batch.rows
 

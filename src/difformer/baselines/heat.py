@@ -16,7 +16,7 @@ __all__ = ["GraphHeat", "heat_kernel"]
 
 
 class GraphHeat(GraphModel):
-    """Two layers of heat-kernel convolution, O(r e d) a layer for a series of r terms.
+    """Heat-kernel convolutions, O(r e d) per layer for a series of r terms.
 
         H⁽ᵏ⁺¹⁾ = ReLU(e^(−s L) H⁽ᵏ⁾ W_k),   L = I − D^-1/2 A D^-1/2                (eqs. 6, 10)
 

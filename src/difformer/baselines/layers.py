@@ -59,7 +59,7 @@ class GraphModel(nn.Module):
         raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
-        """Take in the size of the features, where they are to be scaled."""
+        """Measure the features' scale, for the layers that divide by it."""
         for module in self.modules():
             if isinstance(module, FeatureLinear):
                 module.measure(batch.x)
@@ -121,7 +121,7 @@ class FeatureLinear(nn.Module):
             glorot(self.linear.weight)
 
     def measure(self, x: Tensor) -> None:
-        """Fix s by these features; nothing where it is not `scaled`."""
+        """Set s from these features; do nothing unless `scaled`."""
         if self.scale is not None:
             size = (x if x.layout == torch.strided else x.values()).abs()
             total = size.sum() / (size > 0).sum().clamp_min(1)
@@ -138,7 +138,7 @@ class FeatureLinear(nn.Module):
 
 
 def dense_features(x: Tensor) -> Tensor:
-    """x as a dense tensor: itself, or O(n p) memory."""
+    """x as a dense tensor; a sparse one is converted, O(n p) memory."""
     return x if x.layout == torch.strided else x.to_dense()
 
 

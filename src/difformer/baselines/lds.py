@@ -41,7 +41,7 @@ class DrawnGraph:
     def draw(
         cls, pairs: Tensor, chance: Tensor, n: int, draw: torch.Generator | None = None
     ) -> DrawnGraph:
-        """A ~ Ber(θ): each pair (2, k) of rows is joined, both ways, with its chance (k,)."""
+        """A ~ Ber(θ): join each pair (2, k) of rows, both ways, with its probability (k,)."""
         kept = torch.rand(chance.shape, generator=draw, device=chance.device) < chance
         edges = pairs[:, kept]
         graph = Graph.from_edges(torch.cat([edges, edges.flip(0)], 1), n, self_loops=True)
@@ -68,7 +68,7 @@ class DrawnGraph:
 
 
 class _Product(torch.autograd.Function):
-    """Y = A X for a constant sparse A, or Aᵀ X; differentiable as often as one likes."""
+    """Y = A X for a constant sparse A, or Aᵀ X; differentiable any number of times."""
 
     @staticmethod
     def forward(
@@ -89,7 +89,7 @@ class _Product(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Slope:
-    """The gradient of the edges' chances, for all pairs and both directions: ½ left rightᵀ."""
+    """The gradient of the probabilities of all pairs, both directions: ½ left rightᵀ."""
 
     left: Tensor  # (n, r)
     right: Tensor
@@ -105,13 +105,13 @@ class Slope:
         return cls(torch.cat([p, q, c, one], 1), torch.cat([q, p, one, c], 1))
 
     def at(self, row: Tensor, col: Tensor) -> Tensor:
-        """Of some pairs, O(pairs · r)."""
+        """The slope of the given pairs, O(pairs · r)."""
         parts = tiles(row.numel(), max(1, BLOCK // self.left.shape[1]))
         found = [(self.left[row[t]] * self.right[col[t]]).sum(1) / 2 for t in parts]
         return torch.cat(found) if found else self.left.new_zeros(0)
 
     def steepest(self, k: int) -> Tensor:
-        """Pairs (2, ·), first row below second: the k of each row whose chance should rise most.
+        """For each row the k pairs whose probability should rise most, (2, ·), smaller index first.
 
         O(n² r) time in blocks of rows, O(n k) memory.
         """
@@ -160,8 +160,8 @@ class LDS(GraphModel):
     straight-through sample of eq. 9), projected on [0, 1]. θ starts at the given graph.
 
     The hypergradient of all pairs is a product of narrow factors and is never formed: each row
-    proposes its `top_k` pairs that should rise most, and of all pairs those with the largest
-    chances are kept, n · `top_k` beside as many as were given. With `top_k` = n none is left out.
+    proposes its `top_k` pairs that should rise most, and the pairs with the largest probabilities
+    are kept, n · `top_k` beside as many as were given. With `top_k` = n none is left out.
 
     The paper's outer loss takes the labels of half of the validation rows, and the other half picks
     the epoch: `outer="validation"`. With "training" no method sees those labels, so `outer_share`
@@ -282,7 +282,7 @@ class LDS(GraphModel):
         self._keep(key, moved, self.theta.numel())
 
     def _keep(self, key: Tensor, chance: Tensor, room: int) -> None:
-        """The `room` largest chances; what is left of the room is filled by pairs with none."""
+        """Keep the `room` largest probabilities, padded with pairs of probability zero."""
         kept = chance.topk(min(room, chance.numel())).indices.sort().values
         key, chance = key[kept], chance[kept]
         spare = room - key.numel()

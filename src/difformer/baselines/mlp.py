@@ -14,7 +14,7 @@ __all__ = ["MLP"]
 
 
 class MLP(nn.Module):
-    """A multi-layer perceptron, O(n d²) a layer; the graph is ignored.
+    """A multi-layer perceptron, O(n d²) per layer; the graph is ignored.
 
         H⁽⁰⁾ = x,   H⁽ᵏ⁺¹⁾ = dropout(ReLU(norm(H⁽ᵏ⁾ W_k + b_k))),   the last layer is linear.
 

@@ -12,14 +12,14 @@ __all__ = ["Autoregression", "LastValue", "MeanOfLags"]
 
 
 class LastValue(nn.Module):
-    """Tomorrow is as today: the newest lag of every row. O(n). x (n, lags) -> (n, 1)."""
+    """Predict the newest lag of every row. O(n). x (n, lags) -> (n, 1)."""
 
     def forward(self, x: Tensor, *_: object) -> Tensor:
         return x[:, -1:]
 
 
 class MeanOfLags(nn.Module):
-    """Tomorrow is as the lags were on average. O(n lags). x (n, lags) -> (n, 1)."""
+    """Predict the mean of the lags of every row. O(n lags). x (n, lags) -> (n, 1)."""
 
     def forward(self, x: Tensor, *_: object) -> Tensor:
         return x.mean(1, keepdim=True)

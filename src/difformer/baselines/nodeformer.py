@@ -83,7 +83,9 @@ def noisy_average(fq: Tensor, fk: Tensor, v: Tensor, noisy: Tensor) -> Tensor:
 
 
 class _NoisyAverage(torch.autograd.Function):
-    """What has every sample is made for some rows at a time, both ways. Heads come first here.
+    """Hold products over all samples for a few rows at a time only, forward and backward.
+
+    The heads are the first dimension here.
 
     With T_g = Σ_j e_jg φ_j v_jᵀ (m, d), s_g = Σ_j e_jg φ_j and w_ig = 1 / (G φ_i · s_g):
     z_i = Σ_g w_ig φ_i T_g.  Back, with ∂b_ig = −G w_ig² (φ_i T_g · ∂z_i):
@@ -141,7 +143,7 @@ def _parts(n: int, width: int) -> Iterator[slice]:
 
 
 class NodeFormer(GraphModel):
-    """NodeFormer with its edge loss; the graph is used where one is given.
+    """NodeFormer with its edge loss; it uses the graph where one is given.
 
         H⁽ᵏ⁺¹⁾ = dropout([act] LayerNorm(layer(H⁽ᵏ⁾) + H⁽ᵏ⁾)),   loss − λ · mean score  (eq. 8)
 

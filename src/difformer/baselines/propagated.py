@@ -15,7 +15,7 @@ _PROPAGATED: Remembered[Tensor] = Remembered()
 
 
 class PropagatedLinear(GraphModel):
-    """y = P(x, graph) W + b with P fixed: made once, then logistic regression on each epoch."""
+    """y = P(x, graph) W + b with a fixed P, computed once; only W and b are trained."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()

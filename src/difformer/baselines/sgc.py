@@ -13,7 +13,7 @@ __all__ = ["SGC"]
 
 
 class SGC(PropagatedLinear):
-    """Simplified graph convolution, O(K e p) once and O(n p c) an epoch.
+    """Simplified graph convolution, O(K e p) once and O(n p c) per epoch.
 
         y = S^K x W + b,   S = D^-1/2 (A + I) D^-1/2                                  (eq. 8)
 

@@ -16,7 +16,7 @@ __all__ = ["SGFormer"]
 
 
 class SGFormer(GraphModel):
-    """PyTorch Geometric's SGFormer, O(n d² + e d) a layer.
+    """PyTorch Geometric's SGFormer, O(n d² + e d) per layer.
 
         Z = α GCN(x) + (1 − α) (linear attention over all rows)(x)                    (eqs. 4, 5)
 

@@ -70,8 +70,13 @@ class System:
 
     @property
     def module(self) -> str:
-        """The file of its model: what systems share that differ in graph or defaults only."""
+        """The file of its model, shared by systems that differ in graph or defaults only."""
         return self.model.partition(".")[0]
+
+    @property
+    def trained(self) -> bool:
+        """Whether the loop trains it; what a library fits has no learning rate."""
+        return bool(self.train)
 
     def on_neighbours(self, *search: str) -> System:
         """The same model on the kNN graph; `search` names what to try beside k."""

@@ -141,7 +141,8 @@ def grid_for(system: str) -> dict[str, tuple[Any, ...]]:
     """The paper's grid, as far as a system has the options, and its own space where it has not."""
     kind = get_system(system)
     known = {f"model.{f.name}" for f in fields(kind.config)}
-    grid = {k: v for k, v in PAPER_GRID.items() if k.startswith("train.") or k in known}
+    known |= {k for k in PAPER_GRID if k.startswith("train.") and kind.trained}
+    grid = {k: v for k, v in PAPER_GRID.items() if k in known}
     own = {f"model.{k}": v for k, v in kind.space.items()}
     return {**{k: v for k, v in own.items() if k not in PAPER_GRID}, **grid}
 
@@ -174,11 +175,11 @@ def _suggest(
         for name, values in grid_for(experiment.system).items():
             found[name] = values[trial.suggest_categorical(name, list(range(len(values))))]
     else:
-        found["train.lr"] = trial.suggest_float("train.lr", *LR_RANGE, log=True)
-        found["train.weight_decay"] = trial.suggest_float(
-            "train.weight_decay", *DECAY_RANGE, log=True
-        )
-        for name, values in get_system(experiment.system).space.items():
+        kind = get_system(experiment.system)
+        ranges = {"train.lr": LR_RANGE, "train.weight_decay": DECAY_RANGE} if kind.trained else {}
+        for name, (low, high) in ranges.items():
+            found[name] = trial.suggest_float(name, low, high, log=True)
+        for name, values in kind.space.items():
             index = trial.suggest_categorical(f"model.{name}", list(range(len(values))))
             found[f"model.{name}"] = values[index]
     parts = {"model": {}, "train": {}}
