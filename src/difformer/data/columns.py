@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -145,14 +146,14 @@ def _at_once(cells: Cells) -> Array | None:
     try:
         if types <= {int, float, type(None)}:
             return np.array([np.nan if cell is None else cell for cell in cells], np.float64)
-    except OverflowError:
-        return None
-    if types != {str}:
-        return None
-    texts = [text if text.strip().lower() not in MISSING else "nan" for text in cells]
-    try:
-        return None if "_" in "".join(texts) else np.array(texts, np.float64)
-    except ValueError:
+        if types != {str} or "_" in "".join(cells):
+            return None
+        try:
+            return np.array(cells, np.float64)
+        except ValueError:  # some may be missing
+            texts = ["nan" if is_missing(text) else text for text in cells]
+            return np.array(texts, np.float64)
+    except (ValueError, OverflowError):
         return None
 
 
@@ -161,7 +162,7 @@ def _format(cells: Cells, kind: str | None) -> str:
     formats = {"number": NUMBERS, "date": DATES}.get(kind or "", FORMATS)
     if formats is not DATES and isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
         return PLAIN
-    some = [cell for cell in cells[: 10 * SAMPLE] if not is_missing(cell)][:SAMPLE]
+    some = list(islice((cell for cell in cells if not is_missing(cell)), SAMPLE))
     best, fewest = PLAIN, len(some) + 1
     for name in formats:
         bad = len(read_numbers(some, name)[1])

@@ -21,7 +21,7 @@ LEAST_WEIGHT = 1e-6  # an edge stays one
 # 50,000 rows of 128 features are some 20 s of one core, a million would be two hours.
 EXACT_UP_TO = 50_000
 
-# Links a row and candidates looked at: 0.999 of the true neighbours found at 15,000 × 128.
+# Links per row and candidates looked at: 0.999 of the true neighbours found at 15,000 × 128.
 HNSW_LINKS, HNSW_BUILD, HNSW_SEARCH = 32, 80, 128
 SVD_FEATURES = 256
 
@@ -36,7 +36,7 @@ def nearest_neighbours(
 
     Args:
         x: (n, p), dense or sparse CSR.
-        k: neighbours a row, fewer than n.
+        k: neighbours of each row, fewer than n.
         metric: "cosine" (a row of zeros is equally far from all) or "euclidean".
         method: "exact" (scikit-learn), "index" (faiss HNSW), or "auto": exact up to
             `EXACT_UP_TO` rows. Sparse features beyond that are first reduced to 256 dimensions by

@@ -161,7 +161,9 @@ def _jsonl(path: Path, size: int) -> Iterator[Chunk]:
             known = known or set(names)
             unknown = next((name for name in record if name not in known), None)
             if unknown is not None:
-                raise DataError(f"{path}: row {number} has a column {unknown!r} the first has not")
+                raise DataError(
+                    f"{path}: row {number} has a column {unknown!r}, which the first row has not"
+                )
             held.append([_cell(record.get(name), path, number, name) for name in names])
             if len(held) == size:
                 yield _by_column(names, held)
@@ -198,13 +200,13 @@ def _texts(cells: list[Any]) -> list[Any]:
 
 
 def _npz(path: Path, size: int) -> Iterator[Chunk]:
-    columns: dict[str, list[Any]] = {}
+    columns: Chunk = {}
     try:
         for name, array in read_npz(path).items():
             if array.ndim == 1:
-                columns[name] = array.tolist()
+                columns[name] = _plain(array)
             elif array.ndim == 2:
-                columns |= {f"{name}[{j}]": array[:, j].tolist() for j in range(array.shape[1])}
+                columns |= {f"{name}[{j}]": _plain(array[:, j]) for j in range(array.shape[1])}
             else:
                 raise DataError(f"{path}: {name} must have one or two dimensions")
     except (ValueError, OSError) as error:
@@ -216,5 +218,10 @@ def _npz(path: Path, size: int) -> Iterator[Chunk]:
         yield {name: cells[start : start + size] for name, cells in columns.items()}
 
 
+def _plain(array: Any) -> Any:
+    """Numbers as they are; booleans, texts and times as a list."""
+    return array if array.dtype.kind in "iuf" else array.tolist()
+
+
 def _by_column(names: Sequence[str], rows: list[list[Any]]) -> Chunk:
-    return {name: [row[j] for row in rows] for j, name in enumerate(names)}
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))

@@ -53,7 +53,7 @@ class Problem:
     task: str
     objective: Objective
     outputs: int
-    strata: Array  # (n,) a class a row to keep the validation draw balanced, -1 unlabelled
+    strata: Array  # (n,) the class of each row, for a stratified draw; -1 unlabelled
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -39,7 +39,7 @@ class Classes:
 
     @property
     def public(self) -> Any:
-        """What scikit-learn calls `classes_`: an array, or a list of one a column."""
+        """What scikit-learn calls `classes_`: an array, or a list of one per column."""
         return self.each[0] if self.kind == "multiclass" else list(self.each)
 
     def decode(self, codes: Array) -> Array:

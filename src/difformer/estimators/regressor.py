@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 
 class DIFFormerRegressor(SaveMixin, RegressorMixin, BaseDIFFormer):
-    """Predict one or several numbers a row; NaN or None in y marks an unlabelled one.
+    """Predict one or several numbers per row; NaN or None in y marks an unlabelled row.
 
     The targets are standardised for training and scaled back. The parameters, and how graphs and
     new rows are treated, are those of `DIFFormerClassifier`.
