@@ -9,45 +9,42 @@ from typing import Any
 import pytest
 
 from difformer.commands import demo
-from difformer.data.dataset import Dataset
+from difformer.data.download import Web, Wheel
+from difformer.experiments.specs import load_spec
+from difformer.report import poster
 
 
-def test_the_demo_needs_no_home_no_data_and_no_network(
-    cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pages: list[Path] = []
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two epochs of everything, few points, and no network."""
+    for settings in demo.CORA.values():
+        monkeypatch.setitem(settings, "train", {"epochs": 2})
+    monkeypatch.setattr(demo, "DIGITS", {**demo.DIGITS, "epochs": 2})
+    monkeypatch.setattr(poster, "ROWS", 60)
+    monkeypatch.setattr(Web, "fetch", None)
+    monkeypatch.setattr(Wheel, "fetch", None)
 
-    def page(folder: Path, data: Dataset) -> Path:
-        pages.append(folder / "report.html")
-        return pages[-1]
 
-    monkeypatch.setattr(demo, "TRAIN", {**demo.TRAIN, "epochs": 2})
-    monkeypatch.setattr(demo, "CORA", {**demo.CORA, "epochs": 2})
-    monkeypatch.setattr(demo, "write_page", page)
-    done = cli("demo", "--quiet")
+def test_the_demo_needs_no_home_no_data_and_no_network(cli: Any, quick: None) -> None:
+    done = cli("demo", "--quiet", "--picture", "p.svg")
     assert done.code == 0, done.err
-    for method in ("logistic regression", "label spreading", "MLP", "DIFFormer-s", "DIFFormer-a"):
+    for method in ("GCN", "DIFFormer-s, citations", "DIFFormer-a", "label spreading", "no graph"):
         assert method in done.out
     assert "Next:" in done.out
-    assert [str(page) for page in pages] == [
-        "runs/demo/digits-difformer-s-neighbours/report.html",
-        "runs/demo/cora-difformer-s-citations/report.html",
-    ]
-    assert str(pages[0]) in done.out
-    assert len(list(Path("runs/demo").glob("*/result.json"))) == 6
+    assert len(list(Path("runs/demo").glob("*/result.json"))) == 5
+    page = Path("runs/demo/report.html").read_text(encoding="utf-8")
+    assert "runs/demo/report.html" in done.out
+    for text in ("DIFFormer in a minute", "Neural Networks", "states-before", "states-after"):
+        assert text in page
+    assert "Before diffusion" in Path("p.svg").read_text(encoding="utf-8")
     again = json.loads(cli("demo", "--json").out)  # read back: nothing is trained twice
-    assert len(again["rows"]) == 8
+    assert len(again["rows"]) == 7
+    published = {row["method"]: row["published"] for row in again["rows"]}
+    mean, deviation = load_spec("table2").published["difformer-s"]["cora"]  # type: ignore[misc]
+    assert published["DIFFormer-s, citations"] == f"{mean} ± {deviation}"
 
 
-def test_cora_is_shown(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "write_page", lambda folder, data: folder / "report.html")
-    monkeypatch.setattr(demo, "CORA", {**demo.CORA, "epochs": 3})
-    monkeypatch.setattr(demo, "_digits", lambda out, quiet: [])
-    rows = json.loads(cli("demo", "--json").out)["rows"]
-    assert [row["method"] for row in rows] == ["MLP", "DIFFormer-s, citations"]
-    assert rows[1]["accuracy"] > 0.3
-
-
-def test_a_file_where_the_runs_should_go_is_refused(cli: Any) -> None:
+def test_where_the_runs_or_the_picture_cannot_go_is_refused(cli: Any) -> None:
     Path("runs").write_text("", encoding="utf-8")
     assert "is a file" in cli.refused("demo", "--out", "runs")
+    assert "must end in .svg or .png" in cli.refused("demo", "--picture", "p.jpg")
