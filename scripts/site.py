@@ -1,0 +1,116 @@
+"""What the documentation site adds to docs/: figures, results, the API, examples, executed pages.
+
+An mkdocs hook (see mkdocs.yml). A page whose front matter says `executed: true` has its Python
+blocks run in order, in one namespace; what a block prints, and the figures it leaves open, stand
+below it. The tests call `execute` too, so that a page that fails to run fails there first.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r"```python\n(.*?)```\n", re.DOTALL)
+RESULT = re.compile(r"\]\(\.\./results/([^)\s]+)\)")
+IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+\.(?:png|svg))\)")
+
+
+def execute(text: str) -> str:
+    """A page with its Python blocks run and their output below them."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    space: dict[str, Any] = {"__name__": "__main__"}
+
+    def run(match: re.Match[str]) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(match[1], "<page>", "exec"), space)
+        shown = f"```text title=\"Output\"\n{printed.getvalue()}```\n" if printed.getvalue() else ""
+        return match[0] + "\n" + shown + "".join(_figures())
+
+    return BLOCK.sub(run, text)
+
+
+def _figures() -> list[str]:
+    """The open figures as pictures inside the page; they are closed."""
+    from matplotlib import pyplot
+
+    found: list[str] = []
+    for number in pyplot.get_fignums():
+        content = io.BytesIO()
+        pyplot.figure(number).savefig(content, format="png", dpi=110, bbox_inches="tight")
+        encoded = base64.b64encode(content.getvalue()).decode()
+        found.append(f'\n<img alt="Figure of the code above" src="data:image/png;base64,{encoded}">\n')
+    pyplot.close("all")
+    return found
+
+
+def api_pages() -> dict[str, str]:
+    """One page per group of public names, for mkdocstrings."""
+    import difformer
+
+    groups: dict[str, list[str]] = {"estimators": [], "nn": [], "core": [], "data": []}
+    for name in difformer.__all__:
+        if not name.startswith("__"):
+            value = getattr(difformer, name)
+            groups[value.__module__.split(".")[1]].append(f"{value.__module__}.{name}")
+    titles = {
+        "estimators": "Estimators",
+        "nn": "Models and layers",
+        "core": "Diffusion, diffusivities and graphs",
+        "data": "Datasets and splits",
+    }
+    return {
+        f"api/{group}.md": f"# {titles[group]}\n\n" + "".join(f"::: {name}\n\n" for name in names)
+        for group, names in groups.items()
+    }
+
+
+def example_page() -> str:
+    """Every example with its first docstring lines as text; the tests run them."""
+    parts = ["# Examples", "", "Each is a script in `examples/` that the tests run.", ""]
+    for path in sorted((REPOSITORY / "examples").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        _, docstring, code = text.split('"""', 2)
+        title = path.stem.replace("_", " ").capitalize()
+        parts += [f"## {title}", "", docstring.strip(), ""]
+        parts += [f'```python title="{path.name}"', code.strip(), "```", ""]
+    return "\n".join(parts)
+
+
+def figure_pages(names: set[str]) -> dict[str, bytes]:
+    """The README of each figure as a page, with the pictures it shows."""
+    found: dict[str, bytes] = {}
+    for name in sorted(names):
+        source = REPOSITORY / "results" / name
+        found[f"results/{name}"] = source.read_bytes()
+        if source.suffix == ".md":
+            text = source.read_text(encoding="utf-8")
+            for file in {*IMAGE.findall(text), *re.findall(r"\]\(([^):/]+\.csv)\)", text)}:
+                found[f"results/{Path(name).parent / file}"] = (source.parent / file).read_bytes()
+    return found
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the generated pages."""
+    from mkdocs.structure.files import File
+
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs").glob("*.md")}
+    linked = {name for text in pages.values() for name in RESULT.findall(text)}
+    generated: dict[str, str | bytes] = {**api_pages(), "examples.md": example_page()}
+    generated |= figure_pages({name for name in linked if (REPOSITORY / "results" / name).is_file()})
+    for uri, content in generated.items():
+        files.append(File.generated(config, uri, content=content))
+    return files
+
+
+def on_page_markdown(text: str, page: Any, **_: Any) -> str:
+    """Point at the results inside the site, and run the pages that are to be run."""
+    text = RESULT.sub(lambda match: f"](results/{match[1]})", text)
+    return execute(text) if page.meta.get("executed") else text
