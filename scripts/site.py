@@ -31,7 +31,7 @@ def execute(text: str) -> str:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(match[1], "<page>", "exec"), space)
-        shown = f"```text title=\"Output\"\n{printed.getvalue()}```\n" if printed.getvalue() else ""
+        shown = f'```text title="Output"\n{printed.getvalue()}```\n' if printed.getvalue() else ""
         return match[0] + "\n" + shown + "".join(_figures())
 
     return BLOCK.sub(run, text)
@@ -46,7 +46,8 @@ def _figures() -> list[str]:
         content = io.BytesIO()
         pyplot.figure(number).savefig(content, format="png", dpi=110, bbox_inches="tight")
         encoded = base64.b64encode(content.getvalue()).decode()
-        found.append(f'\n<img alt="Figure of the code above" src="data:image/png;base64,{encoded}">\n')
+        source = f"data:image/png;base64,{encoded}"
+        found.append(f'\n<img alt="Figure of the code above" src="{source}">\n')
     pyplot.close("all")
     return found
 
@@ -55,17 +56,18 @@ def api_pages() -> dict[str, str]:
     """One page per group of public names, for mkdocstrings."""
     import difformer
 
-    groups: dict[str, list[str]] = {"estimators": [], "nn": [], "core": [], "data": []}
-    for name in difformer.__all__:
-        if not name.startswith("__"):
-            value = getattr(difformer, name)
-            groups[value.__module__.split(".")[1]].append(f"{value.__module__}.{name}")
     titles = {
         "estimators": "Estimators",
         "nn": "Models and layers",
         "core": "Diffusion, diffusivities and graphs",
         "data": "Datasets and splits",
+        "experiments": "Runs",
     }
+    groups: dict[str, list[str]] = {group: [] for group in titles}
+    for name in difformer.__all__:
+        if not name.startswith("__"):
+            value = getattr(difformer, name)
+            groups[value.__module__.split(".")[1]].append(f"{value.__module__}.{name}")
     return {
         f"api/{group}.md": f"# {titles[group]}\n\n" + "".join(f"::: {name}\n\n" for name in names)
         for group, names in groups.items()
@@ -101,10 +103,11 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages."""
     from mkdocs.structure.files import File
 
-    pages = {path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs").glob("*.md")}
-    linked = {name for text in pages.values() for name in RESULT.findall(text)}
+    pages = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs").glob("*.md")]
+    linked = {name for text in pages for name in RESULT.findall(text)}
+    files_linked = {name for name in linked if (REPOSITORY / "results" / name).is_file()}
     generated: dict[str, str | bytes] = {**api_pages(), "examples.md": example_page()}
-    generated |= figure_pages({name for name in linked if (REPOSITORY / "results" / name).is_file()})
+    generated |= figure_pages(files_linked)
     for uri, content in generated.items():
         files.append(File.generated(config, uri, content=content))
     return files

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,14 +15,22 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 TUTORIALS = sorted((REPOSITORY / "docs" / "tutorials").glob("*.md"))
 
 
+# Statements that make `hook`, the module scripts/site.py, in any process.
+LOAD = f"""
+import importlib.util
+import sys
+sys.path.insert(0, {str(REPOSITORY / "src")!r})
+spec = importlib.util.spec_from_file_location("hook", {str(REPOSITORY / "scripts" / "site.py")!r})
+hook = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(hook)
+"""
+
+
 def site() -> Any:
     """scripts/site.py as a module."""
-    spec = importlib.util.spec_from_file_location("site_hook", REPOSITORY / "scripts" / "site.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    space: dict[str, Any] = {}
+    exec(LOAD, space)
+    return space["hook"]
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
@@ -32,15 +38,9 @@ def test_a_tutorial_runs(path: Path, tmp_path: Path) -> None:
     """In a process of its own: a tutorial may set seeds and leave what it likes behind."""
     assert path.read_text(encoding="utf-8").startswith("---\nexecuted: true\n---\n")
     assert f"tutorials/{path.name}" in (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
-    code = (
-        f"import sys; sys.path[:0] = [{str(REPOSITORY / 'scripts')!r}, {str(REPOSITORY / 'src')!r}]\n"
-        "import importlib, pathlib\n"
-        "spec = importlib.util.spec_from_file_location('hook', sys.path[0] + '/site.py')\n"
-        "hook = importlib.util.module_from_spec(spec); spec.loader.exec_module(hook)\n"
-        f"print(hook.execute(pathlib.Path({str(path)!r}).read_text(encoding='utf-8')))"
-    )
+    code = f"{LOAD}\nfrom pathlib import Path\nprint(hook.execute(Path({str(path)!r}).read_text()))"
     done = subprocess.run(
-        [sys.executable, "-c", "import importlib.util\n" + code],
+        [sys.executable, "-c", code],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -72,15 +72,10 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for part in ("docs", "results", "examples", "scripts", "src"):
         (tmp_path / part).symlink_to(REPOSITORY / part)
     config = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
-    shutil.copyfile(REPOSITORY / "scripts" / "site.py", tmp_path / "site.py")
     hook = "hooks: [quick.py]"
     (tmp_path / "mkdocs.yml").write_text(config.replace("hooks: [scripts/site.py]", hook))
     (tmp_path / "quick.py").write_text(
-        f"import sys; sys.path.insert(0, {str(REPOSITORY / 'src')!r})\n"
-        "import importlib.util\n"
-        f"spec = importlib.util.spec_from_file_location('hook', {str(REPOSITORY / 'scripts/site.py')!r})\n"
-        "hook = importlib.util.module_from_spec(spec); spec.loader.exec_module(hook)\n"
-        "hook.execute = lambda text: text\n"
+        f"{LOAD}\nhook.execute = lambda text: text\n"
         "on_files, on_page_markdown = hook.on_files, hook.on_page_markdown\n"
     )
     done = subprocess.run(

@@ -35,11 +35,11 @@ class Poster:
 
 def poster_of(folder: Path, dataset: Dataset) -> Poster:
     """Look into the DIFFormer of a run: two t-SNE projections and one energy per layer."""
+    from difformer.experiments.runs import read_run
     from difformer.report.embedding import project, sample_rows
     from difformer.report.energy import check_energy
     from difformer.report.inspection import inspect_run
     from difformer.report.model_sections import names_of
-    from difformer.report.runs import read_run
 
     found = inspect_run(read_run(folder).seeds[0], dataset=dataset)
     if isinstance(found, str) or found.difformer is None:
