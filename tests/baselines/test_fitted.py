@@ -106,6 +106,18 @@ def test_units_of_the_columns_do_not_matter_where_rows_are_compared(small: Datas
         torch.testing.assert_close(first, scaled, atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["mlp", "appnp", "correct-smooth", "manireg"])
+def test_a_standardised_perceptron_does_not_see_the_units_of_columns(
+    name: str, small: Dataset
+) -> None:
+    split, units = halves(small.num_rows), torch.tensor([1e-3, 1.0, 1e3, 1.0, 50.0, 1e5])
+    other = replace(small, x=small.x * units + 7 * units)
+    outputs = [run(name, data, split, standardise=True)[2] for data in (small, other)]
+    torch.testing.assert_close(*outputs, atol=1e-2, rtol=1e-2)
+    plain = [run(name, data, split)[2] for data in (small, other)]
+    assert not torch.allclose(*plain, atol=1e-2, rtol=1e-2)
+
+
 def test_a_class_without_a_training_row_has_the_least_probability(small: Dataset) -> None:
     three = replace(small, y=small.y.clone(), class_names=("a", "b", "c"))
     three.y[-1] = 2

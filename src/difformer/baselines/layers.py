@@ -94,8 +94,13 @@ class FeatureLinear(nn.Module):
     """dropout(x) s W + b for dense or sparse CSR x, in O(nonzeros · outputs).
 
     `s` is 1 unless `scaled`: then `measure(x)` makes it one over the mean size of x's entries that
-    are not zero, so that a learning rate suits features whatever their unit.
+    are not zero, so that a learning rate suits features whatever their unit. With `standardised`,
+    `measure` also makes dense columns of mean 0 and deviation 1; sparse ones, words, stay as they
+    are.
     """
+
+    mean: Tensor | None
+    deviation: Tensor | None
 
     def __init__(
         self,
@@ -106,10 +111,13 @@ class FeatureLinear(nn.Module):
         bias: bool = True,
         init: str = "linear",
         scaled: bool = False,
+        standardised: bool = False,
     ) -> None:
         super().__init__()
         self.register_buffer("scale", torch.ones(()) if scaled else None)
         self.scale: Tensor | None
+        self.register_buffer("mean", torch.zeros(inputs) if standardised else None)
+        self.register_buffer("deviation", torch.ones(inputs) if standardised else None)
         self.linear = nn.Linear(inputs, outputs, bias=bias)
         self.dropout, self.biased, self.init = dropout, bias, init
         self._matrix: Remembered[SparseMatrix] = Remembered()
@@ -121,7 +129,10 @@ class FeatureLinear(nn.Module):
             glorot(self.linear.weight)
 
     def measure(self, x: Tensor) -> None:
-        """Set s from these features; do nothing unless `scaled`."""
+        """Set s from these features, and the mean and deviation of their columns, where asked."""
+        if self.mean is not None and x.layout == torch.strided:
+            deviation, mean = torch.std_mean(x, 0, correction=0)
+            self.mean, self.deviation = mean, torch.where(deviation > 0, deviation, 1.0)
         if self.scale is not None:
             size = (x if x.layout == torch.strided else x.values()).abs()
             total = size.sum() / (size > 0).sum().clamp_min(1)
@@ -131,6 +142,8 @@ class FeatureLinear(nn.Module):
         rate = self.dropout if self.training else 0.0
         weight = self.linear.weight if self.scale is None else self.linear.weight * self.scale
         if x.layout == torch.strided:
+            if self.mean is not None and self.deviation is not None:
+                x = (x - self.mean) / self.deviation
             return F.linear(F.dropout(x, rate, self.training), weight, self.linear.bias)
         matrix = self._matrix.get((x,), None, lambda: SparseMatrix.from_csr(x))
         out = matrix.dropout(rate).matmul(weight.T)

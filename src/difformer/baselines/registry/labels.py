@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from difformer.baselines.registry.memory import labels, linear
-from difformer.baselines.registry.stack import CLASSES, KIPF, LABELS, NormedStack
+from difformer.baselines.registry.stack import CLASSES, KIPF, LABELS, Perceptron
 from difformer.baselines.system import System, option
 
 __all__ = ["SYSTEMS", "APPNPConfig", "LPConfig", "ManiRegConfig", "SmoothConfig"]
@@ -32,7 +32,7 @@ _LP = System(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManiRegConfig(NormedStack):
+class ManiRegConfig(Perceptron):
     """A perceptron with a penalty on its roughness along edges."""
 
     penalty: float = option(1.0, "weight λ of the roughness")
@@ -53,7 +53,7 @@ _MANIREG = System(
 
 
 @dataclass(frozen=True, kw_only=True)
-class APPNPConfig(NormedStack):
+class APPNPConfig(Perceptron):
     """A perceptron whose predictions are propagated."""
 
     steps: int = option(10, "propagation steps K")
@@ -73,7 +73,7 @@ _APPNP = System(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmoothConfig(NormedStack):
+class SmoothConfig(Perceptron):
     """A perceptron, corrected and smoothed along edges."""
 
     steps: int = option(50, "propagation steps of each of the two")

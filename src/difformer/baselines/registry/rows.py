@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from difformer.baselines.registry.memory import FLOAT, linear
-from difformer.baselines.registry.stack import CLASSES, NormedStack
+from difformer.baselines.registry.stack import CLASSES, Perceptron
 from difformer.baselines.system import System, option
 
 __all__ = [
@@ -23,12 +23,16 @@ _MLP = System(
     name="mlp",
     title="MLP",
     model="mlp.MLP",
-    config=NormedStack,
+    config=Perceptron,
     memory=linear,
     graph="none",
     defaults={"input_dropout": 0.0},
     train={"lr": 0.01, "weight_decay": 5e-3},
-    space={"hidden_channels": (16, 64, 256), "dropout": (0.2, 0.5)},
+    space={
+        "hidden_channels": (16, 64, 256),
+        "dropout": (0.2, 0.5),
+        "standardise": (False, True),
+    },
 )
 
 

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from difformer.baselines.system import option
 
-__all__ = ["CLASSES", "KIPF", "LABELS", "SCALE", "Convolutions", "NormedStack", "Stack", "Width"]
+__all__ = [
+    "CLASSES",
+    "KIPF",
+    "LABELS",
+    "SCALE",
+    "Convolutions",
+    "NormedStack",
+    "Perceptron",
+    "Stack",
+    "Width",
+]
 
 CLASSES = ("multiclass",)
 LABELS = ("multiclass", "multilabel")
@@ -35,6 +45,13 @@ class NormedStack(Stack):
     """Layers with a normalisation between them."""
 
     norm: str | None = option(None, "normalisation between layers", ("batch", "layer"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perceptron(NormedStack):
+    """A perceptron on each row's features."""
+
+    standardise: bool = option(False, "give dense columns mean 0 and deviation 1, by all rows")
 
 
 @dataclass(frozen=True, kw_only=True)
