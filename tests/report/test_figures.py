@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from difformer.cli import main
 from difformer.core.diffusivity import Sigmoid, Simple
-from difformer.report.figures import (
-    FIGURES,
-    ablation,
-    chickenpox,
-    depth,
-    make_figure,
-    penalty,
-    states,
-    studies,
-)
+from difformer.experiments.reproduce import CellResult, read_results, result_path
+from difformer.experiments.specs import load_spec
+from difformer.report.figures import FIGURES, chickenpox, make_figure, penalty, states
+from difformer.report.figures.drawing import summary
 from difformer.train.settings import TrainSettings
 
 
@@ -45,71 +40,84 @@ def test_an_unknown_figure_is_an_error(tmp_path: Path) -> None:
     assert len(FIGURES) == 8
 
 
-def test_an_ablation_is_measured_once_and_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_ablation_is_measured_by_its_spec_once_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ablation, "DATASETS", {"fig2a": ("digits", "stl10")})
-    monkeypatch.setattr(ablation, "SEEDS", (0,))
-    monkeypatch.setattr(ablation, "MODEL", {"num_layers": 1, "hidden_channels": 4})
-    monkeypatch.setattr(ablation, "TRAIN", {"epochs": 1})
-    monkeypatch.setenv("DIFFORMER_DATA", str(tmp_path / "nothing"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(studies, "load_dataset", _only_digits(studies.load_dataset))
-    said: list[str] = []
-    make_figure("fig2a", tmp_path, say=said.append)
-    assert len(said) == 6
+    words = ["reproduce", "fig2a", "--datasets", "digits", "--seeds", "1", "--out", str(tmp_path)]
+    variants = ",".join(f"diffusivity:kernel={k}" for k in ("identity", "constant", "simple"))
+    words += ["--variants", variants]
+    assert run(*words) == 0
+    out, err = capsys.readouterr()
+    assert str(tmp_path / "fig2a" / "fig2a.svg") in out
+    assert err.count("(1 runs)") == 3
+    (kept, *_) = read_results(tmp_path, "fig2a")
+    assert kept.settings["data"] == {"sample": 3000}
+    assert kept.settings["model"]["kernel"] == "constant"
     text = (tmp_path / "fig2a" / "README.md").read_text(encoding="utf-8")
-    assert "stl10 is left out" in text
-    rows = studies.read_rows(tmp_path / "fig2a" / "runs.csv")
-    assert [r["diffusivity"] for r in rows] == list(ablation.KINDS)
-    make_figure("fig2a", tmp_path, say=said.append)
-    assert len(said) == 6
-    make_figure("fig2a", tmp_path, draw_only=True, say=said.append)
-    assert (tmp_path / "fig2a" / "fig2a.svg").stat().st_size > 5000
+    assert "1 runs per point, 60 epochs" in text
+    before = {p: p.read_bytes() for p in (tmp_path / "fig2a").iterdir()}
+    assert run(*words) == 0  # what is there is drawn, not trained again
+    assert {p: p.read_bytes() for p in (tmp_path / "fig2a").iterdir()} == before
 
 
-def _only_digits(load: Any) -> Any:
-    from difformer.errors import DataError
-
-    def found(name: str, *given: Any) -> Any:
-        if name != "digits":
-            raise DataError(f"{name}: nowhere")
-        return load(name, *given)
-
-    return found
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
 
 
-def test_a_summary_is_mean_and_deviation_over_seeds() -> None:
-    rows = [{"k": "a", "accuracy": 0.5}, {"k": "a", "accuracy": 0.7}, {"k": "b", "accuracy": 0.1}]
-    found = studies.summary(rows, ["k"])
-    assert found[0] == {"k": "a", "mean": 0.6, "std": round(0.02**0.5, 5), "seeds": 2}
-    assert found[1] == {"k": "b", "mean": 0.1, "std": "", "seeds": 1}
+def keep(root: Path, figure: str, column: str, system: str, variant: str, *values: float) -> None:
+    """The result file of one cell with these test accuracies."""
+    spec = load_spec(figure)
+    (cell,) = spec.cells(systems=[system], columns=[column], variants=[variant])
+    (experiment,) = cell.experiments()
+    runs = [
+        {"split": "random:0", "seed": i, "metrics": {"test": {"accuracy": value}}}
+        for i, value in enumerate(values)
+    ]
+    settings = {"model": dict(experiment.model), "train": {"epochs": 60}}
+    path = result_path(root, spec, cell)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = CellResult(
+        figure, cell.name, system, column, variant, "seeds", column, "c", settings, [], {}, "", "1"
+    )
+    path.write_text(replace(made, runs=runs).to_json(), encoding="utf-8")
+
+
+def test_a_summary_is_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
+    keep(tmp_path, "fig2a", "digits", "difformer-s", "diffusivity:kernel=simple", 0.5, 0.7)
+    keep(tmp_path, "fig2a", "digits", "difformer-s", "diffusivity:kernel=constant", 0.1)
+    first, second = summary(read_results(tmp_path, "fig2a"), lambda model: {"k": model["kernel"]})
+    shared = {"dataset": "digits", "system": "difformer-s"}
+    assert first == {**shared, "k": "constant", "mean": 0.1, "std": "", "seeds": 1}
+    std = round(0.02**0.5, 5)
+    assert second == {**shared, "k": "simple", "mean": 0.6, "std": std, "seeds": 2}
 
 
 def test_depth_is_drawn_and_put_into_words(tmp_path: Path) -> None:
-    folder = tmp_path / "fig2b"
-    folder.mkdir()
-    rows = [
-        {"dataset": "cora", "system": s, "tau": t, "layers": k, "seed": 0, "accuracy": a}
-        for s, t, k, a in (
-            ("DIFFormer-s", "0.1", "2", 0.6),
-            ("DIFFormer-s", "0.1", "32", 0.8),
-            ("DIFFormer-s", "0.5", "2", 0.8),
-            ("DIFFormer-s", "0.5", "32", 0.7),
-            ("GCN", "", "2", 0.8),
-            ("GCN", "", "32", 0.4),
-        )
-    ]
-    from difformer.report.figures.drawing import csv_of
-
-    (folder / "runs.csv").write_text(csv_of(rows))
-    make_figure("fig2b", tmp_path, draw_only=True)
-    text = (folder / "README.md").read_text(encoding="utf-8")
+    for tau, layers, value in ((0.1, 2, 0.6), (0.1, 32, 0.8), (0.5, 2, 0.8), (0.5, 32, 0.7)):
+        variant = f"step:tau={tau},num_layers={layers}"
+        keep(tmp_path, "fig2b", "cora", "difformer-s", variant, value)
+    for layers, value in ((2, 0.8), (32, 0.4)):
+        keep(tmp_path, "fig2b", "cora", "gcn", f"depth:num_layers={layers}", value)
+    make_figure("fig2b", tmp_path)
+    text = (tmp_path / "fig2b" / "README.md").read_text(encoding="utf-8")
     assert "τ = 0.1: 60.0 % at K = 2, 80.0 % at K = 32." in text
     assert "As in the paper, a large step does well with few layers" in text
     assert "loss of the large step at depth is seen: 10.0 points" in text
     assert "GCN goes from 80.0 % at K = 2 to 40.0 % at K = 32." in text
-    assert depth.PLANS["cora"].depths[-1] == 32
+
+
+@pytest.mark.parametrize("name", ["fig2a", "fig2b", "fig4", "fig5"])
+def test_committed_results_are_of_the_settings_that_the_spec_states(name: str) -> None:
+    spec = load_spec(name)
+    wanted = {cell.name: cell for cell in spec.cells()}
+    results = read_results(Path(__file__).parents[2] / "results", name)
+    assert results
+    for result in results:
+        cell = wanted[result.cell]
+        assert {run["epochs"] for run in result.runs} <= {cell.train["epochs"]}
+        assert result.settings["model"].items() >= dict(cell.model).items()
 
 
 def test_states_are_drawn_again_from_their_numbers(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.experiments.experiment import Experiment
 
+KNOWN = tuple(dict.fromkeys([*list_specs(), *FIGURES]))
 PAGES = ("README.md", "docs/reproduce.md", "docs/temporal.md", "docs/scale.md")
 
 
@@ -42,7 +43,7 @@ def command(
         str | None,
         typer.Argument(
             metavar="TABLE",
-            help=f"One of {', '.join([*list_specs(), *FIGURES])}.",
+            help=f"One of {', '.join(KNOWN)}.",
             show_default=False,
         ),
     ] = None,
@@ -90,9 +91,8 @@ def command(
         written = write_pages(Path(), out)
         return print_json({"written": written}) if json else print("\n".join(written))
     if table is None:
-        known = ", ".join([*list_specs(), *FIGURES])
-        raise ValueError(f"TABLE must be given: one of {known}")
-    if table in FIGURES:
+        raise ValueError(f"TABLE must be given: one of {', '.join(KNOWN)}")
+    if table in FIGURES and table not in list_specs():
         return _figure(table, out, data_dir, show=show, json=json, quiet=quiet or json)
     spec = load_spec(table)
     cells = spec.cells(
@@ -113,7 +113,9 @@ def command(
         found += [] if result is None else [result]
         if stopped:
             break
-    if json:
+    if table in FIGURES and not stopped and any(result.runs for result in found):
+        _figure(table, out, data_dir, show=True, json=json, quiet=quiet or json)
+    elif json:
         print_json(_records(spec, found))
     else:
         view = View(spec, found, systems=parse_names(models), columns=parse_names(datasets))

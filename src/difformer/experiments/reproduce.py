@@ -106,7 +106,7 @@ class CellResult:
 
 def result_path(out: Path, spec: Spec, cell: Cell) -> Path:
     """Where a cell's result lies."""
-    return out / spec.name / f"{cell.name}.json"
+    return out / spec.name / f"{_plain(cell.name)}.json"
 
 
 def read_cell(spec: Spec, cell: Cell, out: Path) -> CellResult | None:

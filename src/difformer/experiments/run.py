@@ -50,6 +50,7 @@ __all__ = [
     "LoadedRun",
     "choose_split",
     "last_snapshot",
+    "limit_rows",
     "load_data",
     "load_run",
     "run_experiment",
@@ -185,19 +186,32 @@ def _over_processes(
 def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dataset:
     """The dataset an experiment names, with the options in ``experiment.data``.
 
-    ``neighbours = k`` joins each row to its k nearest by features (``metric``: "cosine" or
-    "euclidean") where the data has no graph; the others are `load_dataset`'s. A file of one's own
-    takes the place of a name: its options are `read_table`'s (``label``, ``id``, ``edges``).
+    ``sample = n`` takes at most n rows, see `limit_rows`. ``neighbours = k`` joins each row to its
+    k nearest by features (``metric``: "cosine" or "euclidean") where the data has no graph. The
+    others are `load_dataset`'s. A file of one's own takes the place of a name: its options are
+    `read_table`'s (``label``, ``id``, ``edges``).
     """
     options = dict(experiment.data)
     k, metric = options.pop("neighbours", None), options.pop("metric", "cosine")
+    most = options.pop("sample", None)
     if Path(experiment.dataset).suffix.lower() in ENDINGS:
         from difformer.data.tables import read_table
 
         data = read_table(experiment.dataset, **options)
     else:
         data = load_dataset(experiment.dataset, data_dir, **options)
+    data = data if most is None else limit_rows(data, most)
     return data if k is None else with_neighbours(data, k, metric)
+
+
+def limit_rows(data: Dataset, most: int) -> Dataset:
+    """A random subset of the rows (seed 0), without the graph; all of them where they are few."""
+    if data.num_rows <= most:
+        return data
+    order = torch.randperm(data.num_rows, generator=torch.Generator().manual_seed(0))
+    rows = order[:most].sort().values
+    x = data.x if data.x.layout == torch.strided else data.x.to_dense()
+    return Dataset(data.name, x[rows], data.y[rows], data.task, class_names=data.class_names)
 
 
 def with_neighbours(data: Dataset, k: int, metric: str = "cosine") -> Dataset:

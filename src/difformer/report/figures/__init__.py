@@ -40,10 +40,11 @@ def make_figure(
     draw_only: bool = False,
     say: Callable[[str], None] = lambda message: None,
 ) -> list[Path]:
-    """Measure what is not there yet, draw the figure, and return the files written.
+    """Draw a figure and return the files written.
 
     PNG, SVG, the numbers as CSV and a README.md that says what the figure shows, all in
-    `out`/`name`. Studies that train keep every run as it ends: the same call goes on.
+    `out`/`name`. A figure that has a spec is drawn from its results there, which `difformer
+    reproduce` measures cell by cell like a table; the others are measured here.
     """
     if name not in FIGURES:
         raise ValueError(f"figure must be one of {', '.join(FIGURES)}, got {name!r}")

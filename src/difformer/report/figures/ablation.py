@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from difformer.report.figures.drawing import Drawn, Work, axes, style
-from difformer.report.figures.studies import Cell, Row, measure, summary
+from difformer.experiments.reproduce import read_results
+from difformer.experiments.specs import load_spec
+from difformer.report.figures.drawing import Drawn, Row, Work, axes, notes, shown, style, summary
 
 # As the paper's ablation has them: no diffusion, constant, full attention, kernel, -s, -a.
 KINDS = {
@@ -16,47 +17,23 @@ KINDS = {
     "simple": "DIFFormer-s",
     "sigmoid": "DIFFormer-a",
 }
-DATASETS = {"fig2a": ("digits", "cifar10"), "fig4": ("stl10", "20news")}
-TITLES = {"cifar10": "CIFAR-10 features", "stl10": "STL-10 features", "20news": "20News"}
-SEEDS = (0, 1, 2)
-MOST_ROWS = 3000  # four of the six cost O(n²) an epoch: a small study takes a random subset
-MODEL = {"num_layers": 2, "hidden_channels": 64, "tau": 0.5, "learn_qk": True}
-TRAIN = {"epochs": 60, "lr": 0.005, "weight_decay": 0.01, "eval_every": 5}
 
 
 def make(work: Work) -> Drawn:
-    """Train all six on every dataset there is, and draw a bar each."""
-    names = DATASETS[work.name]
-    cells = [
-        Cell(
-            name,
-            key={"diffusivity": kind},
-            recipe="paper",
-            model={**MODEL, "kernel": kind},
-            train=TRAIN,
-            seed=seed,
-            most_rows=MOST_ROWS,
-        )
-        for name in names
-        for seed in SEEDS
-        for kind in KINDS
-    ]
-    rows, missing = measure(work, cells)
-    found = summary(rows, ["dataset", "diffusivity"])
-    shown = [name for name in names if any(r["dataset"] == name for r in found)]
+    """Draw one bar per diffusivity for every dataset that was measured."""
+    spec, results = load_spec(work.name), read_results(work.folder.parent, work.name)
+    found = summary(results, lambda model: {"diffusivity": model["kernel"]})
+    names = {name: c.title for name, c in spec.columns.items() if shown(found, name)}
     with style() as new:
-        figure = new(3.4 * max(1, len(shown)), 2.6)
-        for ax, name in zip(axes(figure, 1, max(1, len(shown))), shown, strict=False):
-            _bars(ax, name, [r for r in found if r["dataset"] == name])
-    says = [_says(name, [r for r in found if r["dataset"] == name]) for name in shown]
-    notes = (
-        f"Two layers of width 64, τ = 0.5, learned queries and keys, 20 labels a class, "
-        f"{len(SEEDS)} seeds; at most {MOST_ROWS:,} rows, drawn at random. {' '.join(missing)}"
-    ).strip()
-    return Drawn(figure, [*says, ""] if says else [], {"runs": rows, "summary": found}, [notes])
+        figure = new(3.4 * max(1, len(names)), 2.6)
+        every = axes(figure, 1, max(1, len(names)))
+        for ax, (name, title) in zip(every, names.items(), strict=False):
+            _bars(ax, title, shown(found, name))
+    says = [_says(title, shown(found, name)) for name, title in names.items()]
+    return Drawn(figure, [*says, ""] if says else [], {"summary": found}, notes(spec, results))
 
 
-def _bars(ax: Any, name: str, rows: list[Row]) -> None:
+def _bars(ax: Any, title: str, rows: list[Row]) -> None:
     by_kind = {r["diffusivity"]: r for r in rows}
     kinds = [k for k in KINDS if k in by_kind]
     means = [100 * by_kind[k]["mean"] for k in kinds]
@@ -80,15 +57,15 @@ def _bars(ax: Any, name: str, rows: list[Row]) -> None:
     high = max(m + e for m, e in zip(means, errors, strict=True))
     ax.set_ylim(max(0, low - 8), min(100, high + 4))
     ax.set_xticks(range(len(kinds)), [KINDS[k] for k in kinds], rotation=30, ha="right")
-    ax.set_title(TITLES.get(name, name))
+    ax.set_title(title)
     ax.set_ylabel("test accuracy, %")
     ax.grid(axis="x", visible=False)
 
 
-def _says(name: str, rows: list[Row]) -> str:
+def _says(title: str, rows: list[Row]) -> str:
     by_kind = {r["diffusivity"]: r for r in rows}
     best = max(rows, key=lambda r: r["mean"])
-    text = f"{TITLES.get(name, name)}: {KINDS[best['diffusivity']]} is best, {_percent(best)}"
+    text = f"{title}: {KINDS[best['diffusivity']]} is best, {_percent(best)}"
     if "simple" in by_kind and "sigmoid" in by_kind and "constant" in by_kind:
         ours = max(by_kind["simple"]["mean"], by_kind["sigmoid"]["mean"])
         others = [r for k, r in by_kind.items() if k not in ("simple", "sigmoid")]

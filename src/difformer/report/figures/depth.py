@@ -2,97 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from difformer.report.figures.drawing import DASHES, MARKERS, Drawn, Work, axes, style
-from difformer.report.figures.studies import Cell, Row, measure, summary
-
-DATASETS = {"fig2b": ("cora",), "fig5": ("citeseer", "pubmed")}
-TITLES = {"cora": "Cora", "citeseer": "Citeseer", "pubmed": "Pubmed"}
-BESIDE = {"gcn": "GCN", "gat": "GAT", "densegat": "DenseGAT"}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is run on one dataset: an epoch of 32 layers on Pubmed costs fifty of two on Cora."""
-
-    depths: tuple[int, ...] = (2, 4, 8, 16, 32)
-    taus: tuple[float, ...] = (0.1, 0.5, 0.9)
-    epochs: int = 60
-    epochs_beside: int = 100
-    seeds: tuple[int, ...] = (0, 1, 2)
-
-
-PLANS = {
-    "cora": Plan(),
-    "citeseer": Plan(seeds=(0, 1)),
-    "pubmed": Plan(epochs=40, epochs_beside=60, seeds=(0,)),
-}
+from difformer.baselines.registry import get_system
+from difformer.experiments.reproduce import read_results
+from difformer.experiments.specs import load_spec
+from difformer.report.figures.drawing import (
+    DASHES,
+    MARKERS,
+    Drawn,
+    Row,
+    Work,
+    axes,
+    notes,
+    shown,
+    style,
+    summary,
+)
 
 
 def make(work: Work) -> Drawn:
-    """Train every depth with every step size, and the graph networks of the same depths."""
-    names = DATASETS[work.name]
-    rows, missing = measure(work, [cell for name in names for cell in _cells(name)])
-    found = summary(rows, ["dataset", "system", "tau", "layers"])
-    shown = [name for name in names if any(r["dataset"] == name for r in found)]
+    """Draw one line per step size, and one per graph network, for every dataset measured."""
+    spec, results = load_spec(work.name), read_results(work.folder.parent, work.name)
+    found = summary(results, lambda m: {"tau": m.get("tau", ""), "layers": m["num_layers"]})
+    for row in found:
+        row["system"] = get_system(row["system"]).title
+    names = {name: c.title for name, c in spec.columns.items() if shown(found, name)}
     with style() as new:
-        figure = new(3.6 * max(1, len(shown)), 2.8)
-        for ax, name in zip(axes(figure, 1, max(1, len(shown))), shown, strict=False):
-            _lines(ax, name, [r for r in found if r["dataset"] == name])
-    says = [s for name in shown for s in _says(name, [r for r in found if r["dataset"] == name])]
-    notes = (
-        "The stable recipe with its depth and step size changed, learning rate 0.01, weight decay "
-        "0.0005, width 64, 20 labels a class (split random:0); "
-        + "; ".join(_how(name) for name in names)
-        + ". "
-        + " ".join(missing)
-    )
-    return Drawn(figure, says, {"runs": rows, "summary": found}, [notes.strip()])
+        figure = new(3.6 * max(1, len(names)), 2.8)
+        every = axes(figure, 1, max(1, len(names)))
+        for ax, (name, title) in zip(every, names.items(), strict=False):
+            _lines(ax, title, shown(found, name))
+    says = [s for name, title in names.items() for s in _says(title, shown(found, name))]
+    return Drawn(figure, says, {"summary": found}, notes(spec, results))
 
 
-def _how(name: str) -> str:
-    plan = PLANS[name]
-    return (
-        f"{TITLES[name]}: {len(plan.seeds)} initialisation(s), {plan.epochs} epochs "
-        f"({plan.epochs_beside} for the graph networks, which learn more slowly)"
-    )
-
-
-def _cells(name: str) -> list[Cell]:
-    plan = PLANS[name]
-    train = {"epochs": plan.epochs, "lr": 0.01, "weight_decay": 5e-4, "eval_every": 5}
-    ours = [
-        Cell(
-            name,
-            key={"system": "DIFFormer-s", "tau": tau, "layers": layers},
-            recipe="stable",
-            model={"num_layers": layers, "tau": tau, "hidden_channels": 64},
-            train=train,
-            seed=seed,
-        )
-        for seed in plan.seeds
-        for layers in plan.depths
-        for tau in plan.taus
-    ]
-    beside = [
-        Cell(
-            name,
-            key={"system": title, "tau": "", "layers": layers},
-            system=system,
-            model={"num_layers": layers},
-            train={"epochs": plan.epochs_beside, "eval_every": 5},
-            seed=seed,
-        )
-        for system, title in BESIDE.items()
-        for seed in plan.seeds
-        for layers in plan.depths
-    ]
-    return sorted([*ours, *beside], key=lambda cell: cell.seed)
-
-
-def _lines(ax: Any, name: str, rows: list[Row]) -> None:
+def _lines(ax: Any, title: str, rows: list[Row]) -> None:
     series: dict[str, list[Row]] = {}
     for row in rows:
         label = f"{row['system']}, τ = {row['tau']}" if row["tau"] else row["system"]
@@ -114,16 +59,16 @@ def _lines(ax: Any, name: str, rows: list[Row]) -> None:
             alpha=1.0 if ours else 0.8,
         )
     ax.set_xscale("log", base=2)
-    depths = PLANS[name].depths
+    depths = sorted({int(r["layers"]) for r in rows})
     ax.set_xticks(depths, [str(k) for k in depths])
     ax.minorticks_off()
     ax.set_xlabel("layers K")
     ax.set_ylabel("test accuracy, %")
-    ax.set_title(TITLES[name])
+    ax.set_title(title)
     ax.legend(loc="best")
 
 
-def _says(name: str, rows: list[Row]) -> list[str]:
+def _says(title: str, rows: list[Row]) -> list[str]:
     """The paper's three observations, each held against what was measured."""
     ours = {(r["tau"], int(r["layers"])): 100 * r["mean"] for r in rows if r["tau"]}
     if not ours:
@@ -132,7 +77,7 @@ def _says(name: str, rows: list[Row]) -> list[str]:
     taus = sorted({tau for tau, _ in ours}, key=float)
     (best_tau, best_k), best = max(ours.items(), key=lambda item: item[1])
     text = [
-        f"{TITLES[name]}: the best is {best:.1f} % at K = {best_k}, τ = {best_tau}.",
+        f"{title}: the best is {best:.1f} % at K = {best_k}, τ = {best_tau}.",
         *(
             f"τ = {tau}: {ours[tau, shallow]:.1f} % at K = {shallow}, "
             f"{ours[tau, deep]:.1f} % at K = {deep}."

@@ -10,9 +10,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from difformer.experiments.reproduce import CellResult
+from difformer.experiments.specs import Spec
 from difformer.report.blocks import COLOURS
 
-__all__ = ["DASHES", "MARKERS", "Drawn", "Work", "axes", "save", "style"]
+__all__ = [
+    "DASHES",
+    "MARKERS",
+    "Drawn",
+    "Row",
+    "Work",
+    "axes",
+    "csv_of",
+    "notes",
+    "save",
+    "shown",
+    "style",
+    "summary",
+]
+
+Row = dict[str, Any]
 
 MARKERS = "osD^vPX*hp"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
@@ -85,6 +102,58 @@ def style() -> Generator[Any, None, None]:
 def axes(figure: Any, rows: int, columns: int, **options: Any) -> list[Any]:
     """The axes of a grid, row by row."""
     return list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def summary(results: Sequence[CellResult], key: Callable[[Any], Row]) -> list[Row]:
+    """Mean ± deviation of the test accuracy over the runs of each cell.
+
+    Args:
+        key: what the figure varies, from the options of a cell's model.
+    """
+    rows: list[Row] = []
+    for result in sorted(
+        results, key=lambda r: [str(v) for v in key(r.settings["model"]).values()]
+    ):
+        if result.runs:
+            std = result.std("accuracy")
+            rows.append(
+                {
+                    "dataset": result.column,
+                    "system": result.system,
+                    **key(result.settings["model"]),
+                    "mean": round(result.mean("accuracy"), 5),
+                    "std": "" if std is None else round(std, 5),
+                    "seeds": len(result.runs),
+                }
+            )
+    return rows
+
+
+def shown(rows: Sequence[Row], dataset: str) -> list[Row]:
+    """The rows of one dataset."""
+    return [row for row in rows if row["dataset"] == dataset]
+
+
+def notes(spec: Spec, results: Sequence[CellResult]) -> list[str]:
+    """How a figure was measured: the spec's note, runs and epochs, and what is left out."""
+    found = [spec.note]
+    for name, column in spec.columns.items():
+        mine = [r for r in results if r.column == name and r.runs]
+        if mine:
+            runs, epochs = (
+                {len(r.runs) for r in mine},
+                {r.settings["train"]["epochs"] for r in mine},
+            )
+            found.append(f"{column.title}: {_range(runs)} runs per point, {_range(epochs)} epochs.")
+    absent = dict.fromkeys(r.dataset for r in results if r.absent)
+    return [
+        " ".join([*found, *(f"{name} is left out: its data is not at hand." for name in absent)])
+    ]
+
+
+def _range(values: set[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def save(work: Work, drawn: Drawn) -> list[Path]:

@@ -13,13 +13,12 @@ from difformer.data.dataset import Dataset
 from difformer.data.registry import load_dataset
 from difformer.errors import DifformerError, RunError
 from difformer.experiments.experiment import Experiment
-from difformer.experiments.run import load_run, run_experiment
+from difformer.experiments.run import limit_rows, load_run, run_experiment
 from difformer.nn.model import DIFFormer
 from difformer.report.blocks import COLOURS
 from difformer.report.diffusivity import LayerWeights, flow_between, spread, strongest
 from difformer.report.embedding import project, sample_rows
 from difformer.report.figures.drawing import MARKERS, Drawn, Work, axes, style
-from difformer.report.figures.studies import limit_rows
 
 # The paper's datasets, and what stands in where one cannot be had.
 DATASETS = {"fig6": ("20news",), "fig7": ("stl10", "digits")}
