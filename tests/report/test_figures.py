@@ -20,7 +20,8 @@ from difformer.train.settings import TrainSettings
 def test_the_flow_of_figure_3_goes_down_its_energy() -> None:
     """The flow is a positive multiple of the energy's negative gradient, by autograd."""
     points = penalty.random_points()
-    grid = torch.rand(20, 2, dtype=torch.float64, requires_grad=True)
+    generator = torch.Generator().manual_seed(0)
+    grid = torch.rand(20, 2, dtype=torch.float64, generator=generator).requires_grad_()
     for kind in (Simple(), Sigmoid()):
         field = penalty.field_of(kind, grid, points)
         (gradient,) = torch.autograd.grad(field["energy"].sum(), grid)
@@ -130,8 +131,7 @@ def test_states_are_drawn_again_from_their_numbers(
     monkeypatch.setattr(states, "EDGES", 20)
     first = {p.name: p.read_bytes() for p in make_figure("fig7", tmp_path)}
     again = {p.name: p.read_bytes() for p in make_figure("fig7", tmp_path, draw_only=True)}
-    assert first["fig7.svg"] == again["fig7.svg"]
-    assert first["README.md"] == again["README.md"]
+    assert first == again
 
 
 def test_chickenpox_is_trained_and_drawn(

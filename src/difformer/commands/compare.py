@@ -44,7 +44,7 @@ def command(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", help="Processes side by side. [one a core]"),
+        typer.Option("--workers", metavar="N", help="Processes side by side. [one per core]"),
     ] = None,
     label: Label = None,
     id: Id = None,

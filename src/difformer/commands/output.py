@@ -42,7 +42,7 @@ DataDir = Annotated[
 
 
 def print_json(value: Any) -> None:
-    """One JSON document; a number that is none is null."""
+    """Print one JSON document; a number that is not finite becomes null."""
     print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 

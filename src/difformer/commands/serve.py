@@ -21,7 +21,9 @@ def command(
     max_bytes: Annotated[
         int, typer.Option("--max-bytes", min=1, help="Largest request.")
     ] = 1_000_000,
-    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Rows a request.")] = 1_000,
+    max_rows: Annotated[
+        int, typer.Option("--max-rows", min=1, help="Most rows per request.")
+    ] = 1_000,
 ) -> None:
     """Answer predictions over HTTP until stopped.
 

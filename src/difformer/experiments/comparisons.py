@@ -36,7 +36,7 @@ def comparison_table(result: Comparison) -> Table:
         seconds = EMPTY if row.seconds is None else f"{row.seconds:.1f}"
         memory = EMPTY if row.memory is None else f"{row.memory / 2**20:.0f}"
         rows.append((row.title, figure, behind, seconds, memory, _remark(result, row)))
-    header = ("Model", "Test", "Paired difference to the best", "s a run", "MB", "")
+    header = ("Model", "Test", "Paired difference to the best", "s per run", "MB", "")
     notes = (
         "Differences are over the same splits, with a 95 % interval; MB is the most memory "
         "above an idle process.",

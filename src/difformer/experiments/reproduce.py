@@ -77,7 +77,7 @@ class CellResult:
         return [pair for pair in self.wanted if pair not in done]
 
     def values(self, part: str, metric: str) -> list[float]:
-        """One metric of one part, or one of the costs, a value a run."""
+        """One metric of one part, or one of the costs, one value per run."""
         found = [{**run.get("cost", {}), **run["metrics"].get(part, {})} for run in self.runs]
         return [values[metric] for values in found if metric in values]
 
@@ -86,7 +86,7 @@ class CellResult:
         return mean(self.values(part, metric))
 
     def std(self, metric: str, part: str = "test") -> float | None:
-        """The sample deviation over runs; None for a single one."""
+        """The sample deviation over runs; None for one run."""
         values = self.values(part, metric)
         return stdev(values) if len(values) > 1 else None
 

@@ -99,7 +99,7 @@ class Cell:
         return f"{self.column.name}.{self.system}.{self.variant.name}.{self.protocol.name}"
 
     def experiments(self) -> list[Experiment]:
-        """The runs it takes: one experiment a split, each with all the seeds."""
+        """The runs it takes: one experiment per split, each with all the seeds."""
         return [
             Experiment.make(
                 self.column.dataset,

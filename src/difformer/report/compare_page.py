@@ -119,7 +119,7 @@ def _plot(record: Mapping[str, Any], rows: list[dict[str, Any]]) -> Plot:
     best = rows[0]
     return Plot(
         name="every-run",
-        caption=f"{_metric(record)}: one point a split.",
+        caption=f"{_metric(record)}: one point per split.",
         alt=f"Dot plot of every system's runs; the best is {best['title']}, "
         f"{_figure(record, best)}.",
         data=data,
@@ -181,7 +181,7 @@ def _cost(rows: list[dict[str, Any]]) -> Table:
     ]
     return Table(
         "Mean training time of a run, and the most memory above an idle process.",
-        ["system", "seconds a run", "MB"],
+        ["system", "seconds per run", "MB"],
         cells,
     )
 
@@ -191,7 +191,7 @@ def _how(record: Mapping[str, Any]) -> Table:
     rows = [
         ["command", str(record.get("command", "–"))],
         ["date", str(record.get("date", "–"))],
-        ["settings tried a system and split", number(record.get("trials"))],
+        ["settings tried per system and split", number(record.get("trials"))],
         *([str(key), str(value)] for key, value in machine.items()),
     ]
     return Table("The command and the machine.", ["what", "value"], rows)

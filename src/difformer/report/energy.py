@@ -73,7 +73,7 @@ class EnergyCheck:
         return all(layer.falls is not False for layer in self.layers)
 
     def sentences(self) -> list[str]:
-        """What was found, a sentence a layer from the second on, and one for the bare process."""
+        """One sentence per layer from the second on, and one for the bare process."""
         found: list[str] = []
         for before, layer in zip(self.layers, self.layers[1:], strict=False):
             change = layer.end - before.end

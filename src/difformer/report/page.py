@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from difformer import __version__
-from difformer.errors import DifformerError
+from difformer.files import write_atomic
 from difformer.report.blocks import Explorer, Plot, Section
 
 __all__ = ["render_page", "safe_json", "write_page"]
@@ -28,10 +28,7 @@ def write_page(
 ) -> Path:
     """Write a page of sections as one file; its folder must be there."""
     path = Path(path)
-    try:
-        path.write_text(render_page(title, sections, subtitle=subtitle), encoding="utf-8")
-    except OSError as error:
-        raise DifformerError(f"cannot write {path}: {error.strerror or error}") from error
+    write_atomic(path, render_page(title, sections, subtitle=subtitle).encode())
     return path
 
 

@@ -131,7 +131,7 @@ def _each_seed(run: Run, metric: str) -> Table:
 
 
 def curves_section(run: Run) -> Section:
-    """Metrics by epoch, one plot a metric; a line a seed and part."""
+    """Metrics by epoch, one plot per metric, one line per seed and part."""
     columns = [c for s in run.seeds for c in (s.history[0] if s.history else {})]
     metrics = dict.fromkeys(
         c.split("_", 1)[1] for c in columns if c.split("_", 1)[0] in PARTS and "_" in c
@@ -262,7 +262,7 @@ def cost_section(run: Run, shown: SeedRun) -> Section:
         "best epoch",
         "stopped by",
         "seconds",
-        "ms an epoch",
+        "ms per epoch",
         "peak memory, MB",
     ]
     blocks: list[Any] = [Table("What the run cost.", header, rows)]

@@ -12,6 +12,7 @@ from typing import Any
 
 from difformer.experiments.reproduce import CellResult
 from difformer.experiments.specs import Spec
+from difformer.files import write_atomic
 from difformer.report.blocks import COLOURS
 
 __all__ = [
@@ -163,14 +164,16 @@ def save(work: Work, drawn: Drawn) -> list[Path]:
         for ending in ("png", "svg"):
             path = folder / f"{work.name}.{ending}"
             metadata = {"Software": None} if ending == "png" else {"Date": None}
-            drawn.figure.savefig(path, metadata=metadata)
+            image = io.BytesIO()
+            drawn.figure.savefig(image, format=ending, metadata=metadata)
+            write_atomic(path, image.getvalue())
             written.append(path)
     for name, rows in drawn.tables.items():
         path = folder / f"{name}.csv"
-        path.write_text(csv_of(rows), encoding="utf-8")
+        write_atomic(path, csv_of(rows).encode())
         written.append(path)
     path = folder / "README.md"
-    path.write_text(_readme(work, drawn), encoding="utf-8")
+    write_atomic(path, _readme(work, drawn).encode())
     return [*written, path]
 
 

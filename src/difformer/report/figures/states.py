@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,6 +27,11 @@ MOST_ROWS, MOST_POINTS, EDGES = 1800, 800, 300
 MODEL = {"num_layers": 2, "hidden_channels": 64, "tau": 0.5, "learn_qk": True}
 TRAIN = {"epochs": 60, "lr": 0.005, "weight_decay": 0.01, "eval_every": 5}
 Rows = list[dict[str, Any]]
+# What the columns hold that are not measured: a figure drawn again leaves its numbers as they are.
+READ: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("layer", "class", "dataset"), str),
+    **dict.fromkeys(("row", "target", "source", "rows"), int),
+}
 
 
 def make(work: Work) -> Drawn:
@@ -116,8 +122,7 @@ def _read(folder: Path) -> dict[str, Rows]:
             raise RunError(f"{path} is not there: leave --show out to measure it")
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        words = ("layer", "class", "dataset")
-        tables[name] = [{k: v if k in words else float(v) for k, v in r.items()} for r in rows]
+        tables[name] = [{key: READ.get(key, float)(cell) for key, cell in r.items()} for r in rows]
     return tables
 
 
@@ -170,7 +175,7 @@ def _note(tables: dict[str, Rows]) -> str:
     row = tables["layers"][0]
     return (
         f"{row['dataset']}, {int(row['rows']):,} rows, DIFFormer-s of two layers with learned "
-        f"queries and keys, 20 labels a class (split random:0, seed 0), test accuracy "
+        f"queries and keys, 20 labels per class (split random:0, seed 0), test accuracy "
         f"{100 * row['test_accuracy']:.1f} %; {MOST_POINTS} rows are drawn, by t-SNE, with the "
         f"{EDGES} strongest diffusivities among them."
     )
