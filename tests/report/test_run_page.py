@@ -98,7 +98,7 @@ def test_a_place_that_cannot_be_written_is_an_error(
 ) -> None:
     folder = trained(tmp_path / "run", blobs())
     with pytest.raises(DifformerError, match="cannot write"):
-        write_report(folder, out=tmp_path / "no" / "such" / "page.html")
+        write_report(folder, out=folder / "result.json" / "page.html")  # a file is no folder
 
 
 @pytest.mark.parametrize(

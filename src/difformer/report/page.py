@@ -26,7 +26,7 @@ __all__ = ["render_page", "safe_json", "write_page"]
 def write_page(
     path: Path | str, title: str, sections: Sequence[Section], *, subtitle: str = ""
 ) -> Path:
-    """Write a page of sections as one file; its folder must be there."""
+    """Write a page of sections as one file, whole or not at all."""
     path = Path(path)
     write_atomic(path, render_page(title, sections, subtitle=subtitle).encode())
     return path
