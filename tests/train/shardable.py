@@ -28,7 +28,16 @@ import torch.distributed as dist
 from difformer.core.graph import Graph
 from difformer.data import Dataset, Split
 from difformer.nn.model import DIFFormer
-from difformer.train import Callback, Fit, Partitions, TrainSettings, fit, objective_for, seeded
+from difformer.train import (
+    Callback,
+    Fit,
+    Partitions,
+    TrainSettings,
+    distributed,
+    fit,
+    objective_for,
+    seeded,
+)
 from difformer.train.batches import FullBatch
 from difformer.train.chunks import recompute_layers
 from difformer.train.comm import Comm
@@ -287,11 +296,20 @@ def faulty(folder: Path, kind: str) -> None:
                 os.fsync = full_disk
 
         model.output.register_forward_pre_hook(hook)
+        lr, epochs_asked = 0.001, 5
+        if comm.rank == 1 and kind == "lr":
+            lr = 0.002
+        if comm.rank == 1 and kind == "epochs":
+            epochs_asked = 7
+        if comm.rank == 1 and kind == "data":
+            dataset.x[0] += 1
+        if comm.rank == 1 and kind == "version":
+            distributed.__version__ = "0.0"
         fit_distributed(
             model,
             dataset,
             split,
-            TrainSettings(epochs=5, checkpoint_every=0),
+            TrainSettings(epochs=epochs_asked, lr=lr, checkpoint_every=0),
             comm,
             graph=graph,
             batch_size=N + 1 if kind == "batch" else None,
@@ -305,7 +323,7 @@ def full_disk(*_: Any) -> None:
 
 def faults(folder: Path) -> None:
     """The exit codes of both ranks for each kind of fault."""
-    kinds = ("memory", "killed", "disk", "batch")
+    kinds = ("memory", "killed", "disk", "batch", "lr", "epochs", "data", "version")
     codes = {kind: launch(2, lambda kind=kind: faulty(folder, kind)) for kind in kinds}
     (folder / "codes.json").write_text(json.dumps(codes))
 

@@ -125,6 +125,7 @@ def faulty(tmp_path_factory):
     return folder
 
 
+AGREE = "rank 0 of 2: all processes must have the same {}: rank 1 differs from rank 0"
 LOST = "rank {} of 2: lost the other processes"
 
 
@@ -135,6 +136,10 @@ LOST = "rank {} of 2: lost the other processes"
         ("killed", [LOST.format(0)], [1, -9]),
         ("disk", ["rank 0 of 2: cannot write", "No space left on device", LOST.format(1)], [2, 1]),
         ("batch", ["rank 0 of 2: batch_size must lie in 1 to 41", "not 42"], [2, 2]),
+        ("lr", [AGREE.format("settings")], [2, 2]),
+        ("epochs", [AGREE.format("settings")], [2, 2]),
+        ("data", [AGREE.format("data")], [2, 2]),
+        ("version", [AGREE.format("code")], [2, 2]),
     ],
 )
 def test_the_rank_that_saw_a_fault_says_so_and_all_stop(faulty, kind, messages, codes):

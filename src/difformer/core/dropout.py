@@ -2,8 +2,8 @@
 
 PyTorch draws one Bernoulli number at a time, which is a sixth of a training step of Cora. Here one
 64-bit word of NumPy's SFC64 decides four entries, sixteen bits each, and one number drawn from
-PyTorch's generator seeds it: `torch.manual_seed` still decides everything, and saved random states
-still resume it.
+PyTorch's generator, or the thread's own (`core.randomness`), seeds it: `torch.manual_seed` still
+decides everything, and saved random states still resume it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from difformer.core.randomness import generator
 from difformer.core.tiled import tiles
 
 __all__ = ["dropout"]
@@ -39,7 +40,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     dropped = min(max(round(rate * _LEVELS), 1), _LEVELS - 1)
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
-    return _Dropout.apply(x, dropped, int(torch.randint(2**62, ())))
+    return _Dropout.apply(x, dropped, int(torch.randint(2**62, (), generator=generator())))
 
 
 class _Dropout(torch.autograd.Function):

@@ -93,7 +93,7 @@ class Training:
         judged = split.val.numel() > 0
         if not judged:
             settings = replace(settings, patience=None, eval_every=settings.epochs)
-        with seeded(settings.seed):
+        with seeded(settings.seed, own=True):
             model = DIFFormer(
                 self.data.num_features, self.width, self.outputs, kernel=form.kernel, **form.options
             )

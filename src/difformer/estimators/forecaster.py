@@ -103,7 +103,7 @@ class DIFFormerForecaster(BaseEstimator):
         share = self._fraction(steps - lags)
         split = time_split(steps - lags, nodes, (1 - share, share, 0.0), name="fit")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        with seeded(seed):
+        with seeded(seed, own=True):
             model = DIFFormer(lags, self.hidden_channels, 1, kernel=self.kernel, **self._options())
         settings = TrainSettings(
             epochs=self.epochs,

@@ -20,6 +20,7 @@ from difformer.errors import ModelFileError
 from difformer.nn import files
 from difformer.nn.exchange import Exchange
 from difformer.nn.layer import DiffusionLayer
+from difformer.nn.linear import Linear
 from difformer.nn.model import DIFFormer, Passage
 from difformer.tensorfiles import read_tensors, write_tensors
 
@@ -288,7 +289,7 @@ class FrozenDIFFormer(nn.Module):
         return _Incoming(edge_index, edge_weight, self._degree, num_new, self._loops)
 
 
-class _SteadyLinear(nn.Linear):
+class _SteadyLinear(Linear):
     """A linear layer whose rows have the same bits wherever they stand in a block.
 
     The product takes the weights transposed, contiguous and filled up to a multiple of eight
@@ -304,7 +305,7 @@ class _SteadyLinear(nn.Linear):
 
 def _steady(model: DIFFormer) -> DIFFormer:
     for module in model.modules():
-        if type(module) is nn.Linear:
+        if type(module) is Linear:
             module.__class__ = _SteadyLinear
     return model
 

@@ -20,6 +20,7 @@ from difformer.core.euler import (
 from difformer.core.tiled import HALF
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.exchange import Exchange
+from difformer.nn.linear import Linear
 
 __all__ = ["DiffusionLayer", "make_activation"]
 
@@ -54,10 +55,10 @@ class DiffusionLayer(nn.Module):
         )
         heads = width * config.num_heads
         learn_qk = config.learn_qk and self.diffusivity.compares
-        self.query = nn.Linear(compared or width, heads) if learn_qk else None
-        self.key = nn.Linear(compared or width, heads) if learn_qk else None
-        self.own = nn.Linear(width, width) if config.self_weight else None
-        self.value = nn.Linear(width, heads) if config.use_weight else None
+        self.query = Linear(compared or width, heads) if learn_qk else None
+        self.key = Linear(compared or width, heads) if learn_qk else None
+        self.own = Linear(width, width) if config.self_weight else None
+        self.value = Linear(width, heads) if config.use_weight else None
         self.norm = nn.LayerNorm(width, eps=config.norm_eps) if config.norm == "all" else None
         self.activation = make_activation(config.activation)
         self.dropout = config.dropout if config.dropout_at == "layers" else 0.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.core.checks import check_finite
+from difformer.core.checks import check_finite, check_within
 from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.dropout import dropout
@@ -25,6 +25,7 @@ from difformer.nn import files
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.exchange import Apart, Exchange
 from difformer.nn.layer import DiffusionLayer, make_activation
+from difformer.nn.linear import Linear
 from difformer.nn.remembered import Remembered
 from difformer.options import check_count, takes
 
@@ -51,6 +52,9 @@ class DIFFormer(nn.Module):
         The rest: see `DIFFormerConfig`, which says what each option does.
     """
 
+    own_draws: ClassVar[bool] = True
+    """Whether all its weights and dropout come from `core.randomness`, on a CPU."""
+
     @takes(DIFFormerConfig)
     def __init__(
         self,
@@ -64,7 +68,7 @@ class DIFFormer(nn.Module):
         self.hidden_channels = check_count("hidden_channels", hidden_channels)
         self.out_channels = check_count("out_channels", out_channels)
         self.config = config = DIFFormerConfig(**options)
-        self.input = nn.Linear(in_channels, hidden_channels, bias=config.bias)
+        self.input = Linear(in_channels, hidden_channels, bias=config.bias)
         self.input_norm = (
             nn.LayerNorm(hidden_channels, eps=config.norm_eps) if config.norm != "none" else None
         )
@@ -75,10 +79,10 @@ class DIFFormer(nn.Module):
             )
             for _ in range(config.num_layers)
         )
-        self.output = nn.Linear(hidden_channels, out_channels, bias=config.bias)
-        self._graph: Remembered[Graph] = Remembered()
+        self.output = Linear(hidden_channels, out_channels, bias=config.bias)
+        self._graph: Remembered[Graph] = Remembered(content=True)
         self._features: Remembered[Tensor | SparseMatrix] = Remembered()
-        self._segments: Remembered[Segments] = Remembered()
+        self._segments: Remembered[Segments] = Remembered(content=True)
         self._fixed: Remembered[FixedAverage | None] = Remembered()
 
     def forward(
@@ -216,7 +220,7 @@ class DIFFormer(nn.Module):
         return files.load_model(cls, Path(path), kernel)
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew from PyTorch's global generator."""
+        """Draw all parameters anew, from the thread's own generator or torch's global one."""
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.LayerNorm):
                 module.reset_parameters()
@@ -343,6 +347,8 @@ class DIFFormer(nn.Module):
         if not x.dtype.is_floating_point:
             raise ValueError(f"x must be of a floating-point type, got {x.dtype}")
         check_finite("x", x)
+        # Squares of states must not overflow, in LayerNorm and in lengths, nor their sums.
+        check_within("x", x, torch.finfo(self.input.weight.dtype).max ** 0.5 / 2**10)
         if x.layout == torch.strided:
             return x
         return SparseMatrix.from_csr(x)

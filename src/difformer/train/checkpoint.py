@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from difformer.core.randomness import generator
 from difformer.errors import RunError
 from difformer.tensorfiles import read_tensors, write_tensors
 
@@ -51,7 +52,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RngState:
-    """The state of torch's, numpy's and Python's global generators."""
+    """The state of the generators in use: the thread's own, or the three global ones."""
 
     torch_cpu: Tensor
     torch_cuda: tuple[Tensor, ...]
@@ -64,14 +65,19 @@ class RngState:
             "tuple[str, Any, int, int, float]", np.random.get_state(legacy=True)
         )
         version, internal, gauss_next = random.getstate()
+        own = generator()
         return cls(
-            torch.get_rng_state(),
+            torch.get_rng_state() if own is None else own.get_state(),
             tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else (),
             (torch.tensor(keys.tolist()), position, has_gauss, gauss),
             [version, list(internal), gauss_next],
         )
 
     def restore(self) -> None:
+        own = generator()
+        if own is not None:
+            own.set_state(self.torch_cpu)
+            return
         torch.set_rng_state(self.torch_cpu)
         if self.torch_cuda:
             torch.cuda.set_rng_state_all(list(self.torch_cuda))

@@ -22,6 +22,7 @@ from difformer.core.context import Context
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.fixed import FixedAverage
 from difformer.core.graph import Graph
+from difformer.core.randomness import drawing_from, generator
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import tiles
 from difformer.nn.exchange import Exchange
@@ -76,10 +77,27 @@ class _Recomputed(DiffusionLayer):
         run: Callable[..., Tensor] = super().forward
         if not torch.is_grad_enabled():
             return run(*arguments)
+        own, first = generator(), True
+        state = None if own is None else own.get_state()
+
+        def same(*arguments: object) -> Tensor:
+            """The second time from the state of the first: dropout is drawn again."""
+            nonlocal first
+            if own is None or state is None or first:
+                first = False
+                return run(*arguments)
+            now = own.get_state()
+            own.set_state(state)
+            try:
+                with drawing_from(own):
+                    return run(*arguments)
+            finally:
+                own.set_state(now)
+
         # Re-entrant where it can be: nothing at all is kept then, also not what a function of ours
         # notes down beside its saved tensors. It sees only gradients that come in by its arguments.
         entrant = any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
-        return cast("Tensor", checkpoint(run, *arguments, use_reentrant=entrant))
+        return cast("Tensor", checkpoint(same, *arguments, use_reentrant=entrant))
 
 
 def _embed(model: DIFFormer, x: Tensor, chunk: int, looks: bool) -> tuple[Tensor, Tensor | None]:

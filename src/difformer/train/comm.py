@@ -7,7 +7,9 @@ sent is rows sent back.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from difformer.core.context import Context, Pairs
+from difformer.errors import DifformerError
 
 C = TypeVar("C", bound=Context)
 
@@ -79,6 +82,21 @@ class Comm:
         """A number from each process, in order of rank."""
         mine = torch.tensor([number] * self.size)
         return self.swap(mine, [1] * self.size, [1] * self.size).tolist()
+
+    def agree(self, **parts: object) -> None:
+        """DifformerError, on every process, that names the first part in which processes differ."""
+        for name, part in parts.items():
+            digest = hashlib.sha256(repr(part).encode()).hexdigest()
+            found = self.counts(int(digest[:15], 16))
+            others = [str(rank) for rank, number in enumerate(found) if number != found[0]]
+            if others:
+                with suppress(RuntimeError):  # whoever ends first must not cut the others off
+                    self.barrier()
+                raise DifformerError(
+                    f"all processes must have the same {name}: "
+                    f"{'rank' if len(others) == 1 else 'ranks'} {', '.join(others)} "
+                    f"{'differs' if len(others) == 1 else 'differ'} from rank 0"
+                )
 
     def swap(self, values: Tensor, send: list[int], receive: list[int]) -> Tensor:
         """`exchange` without a gradient, for indices and counts."""

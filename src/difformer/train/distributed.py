@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +23,10 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.rendezvous import rendezvous
 
+from difformer import __version__
 from difformer.core.graph import Graph
+from difformer.core.sparse import SparseMatrix
+from difformer.data.dataset import fingerprint
 from difformer.errors import DifformerError
 from difformer.nn.model import DIFFormer
 from difformer.train.callbacks import Callback
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
 
 # A process that waits this long for another gives up; torchrun then stops the job, or restarts it.
 TIMEOUT = timedelta(minutes=10)
+# Rows and edges by which processes see whether they have the same data.
+SKETCH = 4096
 
 
 @contextmanager
@@ -138,6 +144,18 @@ def fit_distributed(
         folder: as in `fit`; rank 0 writes it, the others read a checkpoint from it.
         callbacks: used by rank 0 only; they must not call the model.
     """
+    own = ("device", "threads", "checkpoint_every")  # of one machine
+    comm.agree(
+        code=(__version__, torch.__version__),
+        settings={
+            **{name: value for name, value in asdict(settings).items() if name not in own},
+            "batch_size": batch_size,
+            "partition": partition,
+            "model": repr(model),
+            "config": model.config,
+        },
+        data=_sketch(dataset, split, graph),
+    )
     if settings.consistency:
         raise ValueError("consistency must be 0 over processes: its rows' pairs are not sharded")
     source = Shards(
@@ -163,3 +181,16 @@ def fit_distributed(
         callbacks=callbacks if lead else (),
         writes=lead,
     )
+
+
+def _sketch(dataset: Dataset, split: Split, graph: Graph | None) -> list[str]:
+    """Labels, split, and some of the features and edges: no process reads all rows for this."""
+    n = dataset.num_rows
+    some = torch.arange(0, n, max(1, n // SKETCH))
+    dense = dataset.x.layout == torch.strided
+    x = dataset.x[some] if dense else SparseMatrix.from_csr(dataset.x).rows(some).csr
+    parts = [fingerprint(x, dataset.y, split.train, split.val, split.test), f"{dataset.x.shape}"]
+    if graph is not None:
+        chosen = torch.arange(0, graph.num_edges, max(1, graph.num_edges // SKETCH))
+        parts += [fingerprint(*graph.chosen(chosen)), f"{graph.num_edges}"]
+    return parts

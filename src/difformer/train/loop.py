@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from difformer.data.batch import Batch
-from difformer.errors import TrainingError
+from difformer.errors import RunError, TrainingError
 from difformer.train.batches import Source, predict
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import (
@@ -104,7 +104,8 @@ def fit(
     device = pick_device(settings.device)
     model.to(device)
     source = source.to(device)
-    with _threads(settings.threads), seeded(settings.seed, stream="train"):
+    own = device.type == "cpu" and getattr(model, "own_draws", False)
+    with _threads(settings.threads), seeded(settings.seed, stream="train", own=own):
         observe = getattr(model, "observe", None)
         if observe is not None:
             observe(source.observed())
@@ -340,7 +341,10 @@ class Fit:
             metrics = {name[4:]: value for name, value in row.items() if name.startswith("val_")}
             if metrics:
                 self._stopping.update(int(row["epoch"]), metrics)
-        checkpoint.rng.restore()
+        try:
+            checkpoint.rng.restore()
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+            raise RunError(f"{path} holds no state of a generator ({error}): delete it") from error
 
 
 def pick_device(name: str) -> torch.device:

@@ -22,6 +22,7 @@ from difformer.core.context import Context
 from difformer.core.diffusivity import Diffusivity, Sharp, Sigmoid
 from difformer.core.fixed import FixedAverage
 from difformer.core.graph import Graph
+from difformer.core.randomness import generator
 from difformer.core.sparse import SparseMatrix
 from difformer.data.batch import Batch
 from difformer.nn.exchange import Exchange
@@ -48,7 +49,7 @@ class ShardedDIFFormer(nn.Module):
 
     def __init__(self, model: DIFFormer, comm: Comm) -> None:
         super().__init__()
-        self.model, self.comm = model, comm
+        self.model, self.comm, self.own_draws = model, comm, model.own_draws
         self._fixed: Remembered[FixedAverage] = Remembered()
         for tensor in (*model.parameters(), *model.buffers()):
             comm.broadcast(tensor.data)
@@ -246,7 +247,9 @@ class Shards:
     def epoch(self, number: int) -> Iterator[Batch]:
         if self.comm.size > 1:
             words = np.random.SeedSequence([self._seed, number, self.comm.rank]).generate_state(1)
-            torch.manual_seed(int(words[0]))  # pyright: ignore[reportUnknownMemberType]
+            own = generator()
+            draw: Any = torch.manual_seed if own is None else own.manual_seed
+            draw(int(words[0]))
         if self._size is None:
             yield self._all
             return

@@ -1,0 +1,29 @@
+"""The generator that draws in this thread: one of its own, or torch's global one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import torch
+
+__all__ = ["drawing_from", "generator"]
+
+_here = threading.local()
+
+
+def generator() -> torch.Generator | None:
+    """What our dropout and our weights are drawn from; None for torch's global generator."""
+    return getattr(_here, "generator", None)
+
+
+@contextmanager
+def drawing_from(own: torch.Generator | None) -> Generator[None, None, None]:
+    """Draw from a generator within a block, in this thread only."""
+    before = generator()
+    _here.generator = own
+    try:
+        yield
+    finally:
+        _here.generator = before

@@ -1,0 +1,21 @@
+"""A linear layer whose weights come from the thread's own generator, where it has one."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from difformer.core.randomness import generator
+
+__all__ = ["Linear"]
+
+
+class Linear(nn.Linear):
+    """`torch.nn.Linear`; its weights have the bits that torch would draw from the same seed."""
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5), generator=generator())
+        if self.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0
+            nn.init.uniform_(self.bias, -bound, bound, generator=generator())
