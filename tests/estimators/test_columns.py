@@ -120,12 +120,17 @@ def test_a_frame_and_a_file_are_encoded_by_the_same_object(tmp_path: Path) -> No
     assert same.ids_ == model.ids_ == tuple(frame.index)
 
 
-def test_a_polars_frame_goes_in_as_it_is() -> None:
+def test_a_polars_frame_is_encoded_as_one_of_pandas() -> None:
     polars = pytest.importorskip("polars", reason="polars is not installed")
     frame, y = mixed()
-    other = polars.DataFrame({name: frame[name].astype(object).tolist() for name in ("size",)})
-    model = DIFFormerClassifier(**QUICK).fit(other, y)
-    assert model.predict(other[:3]).shape == (3,)
+    frame = frame.drop(columns="grade").reset_index(drop=True)
+    cells = {name: frame[name].astype(object).where(frame[name].notna(), None) for name in frame}
+    other = polars.DataFrame({name: column.tolist() for name, column in cells.items()})
+    model = DIFFormerClassifier(**QUICK).fit(frame, y)
+    same = DIFFormerClassifier(**QUICK).fit(other, y)
+    kinds = [[(c.name, c.kind) for c in m.encoder_.columns] for m in (model, same)]
+    assert kinds[0] == kinds[1]
+    assert np.array_equal(same.predict_proba(other), model.predict_proba(frame))
 
 
 def test_a_dataset_brings_its_labels_graph_and_ids() -> None:

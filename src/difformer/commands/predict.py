@@ -35,9 +35,10 @@ def command(
     Example: difformer predict runs/table-1 new.csv -o out.csv
 
     For a run of `train --nodes` FILE has the columns of training, in any format; the output gives
-    each row's label, its probability, and the known rows that weigh most in it. For a run on a
-    dataset FILE has one column per feature, in order; for a run of `train --series` it is a series
-    of the same nodes, whose next steps are forecast.
+    each row's label, its probability, and the known rows that weigh most in it. A row with the id
+    and the values of a row of training is answered as in training. For a run on a dataset FILE has
+    one column per feature, in order; for a run of `train --series` it is a series of the same
+    nodes, whose next steps are forecast.
     """
     from difformer.experiments.answers import predict_run
 

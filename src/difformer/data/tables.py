@@ -143,7 +143,11 @@ class TableEncoder:
 
     def encode_array(self, rows: Array) -> Array:
         """(m, width) float32 from an array (m, p) of numbers, NaN where missing. O(m p)."""
-        return encode_numbers(rows, self.columns).astype(np.float32)
+        out = np.empty((len(rows), self.width), np.float32)
+        for start in range(0, len(rows), CHUNK):
+            part = slice(start, start + CHUNK)
+            out[part] = encode_numbers(rows[part], self.columns)
+        return out
 
     def encode_chunk(
         self, chunk: Chunk, start: int = 1, source: Source = "the table", *, strict: bool = True

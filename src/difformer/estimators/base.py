@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
@@ -41,6 +42,8 @@ Array = NDArray[Any]
 
 # New rows taken at a time, so that a long sparse table never becomes one dense one.
 CHUNK = 4096
+# Deviations from the mean beyond which a column does not move neighbours further apart.
+USUAL = 2.0
 # Rows whose weights of all rows of fit are held at a time.
 PAIRS = 512
 
@@ -94,7 +97,9 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.best_epoch_, self.n_iter_ = best.result.best_epoch, best.result.epochs
         self.candidates_ = dict(best.scores)
         # Kept, because with neighbours a new row must find its own.
-        self._neighbours = rows.features if self.graph_ is graphs.get("knn", rows) else None
+        self._neighbours = (
+            self._near(rows.features) if self.graph_ is graphs.get("knn", rows) else None
+        )
         self.ids_ = rows.ids
         self._fit_rows = None if self.graph_ is None else FitRows.of(rows)
         return self._freeze(best.model, data.x.double(), self.graph_)
@@ -203,7 +208,7 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         if given not in ("knn", "auto"):
             raise ValueError(f'graph must be None, "knn", "auto" or edges, got {given!r}')
         count = min(int(self.n_neighbors), len(rows) - 1)
-        x = to_tensor(rows.features, torch.float32)
+        x = to_tensor(self._near(rows.features), torch.float32)
         near = self._graph(nearest_neighbours(x, count, metric=self._metric()), None, len(rows))
         return {"knn": near} if given == "knn" else {"none": None, "knn": near}
 
@@ -211,6 +216,20 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return Graph.from_edges(
             edges, num_rows, weight, undirected=not self.directed, self_loops=True
         )
+
+    def _near(self, features: Any) -> Any:
+        """Features as distances are taken of: scaled columns within `USUAL` deviations.
+
+        A column that is nearly constant has huge values in a few rows, which would decide who
+        their neighbours are.
+        """
+        if self.encoder_ is None or not self.scale:
+            return features
+        if not sparse.issparse(features):
+            return features.clip(-USUAL, USUAL)
+        near = features.copy()
+        near.data = near.data.clip(-USUAL, USUAL)
+        return near
 
     def _metric(self) -> str:
         """Sparse rows, such as counts of words, are compared by their angle."""
@@ -274,7 +293,8 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         if self._neighbours is None:
             return None, None
         count = min(int(self.n_neighbors), known)
-        found = nearest_known(self._neighbours, rows.features, count, metric=self._metric())
+        near = self._near(rows.features)
+        found = nearest_known(self._neighbours, near, count, metric=self._metric())
         target = torch.arange(len(rows)).repeat_interleave(count)
         return torch.stack([torch.from_numpy(found).flatten(), target]), None
 
