@@ -85,35 +85,39 @@ class RowAverage:
         queries = _Units(z, query, unit_query, query_length)
         keys = _Units(z, key, unit_key, key_length)
         dz = torch.empty_like(grad)
-        into: list[list[_AffineGrad]] = [[], [], []]
-        for h, (c, s, u) in enumerate(small):
-            for side, affine in zip(into, (query, key, value), strict=True):
-                side.append(_AffineGrad(affine[h], dz))
-            dc, ds, du = torch.zeros_like(c), torch.zeros_like(s), torch.zeros_like(u)
-            for rows in row_tiles(z):
-                if h == 0:
-                    torch.mul(grad[rows], weights.state, out=dz[rows])
-                q, length = queries.get(h, rows)
-                per_mass = self._mass(q, s, z).reciprocal_()
-                g = grad[rows] * (per_mass * (weights.pairs / self.heads)).unsqueeze(1)
-                dq = g @ c.T
-                dmass = torch.linalg.vecdot(q, dq).addmv_(g, u, beta=-1, alpha=-self.constant)
-                dmass.mul_(per_mass)
-                du.add_(g.sum(0), alpha=self.constant)
-                dc.addmm_(q.T, g)
-                ds.addmv_(q.T, dmass)
-                dq.addcmul_(dmass.unsqueeze(1), s)  # as a product of rank one it is slower
-                into[0][h].add(rows, z[rows], _unit_backward(dq, q, length))
-            for rows in row_tiles(z):
-                part = z[rows]
-                k, length = keys.get(h, rows)
-                dk = torch.addmm(ds, _affine(part, value[h]), dc.T)
-                if value[h] is None:
-                    dz[rows].addmm_(k, dc).add_(du)
-                else:
-                    into[2][h].add(rows, part, torch.addmm(du, k, dc))
-                into[1][h].add(rows, part, _unit_backward(dk, k, length))
+        into = [[_AffineGrad(each, dz) for each in side] for side in (query, key, value)]
+        for h, moment in enumerate(small):
+            dmoment = self._query_gradients(grad, queries, moment, weights, h, into[0][h])
+            _key_gradients(keys, value[h], dmoment, h, into[1][h], into[2][h])
         return dz, [t for side in into for t in _join(side)]
+
+    def _query_gradients(
+        self,
+        grad: Tensor,
+        queries: _Units,
+        moment: Moment,
+        weights: StepWeights,
+        head: int,
+        into: _AffineGrad,
+    ) -> Moment:
+        """One pass over queries: their gradients go to `into`; ∂C, ∂s and ∂u are returned."""
+        (c, s, u), z = moment, queries.z
+        dc, ds, du = torch.zeros_like(c), torch.zeros_like(s), torch.zeros_like(u)
+        for rows in row_tiles(z):
+            if head == 0:  # here, where these rows are near the core
+                torch.mul(grad[rows], weights.state, out=into.dz[rows])
+            q, length = queries.get(head, rows)
+            per_mass = self._mass(q, s, z).reciprocal_()
+            g = grad[rows] * (per_mass * (weights.pairs / self.heads)).unsqueeze(1)
+            dq = g @ c.T
+            dmass = torch.linalg.vecdot(q, dq).addmv_(g, u, beta=-1, alpha=-self.constant)
+            dmass.mul_(per_mass)
+            du.add_(g.sum(0), alpha=self.constant)
+            dc.addmm_(q.T, g)
+            ds.addmv_(q.T, dmass)
+            dq.addcmul_(dmass.unsqueeze(1), s)  # as a product of rank one it is slower
+            into.add(rows, z[rows], _unit_backward(dq, q, length))
+        return dc, ds, du
 
     def _split(self, maps: Sequence[Tensor | None]) -> list[Sequence[Affine]]:
         """The maps of query, key and value, head by head."""
@@ -215,3 +219,24 @@ def _summarise(z: Tensor, keys: _Units, value: Affine, head: int) -> Moment:
         s.add_(k.sum(0))
         u.add_(v.sum(0))
     return c, s, u
+
+
+def _key_gradients(
+    keys: _Units,
+    value: Affine,
+    dmoment: Moment,
+    head: int,
+    into_key: _AffineGrad,
+    into_value: _AffineGrad,
+) -> None:
+    """One pass over keys and values: their gradients from those of C, s and u."""
+    (dc, ds, du), z = dmoment, keys.z
+    for rows in row_tiles(z):
+        part = z[rows]
+        k, length = keys.get(head, rows)
+        dk = torch.addmm(ds, _affine(part, value), dc.T)
+        if value is None:
+            into_value.dz[rows].addmm_(k, dc).add_(du)
+        else:
+            into_value.add(rows, part, torch.addmm(du, k, dc))
+        into_key.add(rows, part, _unit_backward(dk, k, length))

@@ -10,7 +10,6 @@ made      () text, how it was made
 from __future__ import annotations
 
 import io
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from difformer.data.npz import read_npz
 from difformer.errors import DataError
+from difformer.files import write_atomic
 
 __all__ = ["FeatureFile", "find_features", "read_features", "standardize", "write_features"]
 
@@ -79,15 +79,7 @@ def write_features(path: str | Path, features: FeatureFile) -> Path:
         arrays["made"] = np.array(features.made)
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content.getvalue())
-        os.replace(part, path)
-    except OSError as error:
-        if part.is_file():
-            part.unlink()
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+    write_atomic(path, content.getvalue(), error=DataError)
     return path
 
 

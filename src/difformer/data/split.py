@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from difformer.errors import DataError
+from difformer.files import write_atomic
 
 RELEASED_SEED = 123  # of the authors' scripts; every published citation figure is on this split
 
@@ -104,7 +105,7 @@ class Split:
             raise DataError(f"not a split: {reason}") from error
 
     def save(self, path: str | Path) -> None:
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        write_atomic(Path(path), self.to_json() + "\n", error=DataError)
 
     @classmethod
     def load(cls, path: str | Path) -> Split:

@@ -34,6 +34,7 @@ from difformer.experiments.experiment import Experiment
 from difformer.experiments.machine import describe_machine
 from difformer.experiments.sources import snapshots_for
 from difformer.experiments.specs import Cell, load_spec
+from difformer.files import write_atomic
 from difformer.train.loop import fit
 from difformer.train.objective import SnapshotError
 from difformer.train.seeding import seeded
@@ -149,7 +150,6 @@ def _read(done: Path | None) -> list[Tried]:
 def _write(done: Path | None, found: Sequence[Tried]) -> None:
     if done is None:
         return
-    done.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "command": "python -m difformer.experiments.choose " + done.parent.name,
         "date": time.strftime("%Y-%m-%d"),
@@ -158,7 +158,7 @@ def _write(done: Path | None, found: Sequence[Tried]) -> None:
         "one_standard_error": asdict(one_standard_error(found)),
         "tried": [asdict(t) for t in found],
     }
-    done.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_atomic(done, json.dumps(content, indent=1) + "\n")
 
 
 def rules(cell: Cell, tried: Sequence[Tried]) -> str:
