@@ -44,7 +44,7 @@ def test_a_bare_tensor_becomes_a_prediction(problem):
 def test_bad_input_is_named(toy_dataset):
     dataset = toy_dataset()
     split = Split("s", [1, 4], [2], [3])
-    with pytest.raises(ValueError, match=r"weight must be \(90,\), one a row, got \(3,\)"):
+    with pytest.raises(ValueError, match=r"weight must be \(90,\), one per row, got \(3,\)"):
         FullBatch(dataset, split, weight=torch.ones(3))
     unlabelled = Dataset("d", dataset.x, torch.full((90,), -1), class_names=("a", "b"))
     with pytest.raises(ValueError, match="split 's' must have labelled training rows"):

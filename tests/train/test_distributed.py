@@ -182,5 +182,5 @@ def test_bad_layouts_are_named():
         Layout.make(graph, 3, Comm(), "best")
     crowd = Comm()
     crowd.size = 5
-    with pytest.raises(ValueError, match="rows must be at least one a process, got 3 for 5"):
+    with pytest.raises(ValueError, match="rows must be at least one per process, got 3 for 5"):
         Layout.make(graph, 3, crowd)

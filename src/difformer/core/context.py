@@ -63,7 +63,7 @@ class Mean(Context):
 
 @dataclass(frozen=True)
 class Moments(Context):
-    """Σ v_j, Σ k̃_j v_jᵀ, Σ k̃_j, count: d·e + e + d + 1 numbers a head, whatever the row count."""
+    """Σ v_j, Σ k̃_j v_jᵀ, Σ k̃_j, count: d·e + e + d + 1 numbers per head, whatever the row count."""
 
     value_sum: Tensor  # (..., h, 1, e)
     key_value: Tensor  # (..., h, d, e)

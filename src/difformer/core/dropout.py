@@ -61,7 +61,7 @@ class _Dropout(torch.autograd.Function):
 
 
 def _draw(entries: int, dropped: int, seed: int) -> Iterator[Tensor]:
-    """m in chunks, a byte an entry; NumPy compares 16-bit integers many at a time."""
+    """m in chunks, a byte per entry; NumPy compares 16-bit integers many at a time."""
     words = np.random.SFC64(seed)
     for part in tiles(entries, CHUNK):
         size = part.stop - part.start

@@ -1,4 +1,4 @@
-"""Averages whose weights are fixed: Ŝ made once, then one product a layer.
+"""Averages whose weights are fixed: Ŝ made once, then one product per layer.
 
 Where rows are compared by their input features, Ŝ is the same in every layer and epoch. A sharp
 diffusivity gives a row few partners that count, so Ŝ is kept as a sparse matrix of these, and the

@@ -1,10 +1,10 @@
-"""The simple diffusivity's average straight from the states, keeping them and two lengths a row.
+"""The simple diffusivity's average straight from the states, keeping them and two lengths per row.
 
 With unit queries q̃ and keys k̃, both rows of affine maps of z, and ω = a + q̃·k̃ (a = 1 + ε):
 
     C = Σ k̃_j v_jᵀ,  s = Σ k̃_j,  u = Σ v_j,      P_i = (a u + q̃_i C) / (a n + q̃_i · s)
 
-Rows are taken a chunk at a time, small enough for the cache, so that queries, keys and their
+Rows are taken one chunk at a time, small enough for the cache, so that queries, keys and their
 gradients never exist as whole tensors; the backward pass computes them again.
 """
 

@@ -22,7 +22,7 @@ class Graph:
     what leaves one, so that no edge is lost; for an undirected one they are the same. A row
     without edges receives zero.
 
-    It holds 8 bytes an edge (12 with weights): the compressed rows of Ã, sorted by target and each
+    It holds 8 bytes per edge (12 with weights): the compressed rows of Ã, sorted by target and each
     pair once, are also the list of edges, which `edge_index` and `ends` read out of them.
     """
 
@@ -117,7 +117,7 @@ class Graph:
 
     @cached_property
     def edge_index(self) -> Tensor:
-        """(2, e) int64, sorted by target, each pair once; made on first use: 16 bytes an edge."""
+        """(2, e) int64, sorted by target, each pair once; made on first use: 16 bytes per edge."""
         source, target = self.ends(0, self.num_edges)
         return torch.stack([source.long(), target])
 

@@ -33,7 +33,7 @@ ROW_TILE = 512
 COLUMN_TILE = 512
 # Added to every sigmoid: where all of a row's underflow, its average is the uniform one, not 0/0.
 SIGMOID_FLOOR = 1e-30
-# Up to this many scores a matrix, plain batched products beat a loop over tiles.
+# Up to this many scores per matrix, plain batched products beat a loop over tiles.
 DENSE_SCORES = 2**16
 # Rows are taken so many numbers at a time: 8,192 rows of width 64 are two megabytes, a handful of
 # such buffers stays in the outer cache, and threads meet less often than with fewer rows.

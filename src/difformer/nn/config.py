@@ -38,7 +38,7 @@ class DIFFormerConfig(Options):
         ("state", "first", "input"),
     )
     tau: float = option(0.5, "step size, in (0, 1]", unit_interval(zero=False, one=True))
-    learn_tau: bool = option(False, "learn one step size a layer, starting from tau")
+    learn_tau: bool = option(False, "learn one step size per layer, starting from tau")
     dropout: float = option(0.0, "dropout on the states, see dropout-at", _RATE)
     input_dropout: float = option(0.0, "dropout on the input features", _RATE)
     use_weight: bool = option(True, "layer-wise transformation of values; off: value = state")

@@ -45,12 +45,12 @@ class FrozenLayer:
 class FrozenDIFFormer(nn.Module):
     """A DIFFormer with the contexts of one dataset kept: a row costs O(K d²) and needs no data.
 
-    Frozen are, for each layer: the Context (for -s d² + 2 d + 1 numbers a head; for -a the keys and
-    values), the mean over rows where the model centres, and, only when frozen with a graph, every
-    known row's value and degree, so that a new row may bring edges from known rows. A new row is
-    moved by the known rows; they are not moved by it. That is the one difference from running
-    everything again. A row's answer has the same bits alone, in any batch and in any order (on a
-    CPU, for hidden widths that are multiples of eight; for others it is the same up to rounding).
+    Each layer keeps the Context (for -s d² + 2 d + 1 numbers per head; for -a the keys and values),
+    the mean over rows where the model centres, and, only when frozen with a graph, every known
+    row's value and degree, so that a new row may bring edges from known rows. A new row is moved by
+    the known rows; they are not moved by it. That is the one difference from running everything
+    again. A row's answer has the same bits alone, in any batch and in any order (on a CPU, for
+    hidden widths that are multiples of eight; for others it is the same up to rounding).
     """
 
     def __init__(

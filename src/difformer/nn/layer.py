@@ -168,7 +168,7 @@ class DiffusionLayer(nn.Module):
             return z
         if self.num_heads == 1:
             return self.value(z)
-        # The mean of linear maps is a linear map: one product, not one a head.
+        # The mean of linear maps is a linear map: one product, not one per head.
         weight = self.value.weight.view(self.num_heads, self.width, self.width).mean(0)
         return nn.functional.linear(z, weight, self.value.bias.view(self.num_heads, -1).mean(0))
 

@@ -71,7 +71,7 @@ def known_labels(y: Tensor) -> Tensor:
 
 
 class FullBatch:
-    """All rows in one batch, one step an epoch; nothing is copied but the labels.
+    """All rows in one batch, one step per epoch; nothing is copied but the labels.
 
     Args:
         dataset: features and labels.
@@ -93,7 +93,7 @@ class FullBatch:
     ) -> None:
         n = dataset.x.shape[0]
         if weight is not None and weight.shape != (n,):
-            raise ValueError(f"weight must be ({n},), one a row, got {tuple(weight.shape)}")
+            raise ValueError(f"weight must be ({n},), one per row, got {tuple(weight.shape)}")
         # A row of targets a row, also for one target: the objectives compare like with like.
         y = dataset.y if dataset.task == "multiclass" else dataset.y.reshape(n, -1)
         seen = hide_labels(y, split.check(n).train)

@@ -61,7 +61,7 @@ def predict_in_chunks(
 def recompute_layers(model: DIFFormer) -> DIFFormer:
     """Make every layer keep only its input for the backward pass and compute the rest again.
 
-    Memory falls from about two states a layer to one; a step takes about a third longer. The
+    Memory falls from about two states per layer to one; a step takes about a third longer. The
     results are the same bits: dropout is drawn again from the same state. Returns the model.
     """
     for layer in model.layers:

@@ -5,7 +5,7 @@
 p_s are the class probabilities of S = 2 passes with their own dropout, p̄' their mean sharpened to
 temperature T and held constant (Feng et al., "Graph Random Neural Networks for semi-supervised
 learning on graphs", NeurIPS 2020, eqs. 5 to 7, with our dropout in place of their node dropping).
-The unlabelled rows then train too, which is what a handful of labels a class leaves room for.
+The unlabelled rows then train too, which is what a handful of labels per class leaves room for.
 """
 
 from __future__ import annotations

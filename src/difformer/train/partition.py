@@ -1,7 +1,7 @@
 """Mini-batches of a graph: a random partition of its rows each epoch (appendix I.4 of the paper).
 
 Each batch holds the edges inside it. All batches of an epoch get theirs in one pass over the
-edge list, not one a batch, in a thread of its own while the model trains on the batches before.
+edge list, not one per batch, in a thread of its own while the model trains on the batches before.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Partitions:
 
     The rows of a batch are in the order of their ids, so that what is sorted in the graph stays
     sorted in its parts and no batch ever sorts an edge. Cost of an epoch, beside the model's:
-    O(n + e) time, 20 bytes a row and O(edges kept) memory; the graph is not copied.
+    O(n + e) time, 20 bytes per row and O(edges kept) memory; the graph is not copied.
 
     Args:
         dataset: features (also a memory-mapped tensor: a batch reads its own rows) and labels.
         split: its training rows are those the loss counts and whose labels are visible.
         graph: a prepared Graph over the rows, or None.
-        batch_size: rows a batch; the last one has what is left over.
+        batch_size: rows per batch; the last one has what is left over.
         seed: with the epoch's number it decides the partition.
         chunk: rows that go through the model together when all rows are evaluated.
     """

@@ -2,7 +2,7 @@
 
 config.toml          what was asked for; a resumed run must ask for the same
 split.json           which rows trained, validated and tested
-metrics.csv          a row an evaluated epoch; no clock times, so equal runs have equal bytes
+metrics.csv          one row per evaluated epoch; no clock times, so equal runs have equal bytes
 checkpoint.safetensors   where to go on from; gone once the run has finished
 model.safetensors    the weights of the best validation epoch
 result.json          the final metrics, read once; `interrupted` says whether to go on

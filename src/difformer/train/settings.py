@@ -61,7 +61,7 @@ class TrainSettings(Options):
         50, "steps on the labels alone before the teacher is listened to", whole(0)
     )
     batch_size: int | None = option(
-        None, "rows a step, a random partition each epoch; none: all rows at once", whole(1)
+        None, "rows per step, a random partition each epoch; none: all rows at once", whole(1)
     )
     partition: str | None = option(
         None,
@@ -69,7 +69,7 @@ class TrainSettings(Options):
         PARTITIONS,
     )
     recompute: bool = option(
-        False, "DIFFormer: keep one state a layer and compute the rest again; less memory, slower"
+        False, "DIFFormer: keep one state per layer and compute the rest again; less memory, slower"
     )
     patience: int | None = option(
         None, "stop after this many epochs without a better validation; none: never", whole(1)

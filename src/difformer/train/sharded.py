@@ -1,7 +1,7 @@
 """Training one model on rows that many processes hold: source, model and objective.
 
 The losses and gradients are those of one process with all rows, up to the order of sums. For each
-layer and direction the all-pair term of -s costs one message of d² + 2d + 1 numbers a head,
+layer and direction the all-pair term of -s costs one message of d² + 2d + 1 numbers per head,
 whatever the number of rows; the graph term sends the boundary rows; -a sends its keys and values
 round a ring.
 """
@@ -142,7 +142,7 @@ class _Spread(Exchange):
 
 @dataclass(frozen=True)
 class _SpreadAverage(FixedAverage):
-    """Some rows of Ŝ, the values of all rows gathered: O(n d) numbers a process are sent."""
+    """Some rows of Ŝ, the values of all rows gathered: O(n d) numbers per process are sent."""
 
     rows: FixedAverage
     comm: Comm
@@ -193,7 +193,7 @@ class Shards:
     """The rows this process holds, whole or in the mini-batches of `Partitions`. Source of batches.
 
     A mini-batch is the same random set of rows for any number of processes; each brings those it
-    holds. Edges are looked at once an epoch, in the background. Dropout is drawn anew for each
+    holds. Edges are looked at once per epoch, in the background. Dropout is drawn anew for each
     epoch and process, so that a run that starts again draws the same.
 
     Args:
@@ -264,7 +264,7 @@ class Shards:
                 yield batch
 
     def evaluate(self, model: nn.Module) -> Tensor:
-        """Outputs of all rows, on every process: O(n) numbers a process are sent."""
+        """Outputs of all rows, on every process: O(n) numbers per process are sent."""
         joined = self.comm.gather_rows(predict(model, self._all).output)
         out = torch.empty_like(joined)
         out[self.layout.order.to(joined.device)] = joined

@@ -40,7 +40,7 @@ class Layout:
         if partition not in PARTITIONS:
             raise ValueError(f"partition must be one of {', '.join(PARTITIONS)}, got {partition!r}")
         if comm.size > n:
-            raise ValueError(f"rows must be at least one a process, got {n} for {comm.size}")
+            raise ValueError(f"rows must be at least one per process, got {n} for {comm.size}")
         if partition == "range" or graph is None or comm.size == 1:
             starts = [n * r // comm.size for r in range(comm.size + 1)]
             return cls(torch.arange(n), tuple(starts))
@@ -115,7 +115,7 @@ class ShardedGraph:
 
     @classmethod
     def build(cls, edges: LocalEdges, starts: list[int], comm: Comm) -> ShardedGraph:
-        """Agree on the boundary and normalise; a few all-to-alls, once a graph.
+        """Agree on the boundary and normalise; a few all-to-alls, once per graph.
 
         `starts` are the ranges of ids that the edges speak of; the same on every process.
         """

@@ -29,8 +29,8 @@ class Snapshots:
     Args:
         dataset: the snapshots.
         split: rows that train; as a rule whole snapshots, see `time_split`.
-        per_step: snapshots a step, in time order; None for all of them, one step an epoch. The
-            authors' code takes all of Chickenpox and Covid, and one a step of WikiMath.
+        per_step: snapshots per step, in time order; None for all of them, one step per epoch. The
+            authors' code takes all of Chickenpox and Covid, and one per step of WikiMath.
         use_graph: False leaves the graphs out, for models that take none.
     """
 
