@@ -19,26 +19,24 @@ import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import torch
 
 from difformer.baselines.registry import get_system
 from difformer.data.registry import load_dataset
 from difformer.data.snapshots import TemporalDataset
+from difformer.data.split import Split
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.machine import describe_machine
-from difformer.experiments.sources import snapshots_for
+from difformer.experiments.run import load_run, run_experiment
 from difformer.experiments.specs import Cell, load_spec
+from difformer.experiments.tune import changed
 from difformer.files import write_atomic
-from difformer.train.loop import fit
-from difformer.train.objective import SnapshotError
-from difformer.train.seeding import seeded
-from difformer.train.settings import TrainSettings
 from difformer.train.snapshots import Snapshots
 
 __all__ = ["Tried", "lowest", "one_standard_error", "rules", "try_settings"]
@@ -72,17 +70,16 @@ def try_settings(
     seeds: Sequence[int] = (FIRST_SEED,),
     done: Path | None = None,
 ) -> list[Tried]:
-    """Train at every point of the grid; `done` keeps the points so far, so a run can go on."""
+    """Train at every point of the grid; `done` keeps the points so far, so a search can go on."""
     found = _read(done)
-    source, split = None, dataset.split("time")
+    rows = dataset.split("time")
+    blind = replace(rows, test=rows.test[:0])
     for values in product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
         if any(tried.settings == point for tried in found):
             continue
-        if source is None:
-            data = snapshots_for(get_system(experiment.system), dataset)
-            source = Snapshots(data, split, per_step=data.per_step)
-        each = [_validate(experiment, source, split, dataset, point, seed) for seed in seeds]
+        tried = changed(experiment, *_parts(point))
+        each = [_validate(replace(tried, seeds=(seed,)), dataset, blind) for seed in seeds]
         errors = mean(error for _, error in each)
         found.append(Tried(point, mean(val for val, _ in each), errors, len(seeds)))
         _write(done, found)
@@ -90,29 +87,24 @@ def try_settings(
 
 
 def _validate(
-    experiment: Experiment,
-    source: Snapshots,
-    split: Any,
-    dataset: TemporalDataset,
-    point: Mapping[str, float],
-    seed: int,
+    experiment: Experiment, dataset: TemporalDataset, split: Split
 ) -> tuple[float, float]:
     """The validation error of one run, and its standard error over snapshots."""
-    kind, loop = get_system(experiment.system), asdict(experiment.train)
-    config = kind.configure(
-        **{**experiment.model, **{k: v for k, v in point.items() if k not in loop}}
-    )
-    with seeded(seed):
-        model = kind.build(config, dataset.num_features, 1)
-    given: dict[str, Any] = {**loop, **{k: v for k, v in point.items() if k in loop}}
-    given["seed"] = seed
-    settings = TrainSettings(**given)
-    fit(model, source, SnapshotError(num_nodes=dataset.num_nodes), split, settings)
+    with TemporaryDirectory() as folder:
+        run_experiment(experiment, dataset=dataset, split=split, folder=folder)
+        run = load_run(folder, dataset=dataset)
+    assert isinstance(run.dataset, TemporalDataset)
     with torch.no_grad():
-        output = source.evaluate_rows(model.eval(), split.val)
+        output = Snapshots(run.dataset, split).evaluate_rows(run.model, split.val)
     miss = (output - dataset.y)[split.val].double()
     each = miss.square().reshape(-1, dataset.num_nodes).mean(1)
     return float(each.mean()), float(each.std() / len(each) ** 0.5)
+
+
+def _parts(settings: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Settings of the model, and of the training."""
+    loop = {name: value for name, value in settings.items() if name in LOOP}
+    return {name: value for name, value in settings.items() if name not in LOOP}, loop
 
 
 def lowest(tried: Sequence[Tried]) -> Tried:
@@ -180,8 +172,7 @@ def rules(cell: Cell, tried: Sequence[Tried]) -> str:
 
 
 def _rule(cell: Cell, variant: str, settings: Mapping[str, float]) -> str:
-    loop = {k: v for k, v in settings.items() if k in LOOP}
-    own = {k: v for k, v in settings.items() if k not in loop}
+    own, loop = _parts(settings)
     lines = [
         "[[cells]]",
         f'columns = ["{cell.column.name}"]',

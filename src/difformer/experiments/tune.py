@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.data.split import Split
 
-__all__ = ["SEARCHES", "Trial", "TuneResult", "grid_for", "tune"]
+__all__ = ["SEARCHES", "Trial", "TuneResult", "changed", "grid_for", "tune"]
 
 SEARCHES = ("search", "grid")
 
@@ -155,7 +155,9 @@ def grid_size(system: str) -> int:
     return size
 
 
-def changed(experiment: Experiment, model: Mapping[str, Any], train: Mapping[str, Any]) -> Any:
+def changed(
+    experiment: Experiment, model: Mapping[str, Any], train: Mapping[str, Any]
+) -> Experiment:
     """The experiment with some options changed."""
     return replace(
         experiment,
