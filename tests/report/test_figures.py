@@ -14,7 +14,6 @@ from difformer.experiments.reproduce import CellResult, read_results, result_pat
 from difformer.experiments.specs import load_spec
 from difformer.report.figures import FIGURES, chickenpox, make_figure, penalty, states
 from difformer.report.figures.drawing import summary
-from difformer.train.settings import TrainSettings
 
 
 def test_the_flow_of_figure_3_goes_down_its_energy() -> None:
@@ -137,7 +136,7 @@ def test_states_are_drawn_again_from_their_numbers(
 def test_chickenpox_is_trained_and_drawn(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chickenpox, "TRAIN", TrainSettings(epochs=1))
+    monkeypatch.setattr(chickenpox, "TRAIN", {"epochs": 1})
     make_figure("fig8", tmp_path, data_dir=data_root)
     lines = (tmp_path / "fig8" / "weights.csv").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 1 + 4 * 20 * 20

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from difformer.data.registry import load_dataset
-from difformer.data.snapshots import TemporalDataset, time_split
+from difformer.data.snapshots import TemporalDataset
+from difformer.experiments.experiment import Experiment
+from difformer.experiments.run import load_run, run_experiment
 from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
 from difformer.report.diffusivity import LayerWeights
 from difformer.report.figures.drawing import Drawn, Work, axes, style
-from difformer.train.loop import fit
-from difformer.train.objective import SquaredError
-from difformer.train.seeding import seeded
-from difformer.train.settings import TrainSettings
-from difformer.train.snapshots import Snapshots
 
 KINDS = {"simple": "DIFFormer-s", "sigmoid": "DIFFormer-a"}
 SNAPSHOTS = 5  # the first of the test weeks
-MODEL: dict[str, Any] = {"num_layers": 2, "use_weight": False, "use_graph": False, "dropout": 0.2}
-TRAIN = TrainSettings(epochs=200, lr=0.01, patience=40, seed=0)
+MODEL: dict[str, Any] = {
+    "num_layers": 2,
+    "hidden_channels": 4,
+    "use_weight": False,
+    "use_graph": False,
+    "dropout": 0.2,
+}
+TRAIN: dict[str, Any] = {"epochs": 200, "lr": 0.01, "weight_decay": 0.0, "patience": 40, "seed": 0}
 
 
 def make(work: Work) -> Drawn:
@@ -85,12 +89,15 @@ def make(work: Work) -> Drawn:
 
 
 def _train(data: TemporalDataset, kernel: str) -> tuple[DIFFormer, float, int]:
-    split = time_split(data.num_snapshots, data.num_nodes)
-    with seeded(0):
-        model = DIFFormer(data.num_features, 4, 1, kernel=kernel, **MODEL)
-    source = Snapshots(data, split, use_graph=False)
-    result = fit(model, source, SquaredError(), split, TRAIN)
-    return model.eval(), result.metrics["test"]["mse"], int(split.test[0]) // data.num_nodes
+    """The model, its test error, and the first test week."""
+    experiment = Experiment.make(
+        data.name, recipe="paper", split="time", model={**MODEL, "kernel": kernel}, train=TRAIN
+    )
+    with TemporaryDirectory() as folder:
+        run_experiment(experiment, dataset=data, folder=folder)
+        run = load_run(folder, dataset=data)
+    assert isinstance(run.model, DIFFormer)
+    return run.model, run.result.metrics["test"]["mse"], int(run.split.test[0]) // data.num_nodes
 
 
 def _weights(
