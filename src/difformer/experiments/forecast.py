@@ -151,7 +151,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 def _agree(folder: Path, record: Mapping[str, Any]) -> None:
     """Write what was asked for, or raise where the folder holds something else."""
-    from difformer.files import cannot_write, write_atomic
+    from difformer.files import write_atomic
     from difformer.train.run import differences
 
     if (folder / RECORD).exists():
@@ -160,10 +160,6 @@ def _agree(folder: Path, record: Mapping[str, Any]) -> None:
         if differing:
             raise RunError(f"{folder} holds another run ({'; '.join(differing)})")
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
     write_atomic(folder / RECORD, _text(record))
 
 

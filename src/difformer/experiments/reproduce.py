@@ -262,13 +262,9 @@ def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:
 
 
 def _write(path: Path, result: CellResult) -> None:
-    from difformer.files import cannot_write, write_atomic
+    from difformer.files import write_atomic
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    write_atomic(path, result.to_json().encode())
+    write_atomic(path, result.to_json())
 
 
 def _plain(split: str) -> str:
