@@ -1,13 +1,20 @@
-# One environment, made once: a target starts at once when neither of the two files has changed.
+# Environments are made once: a target starts at once when neither of the two files has changed.
+# `make demo` installs what the package needs; test, lint and docs add their tools to the same place.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUN    := $(VENV)/.ready-run
 READY  := $(VENV)/.ready
 DOCS   := $(VENV)/.ready-docs
 
-.PHONY: demo test lint bench results docs clean
+# uv is several times faster than pip. It does not read pip's settings, hence the links.
+UV      := $(shell command -v uv 2>/dev/null)
+INSTALL := $(if $(UV),UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(UV) pip install --quiet --python $(BIN)/python,\
+             $(BIN)/python -m pip install --quiet --disable-pip-version-check)
 
-demo: $(READY)
+.PHONY: demo test lint bench results docs wheel clean
+
+demo: $(RUN)
 	$(BIN)/difformer demo
 
 test: $(READY)
@@ -22,20 +29,28 @@ bench: $(READY)
 	$(BIN)/difformer bench
 
 # Writes the tables of README.md and docs/reproduce.md anew from the result files.
-results: $(READY)
+results: $(RUN)
 	$(BIN)/difformer reproduce --readme
 
 docs: $(DOCS)
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
+
+# Builds sdist and wheel, and tries the wheel alone in an empty environment.
+wheel: $(READY)
+	$(BIN)/python scripts/try_wheel.py
 
 clean:
 	rm -rf $(VENV) build dist site htmlcov .coverage .pytest_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml constraints.txt
+$(RUN): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) -c constraints.txt -e .
+	touch $@
+
+$(READY): $(RUN)
+	$(INSTALL) -c constraints.txt -e ".[dev]"
 	touch $@
 
 $(DOCS): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(INSTALL) -c constraints.txt -e ".[docs]"
 	touch $@

@@ -79,7 +79,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         "on_files, on_page_markdown = hook.on_files, hook.on_page_markdown\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"],
+        [sys.executable, "-m", "mkdocs", "build", "--strict"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
