@@ -64,6 +64,7 @@ def api_pages() -> dict[str, str]:
         "experiments": "Runs",
     }
     groups: dict[str, list[str]] = {group: [] for group in titles}
+    groups["nn"].append("difformer.nn.config.DIFFormerConfig")  # the options of DIFFormer
     for name in difformer.__all__:
         if not name.startswith("__"):
             value = getattr(difformer, name)

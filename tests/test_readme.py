@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from difformer.commands.reproduce import PAGES
+from difformer.data import load_dataset
 from difformer.experiments.tables import fill_page
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -22,9 +25,13 @@ def test_the_tables_of_a_page_are_those_of_the_results(name: str) -> None:
     assert fill_page(text, REPOSITORY / "results") == text, "run: difformer reproduce --readme"
 
 
-def test_the_python_example_learns(tmp_path: Path) -> None:
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+TEXT = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+CODE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+COMMANDS = re.findall(r"^    ((?:difformer|make) [^#\n]*)", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize("code", CODE, ids=["estimator", "module"])
+def test_a_python_example_learns(code: str, tmp_path: Path) -> None:
     assert code.count("\n") <= 16
     code = f"import sys; sys.path.insert(0, {str(REPOSITORY / 'src')!r})\n" + code
     done = subprocess.run(
@@ -37,3 +44,47 @@ def test_the_python_example_learns(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert float(done.stdout.split()[-1]) > 0.85
+
+
+def write_papers() -> None:
+    """Some of Cora as the two files that the README names: three topics, every other known."""
+    data = load_dataset("cora", normalize=False)
+    assert data.edge_index is not None
+    words = data.x.to_dense()[:, :30].int().tolist()
+    rows = [i for i, label in enumerate(data.y.tolist()) if label < 3][:300]
+    names = {row: f"p{row}" for row in rows}
+    header = ["paper", *(f"word{i}" for i in range(30)), "topic"]
+    lines = [",".join(header)]
+    for place, row in enumerate(rows):
+        topic = data.class_names[int(data.y[row])] if place % 2 else ""
+        lines.append(",".join([names[row], *map(str, words[row]), topic]))
+    Path("papers.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    pairs = [(a, b) for a, b in data.edge_index.T.tolist() if a < b and a in names and b in names]
+    edges = ["source,target", *(f"{names[a]},{names[b]}" for a, b in pairs)]
+    Path("citations.csv").write_text("\n".join(edges) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_runs(command: str, cli: Any) -> None:
+    """As it stands there, but for the number of epochs and searches."""
+    program, *words = shlex.split(command)
+    if program == "make":
+        rules = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+        assert f"\n{words[0]}: " in rules  # what they call has tests of its own
+        return
+    write_papers()
+    words += {"train": ["--epochs", "3", "--quiet"], "compare": ["--trials", "1"]}.get(words[0], [])
+    if words[0] == "compare":
+        words[words.index("--models") + 1] = "mlp"
+    done = cli(*words)
+    assert done.code == 0, done.err
+    assert done.out
+    if "--nodes" in words:
+        (run,) = Path("runs").iterdir()
+        assert (run / "predictions.csv").is_file()
+        assert (run / "report.html").is_file()
+
+
+def test_every_picture_and_every_link_is_there() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
+        assert (REPOSITORY / target).is_file(), target

@@ -200,9 +200,9 @@ def _write_page(out: Path, rows: list[Row], poster: Poster) -> Path:
     caption = "Test accuracy of one run each; published: five initialisations on the same split."
     table = Shown(caption, [HEADER[1], HEADER[0], *HEADER[2:]], [_swapped(r) for r in rows])
     more = Note(
-        "One run of few epochs, made while you waited: `difformer reproduce table2 --show` has all "
-        "runs. `difformer report FOLDER` writes the page of a run, with its curves, its confusions "
-        "and who influenced whom."
+        "One run of few epochs, made while you waited; difformer reproduce table2 --show has all "
+        "runs. The command difformer report FOLDER writes the page of a run, with its curves, its "
+        "confusions and which rows influenced which."
     )
     sections = [
         Section("accuracy", "Few labels, and all the rows", [table, more]),

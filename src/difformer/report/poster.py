@@ -120,7 +120,12 @@ def _states(name: str, caption: str, points: list[list[float]], poster: Poster) 
         caption=f"{caption} ({len(poster.classes):,} rows, t-SNE).",
         alt=f"Scatter plot of the rows' states {name} diffusion, one colour per class.",
         data=data,
-        layout={"xaxis": hidden, "yaxis": {**hidden, "scaleanchor": "x"}},
+        layout={
+            "xaxis": hidden,
+            "yaxis": hidden,
+            "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+            "legend": {"orientation": "h", "x": 0, "y": -0.02, "yanchor": "top"},
+        },
     )
 
 
