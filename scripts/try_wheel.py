@@ -29,8 +29,8 @@ MUST = (
 )
 TRIALS: Sequence[tuple[Sequence[str], str]] = (
     (["-c", "import difformer; print(difformer.load_dataset('cora').describe())"], "2,708 rows"),
-    (["-m", "difformer", "--version"], "difformer"),
-    (["-m", "difformer", "--show-completion", "bash"], "complete"),
+    (["-m", "difformer", "--version"], "0."),
+    (["-m", "difformer", "--help"], "--install-completion"),
     (["-m", "difformer", "datasets"], "cora"),
     (["-m", "difformer", "train", "digits", "--epochs", "3", "--quiet"], "accuracy"),
     (["-m", "difformer", "reproduce", "table2", "--models", "gcn", "--show"], "Cora"),

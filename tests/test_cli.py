@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -201,3 +202,13 @@ def test_model_and_training_options_have_different_names() -> None:
 
     model, training = given_options().values()
     assert not set(model) & set(training)
+
+
+def test_a_shell_can_complete_commands(tmp_path: Path) -> None:
+    environment = {**os.environ, "_DIFFORMER_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
+    environment |= {"COMP_WORDS": "difformer tr", "PYTHONPATH": str(SOURCE)}
+    code = "import sys; sys.argv = ['difformer']; from difformer.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["train"]

@@ -73,7 +73,10 @@ def test_a_command_runs(command: str, cli: Any) -> None:
         assert f"\n{words[0]}: " in rules  # what they call has tests of its own
         return
     write_papers()
-    words += {"train": ["--epochs", "3", "--quiet"], "compare": ["--trials", "1"]}.get(words[0], [])
+    words += {
+        "train": ["--epochs", "3", "--quiet"],
+        "compare": ["--trials", "1", "--epochs", "3"],
+    }.get(words[0], [])
     if words[0] == "compare":
         words[words.index("--models") + 1] = "mlp"
     done = cli(*words)
