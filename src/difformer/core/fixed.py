@@ -18,7 +18,7 @@ from difformer.core.tiled import CHUNK_SCORES, tiles
 
 __all__ = ["DENSE_ROWS", "LOST", "FixedAverage", "FixedLandmarks", "FixedWeights", "keep_partners"]
 
-LOST = (1e-4, 1e-3, 1e-2, 1e-1)
+LOST = (1e-3, 1e-2, 1e-1)
 """Shares of a row's weight that may be spread evenly: the smallest that leaves few partners."""
 # Partners a row that are few: as many more would cost more than they say.
 PARTNERS = 256

@@ -9,7 +9,7 @@ from torch import Tensor
 
 __all__ = ["offsets_for_reach"]
 
-# Newton's steps, kept in a bracket; every third halves it, so this many end anywhere.
+# Most rows need five; none more than a bracket can be halved.
 STEPS = 100
 # Traced code cannot stop early: so many steps are enough for the sharpnesses in use.
 TRACED_STEPS = 24
@@ -30,22 +30,25 @@ def offsets_for_reach(scores: Tensor, sharpness: float, reach: float) -> Tensor:
     high = scores.amax(-1, keepdim=True) - shift
     nearest = scores.topk(max(1, min(m, round(reach))), dim=-1).values[..., -1:]
     offset = torch.minimum(torch.maximum(nearest, low), high)
-    tolerance = wanted * 32 * torch.finfo(scores.dtype).eps
+    tiny = torch.finfo(scores.dtype).tiny
+    tolerance = torch.finfo(scores.dtype).eps ** 0.75  # of the mass; its sum rounds off the rest
     traced = torch.compiler.is_compiling()
     done = torch.zeros_like(offset, dtype=torch.bool)
-    for step in range(TRACED_STEPS if traced else STEPS):
+    before = torch.full_like(offset, math.inf)
+    for _ in range(TRACED_STEPS if traced else STEPS):
         omega = torch.sigmoid((scores - offset) * sharpness)
         mass = omega.sum(-1, keepdim=True)
-        slope = (mass - omega.square().sum(-1, keepdim=True)) * sharpness  # −∂mass/∂t
-        done = done | ((mass - wanted).abs() <= tolerance) | (high - low <= 0)
+        slope = (mass - omega.square_().sum(-1, keepdim=True)) * sharpness  # −∂mass/∂t
+        error = mass.clamp_min(tiny).log() - math.log(wanted)
+        done = done | (error.abs() <= tolerance) | (high <= low)
         if not traced and bool(done.all()):
             break
-        above = mass > wanted  # too many partners: the offset must grow
+        above = error > 0  # too many partners: the offset must grow
         low, high = torch.where(above, offset, low), torch.where(above, high, offset)
-        # A step on log mass, which is nearly straight where few partners are left.
-        tiny = torch.finfo(scores.dtype).tiny
-        change = (mass.clamp_min(tiny).log() - math.log(wanted)) * mass / slope.clamp_min(tiny)
-        moved, middle = offset + change, (low + high) / 2
-        newton = (moved > low) & (moved < high) & (step % 3 != 2)
-        offset = torch.where(done, offset, torch.where(newton, moved, middle))
+        # Newton on the logarithm, which is nearly straight where few partners are left; halving
+        # where that leaves the bracket or does not at least halve the error.
+        moved = offset + error * mass / slope.clamp_min(tiny)
+        newton = (moved > low) & (moved < high) & (error.abs() <= before / 2)
+        before = error.abs()
+        offset = torch.where(done, offset, torch.where(newton, moved, (low + high) / 2))
     return offset
