@@ -17,8 +17,12 @@ N = 23
 
 def make(**options):
     torch.manual_seed(0)
-    model = DIFFormer(6, 8, 3, num_layers=3, reach=4.0, **options).double()
-    return model.eval(), torch.randn(N, 6, dtype=torch.float64)
+    if (options.get("kernel"), options.get("compare")) == ("landmarks", "state"):
+        pytest.skip("landmarks are rows of the input")
+    model = DIFFormer(6, 8, 3, num_layers=3, reach=4.0, **options).double().eval()
+    x = torch.randn(N, 6, dtype=torch.float64)
+    model.choose_landmarks(x)
+    return model, x
 
 
 def split(linear, x, heads=1):
@@ -33,7 +37,12 @@ def dense(model, x, adjacency=None, compared=None):
         seen = {"state": z, "first": first, "input": x}[c.compare]
         q, k = split(layer.query, seen, c.num_heads), split(layer.key, seen, c.num_heads)
         v = split(layer.value, z, c.num_heads)
-        weights = layer.diffusivity.weights(*layer.diffusivity.prepare(q, k))
+        known = None
+        if c.kernel == "landmarks":
+            marks = model.landmarks[: model.num_landmarks]
+            marks = marks if c.compare == "input" else model.embed(marks).detach()
+            known = split(layer.key, marks, c.num_heads)
+        weights = layer.diffusivity.weights(*layer.diffusivity.prepare(q, k, known))
         p = (weights @ v).mean(0)
         if adjacency is not None:
             near = adjacency @ v.mean(0)
@@ -54,6 +63,9 @@ FORMS = [
     {"kernel": "sharp", "learn_qk": False, "graph_weight": 0.4},
     {"kernel": "sharp", "learn_qk": False, "use_weight": False, "source": 0.2, "norm": "input"},
     {"kernel": "sharp", "learn_qk": False, "num_heads": 2},
+    {"kernel": "landmarks", "num_landmarks": 9},
+    {"kernel": "landmarks", "num_landmarks": 50, "num_heads": 2, "center": True},
+    {"kernel": "landmarks", "num_landmarks": 9, "learn_qk": False, "graph_weight": 0.4},
     {"kernel": "simple", "learn_qk": False, "self_weight": True},
     {"kernel": "sigmoid", "residual": True, "center": True},
     {
@@ -152,8 +164,9 @@ def test_a_fixed_comparison_of_many_rows_is_sparse_and_close_to_the_exact_one(mo
 
 @pytest.mark.parametrize("compare", ["state", "first", "input"])
 @pytest.mark.parametrize("learn_qk", [True, False])
-def test_a_graph_in_a_batch_gets_what_it_gets_alone(compare, learn_qk):
-    model, x = make(kernel="sharp", compare=compare, learn_qk=learn_qk)
+@pytest.mark.parametrize("kernel", ["sharp", "landmarks"])
+def test_a_graph_in_a_batch_gets_what_it_gets_alone(compare, learn_qk, kernel):
+    model, x = make(kernel=kernel, compare=compare, learn_qk=learn_qk, num_landmarks=9)
     batch = torch.tensor([0] * 3 + [1] * 9 + [2] * 9 + [3] * 2)
     together = model(x, batch=batch)
     for number in range(4):
@@ -161,8 +174,9 @@ def test_a_graph_in_a_batch_gets_what_it_gets_alone(compare, learn_qk):
 
 
 @pytest.mark.parametrize("compare", ["state", "first", "input"])
-def test_a_new_row_has_the_same_bits_alone_and_in_any_batch(compare):
-    model, x = make(kernel="sharp", compare=compare, learn_qk=False)
+@pytest.mark.parametrize("kernel", ["sharp", "landmarks"])
+def test_a_new_row_has_the_same_bits_alone_and_in_any_batch(compare, kernel):
+    model, x = make(kernel=kernel, compare=compare, learn_qk=False, num_landmarks=9)
     frozen, new = model.freeze(x), torch.randn(70, 6, dtype=torch.float64)
     whole = frozen(new)
     for rows in ([3], [69, 3, 5], list(range(69, -1, -1))):
@@ -193,3 +207,48 @@ def test_a_sharp_model_saves_and_loads(tmp_path):
     again = DIFFormer.load(tmp_path / "model.safetensors")
     assert again.config == model.config
     assert torch.equal(again(x), model(x))
+
+
+@pytest.mark.parametrize("compare", ["first", "input"])
+def test_landmarks_are_chosen_once_saved_and_loaded(compare, tmp_path):
+    torch.manual_seed(0)
+    model = DIFFormer(6, 8, 3, kernel="landmarks", compare=compare, num_landmarks=30, reach=3.0)
+    assert model.wants_landmarks
+    x, other = torch.randn(23, 6), torch.randn(50, 6)
+    out = model.eval()(x)
+    assert model.num_landmarks == 23  # no more than there are rows
+    kept = model.landmarks.clone()
+    model(other)
+    assert torch.equal(model.landmarks, kept)
+    model.save(tmp_path / "model.safetensors")
+    again = DIFFormer.load(tmp_path / "model.safetensors").eval()
+    assert again.num_landmarks == 23
+    assert torch.equal(again(x), out)
+    frozen = model.freeze(x)
+    frozen.save(tmp_path / "frozen.safetensors")
+    assert torch.equal(type(frozen).load(tmp_path / "frozen.safetensors")(other), frozen(other))
+
+
+def test_a_frozen_landmark_model_keeps_no_row():
+    options = {"kernel": "landmarks", "compare": "input", "num_landmarks": 9, "learn_qk": False}
+    for n in (20, 200):
+        model = DIFFormer(6, 8, 3, **options)
+        assert model.freeze(torch.randn(n, 6)).numel == 2 * 9 * (8 + 1)
+
+
+def test_landmarks_of_states_are_refused():
+    with pytest.raises(ValueError, match="compare must be first or input with kernel landmarks"):
+        DIFFormer(6, 8, 3, kernel="landmarks")
+
+
+@pytest.mark.parametrize("kernel", ["sharp", "landmarks"])
+@pytest.mark.parametrize("compare", ["first", "input"])
+def test_a_model_and_its_frozen_form_are_exported(kernel, compare):
+    model, x = make(kernel=kernel, compare=compare, learn_qk=False, num_landmarks=9)
+    rows = torch.export.Dim("rows", min=2, max=1000)
+    frozen, new = model.freeze(x), torch.randn(12, 6, dtype=torch.float64)
+    for module, example in ((model, x), (frozen, new)):
+        expected = module(example)
+        program = torch.export.export(module, (example,), dynamic_shapes=({0: rows},))
+        torch.testing.assert_close(program.module()(example), expected)
+        torch.testing.assert_close(program.module()(example[:9]), module(example[:9]))

@@ -82,6 +82,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "sharp input batches": {"model": {"kernel": "sharp", **INPUT}, "batch_size": 13},
     "sharp input sparse": {"model": {"kernel": "sharp", **INPUT}, "sparse": True},
+    "landmarks": {"model": {"kernel": "landmarks", **INPUT, "num_landmarks": 9}},
+    "landmarks first": {
+        "graph": True,
+        "model": {"kernel": "landmarks", "compare": "first", "num_landmarks": 9, "reach": 4.0},
+    },
     "own weight": {"graph": True, "model": {"self_weight": True, "residual": True}},
     "softmax": {"model": {"kernel": "softmax"}},
     "identity": {"graph": True, "model": {"kernel": "identity"}},
@@ -99,6 +104,7 @@ FOUR = (
     "a graph",
     "sharp",
     "sharp input",
+    "landmarks",
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["Context", "Mean", "Moments", "Pairs", "ScaledMoments", "row_count"]
+__all__ = ["Context", "LandmarkSums", "Mean", "Moments", "Pairs", "ScaledMoments", "row_count"]
 
 C = TypeVar("C", bound="Context")
 
@@ -59,6 +59,14 @@ class Mean(Context):
 
     value_sum: Tensor  # (..., h, 1, e)
     count: Tensor  # ()
+
+
+@dataclass(frozen=True)
+class LandmarkSums(Context):
+    """ZᵀV and Zᵀ1: m (e + 1) numbers a head for m landmarks, whatever the row count."""
+
+    value: Tensor  # (..., h, m, e)
+    mass: Tensor  # (..., h, m, 1)
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,6 @@ class FixedAverage:
         """The same for a range of the n rows."""
         raise NotImplementedError
 
-    def to(self, like: Tensor) -> FixedAverage:
-        """With the dtype and device of `like`; itself where they agree."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class FixedWeights(FixedAverage):
@@ -64,10 +60,6 @@ class FixedWeights(FixedAverage):
         rest = None if self.rest is None else self.rest[rows]
         return FixedWeights(self.matrix.block(rows), rest)
 
-    def to(self, like: Tensor) -> FixedWeights:
-        rest = None if self.rest is None else self.rest.to(like)
-        return FixedWeights(self.matrix.to(like), rest)
-
     def dense(self) -> Tensor:
         """Ŝ (n, m): the reference for tests."""
         if isinstance(self.matrix, Tensor):
@@ -80,21 +72,23 @@ class FixedWeights(FixedAverage):
 class FixedLandmarks(FixedAverage):
     """Z Λ⁻¹ Zᵀ V in two sparse products: rows to landmarks and back."""
 
-    there: SparseMatrix  # Λ⁻¹ Zᵀ (l, m)
-    back: SparseMatrix  # Z (n, l)
+    assigned: SparseMatrix  # Z (m, l) of the rows that give
+    scale: Tensor  # Λ⁻¹ (l, 1)
+    asking: SparseMatrix | None = None  # Z (n, l) of the rows that ask; None: the same rows
 
     def average(self, value: Tensor) -> Tensor:
-        return self.back.matmul(self.there.matmul(value))
+        there = SparseMatrix(self.assigned.transpose, self.assigned.csr)
+        back = self.assigned if self.asking is None else self.asking
+        return back.matmul(there.matmul(value) * self.scale.to(value.dtype))
 
     def block(self, rows: slice) -> FixedLandmarks:
-        return replace(self, back=self.back.block(rows))
-
-    def to(self, like: Tensor) -> FixedLandmarks:
-        return FixedLandmarks(self.there.to(like), self.back.to(like))
+        return replace(self, asking=self.assigned.block(rows))
 
     def dense(self) -> Tensor:
         """Ŝ (n, m): the reference for tests."""
-        return self.back.csr.to_dense() @ self.there.csr.to_dense()
+        given = self.assigned.csr.to_dense()
+        asking = given if self.asking is None else self.asking.csr.to_dense()
+        return asking @ (self.scale * given.T)
 
 
 def keep_partners(omega: OmegaOfRows, own: slice, n: int) -> FixedWeights:
@@ -142,9 +136,9 @@ def _normalised(omega: Tensor) -> Tensor:
 def _threshold(weights: Tensor, share: float) -> Tensor:
     """(n, 1): a weight such that what is not above it sums to at most `share` in its row.
 
-    Sought by halving: share itself may drop too much, share / m never does.
+    Sought by halving: share / 4 may still drop too much, share / m never does.
     """
-    level = torch.full_like(weights[:, :1], share)
+    level = torch.full_like(weights[:, :1], share / 4)
     while True:
         lost = (weights * (weights <= level)).sum(-1, keepdim=True)
         over = lost > share

@@ -29,7 +29,7 @@ __all__ = ["are_tied", "tied_sigmoid_average"]
 
 def are_tied(q: Tensor, k: Tensor) -> bool:
     """Whether queries and keys are the same memory, and so many that sharing scores pays."""
-    if q.shape != k.shape or q.shape[:-2].numel() != 1 or q.dtype in HALF or not in_tiles(q, k):
+    if not in_tiles(q, k) or q.shape != k.shape or q.shape[:-2].numel() != 1 or q.dtype in HALF:
         return False
     return q.data_ptr() == k.data_ptr() and q.stride() == k.stride()
 

@@ -22,15 +22,19 @@ class DIFFormerConfig(Options):
     num_heads: int = option(1, "heads, averaged", whole(1))
     kernel: Any = option(
         "simple",
-        "diffusivity: simple is DIFFormer-s, sigmoid is DIFFormer-a, sharp cuts off far pairs",
-        ("simple", "sigmoid", "sharp", "identity", "constant", "softmax", "gaussian"),
+        "diffusivity: simple is DIFFormer-s, sigmoid is DIFFormer-a, sharp cuts off far pairs, "
+        "landmarks does so in linear time",
+        ("simple", "sigmoid", "sharp", "landmarks", "identity", "constant", "softmax", "gaussian"),
     )
     sharpness: float = option(
-        40.0, "sharp only: how steeply far pairs are cut off", number(above_zero=True)
+        40.0, "sharp and landmarks: how steeply far pairs are cut off", number(above_zero=True)
     )
     reach: float = option(
-        10.0, "sharp only: how many partners a row has, counted by weight", number(above_zero=True)
+        10.0,
+        "sharp and landmarks: how many partners or landmarks a row has, by weight",
+        number(above_zero=True),
     )
+    num_landmarks: int = option(400, "landmarks only: how many there are", whole(1))
     compare: str = option(
         "state",
         "what rows are compared by: each layer's state, the first state without dropout, or the "
@@ -85,6 +89,13 @@ class DIFFormerConfig(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.compare == "state" and (
+            self.kernel == "landmarks" or getattr(self.kernel, "anchored", False)
+        ):
+            raise ValueError(
+                "compare must be first or input with kernel landmarks, which are rows of the "
+                "input, got 'state'"
+            )
         if self.num_heads > 1 and not self.learn_qk and not self.use_weight:
             raise ValueError(
                 "num_heads must be 1 where neither learn_qk nor use_weight is set: all heads would "

@@ -33,14 +33,25 @@ class Exchange:
         self.graph = graph
         self.fixed: FixedAverage | None = None
         """Ŝ, where it is the same in every layer and has been made already."""
+        self.landmarks: Tensor | None = None
+        """(m, p), what rows are compared with, where the diffusivity has landmarks."""
 
     def closed_form(self, kernel: Diffusivity, heads: int) -> AverageOfStates | None:
         """The average straight from the states, where this exchange admits one."""
         return kernel.closed_form(heads)
 
-    def prepare(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys (h, n, ·) as the diffusivity takes them, by all rows that meet."""
-        return kernel.prepare(q, k)
+    def prepare(
+        self, kernel: Diffusivity, q: Tensor, k: Tensor, landmarks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys (h, n, ·) as the diffusivity takes them, by all rows that meet.
+
+        `landmarks` (h, m, ·) where the diffusivity has them.
+        """
+        return kernel.prepare(q, k, self.known(k) if landmarks is None else landmarks)
+
+    def known(self, k: Tensor) -> Tensor | None:
+        """The keys of all rows that rows with the keys k meet; None: these."""
+        return None
 
     def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
         """What the rows are averaged with: their own context, or one merged with others'."""
@@ -76,7 +87,11 @@ class Apart(Exchange):
     def closed_form(self, kernel: Diffusivity, heads: int) -> None:
         return None
 
-    def prepare(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def prepare(
+        self, kernel: Diffusivity, q: Tensor, k: Tensor, landmarks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if landmarks is not None:
+            return super().prepare(kernel, q, k, landmarks)
         heads, tied = max(q.shape[0], k.shape[0]), q is k
 
         def each(*qk: Tensor) -> Tensor:  # (graphs, rows, heads, ·)

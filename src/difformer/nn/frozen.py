@@ -130,8 +130,13 @@ class FrozenDIFFormer(nn.Module):
                 pairs = z.new_zeros(x.shape[0], known.shape[0])
             else:
                 exchange = _Known(self._frozen[-1], None, None)
+                exchange.landmarks = self.model.compared_landmarks()
                 kept = exchange.kept.context
-                k = kept.key if isinstance(kept, Pairs) else module.project(known, compared)[1]
+                k = (
+                    kept.key
+                    if isinstance(kept, Pairs)
+                    else module.project(known, compared, exchange)[1]
+                )
                 dense, parts = self._dense(x), list[Tensor]()
                 # In blocks of one size, as everywhere here: then no bit depends on batch-mates.
                 for rows in tiles(x.shape[0], BLOCK):
@@ -256,7 +261,9 @@ class FrozenDIFFormer(nn.Module):
 
     def _comparison(self, x: Tensor, first: Tensor) -> Tensor | None:
         """What new rows are compared by: where no layer learns it, all know the same rows."""
-        return self.model.comparison(x, first, _Known(self._frozen[0], None, None))
+        exchange = _Known(self._frozen[0], None, None)
+        exchange.landmarks = self.model.compared_landmarks()
+        return self.model.comparison(x, first, exchange)
 
     def _encode(
         self, x: Tensor, edges: tuple[_Incoming, slice] | None, layers: int | None = None
@@ -264,8 +271,11 @@ class FrozenDIFFormer(nn.Module):
         first = z = self.model.embed(x)
         compared = self._comparison(x, first)
         loops = None if self._degree is None else self._loops
+        landmarks = self.model.compared_landmarks()
         for module, kept in list(zip(self.model.layers, self._frozen, strict=True))[:layers]:
-            z = module(z, first, _Known(kept, loops, edges), compared)
+            exchange = _Known(kept, loops, edges)
+            exchange.landmarks = landmarks
+            z = module(z, first, exchange, compared)
         return z
 
     def _incoming(
@@ -360,9 +370,8 @@ class _Known(Exchange):
         super().__init__()
         self.kept, self.loops, self.edges = kept, loops, edges
 
-    def prepare(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        kept = self.kept.context
-        return kernel.prepare(q, k, kept.key if isinstance(kept, Pairs) else None)
+    def known(self, k: Tensor) -> Tensor | None:
+        return self.kept.context.key if isinstance(self.kept.context, Pairs) else None
 
     def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
         return super().context(kernel, q, k, v) if self.kept.context is None else self.kept.context

@@ -146,7 +146,9 @@ class DiffusionLayer(nn.Module):
         if self.diffusivity.prepares and (compared is None or self.query is not None):
             if q.dtype in HALF:  # offsets want the digits
                 q, k = q.float(), k.float()
-            q, k = exchange.prepare(self.diffusivity, q, k)
+            anchors = exchange.landmarks
+            landmarks = None if anchors is None else self._heads(self.key, anchors)
+            q, k = exchange.prepare(self.diffusivity, q, k, landmarks)
         return q, k, self._heads(self.value, z)
 
     def unprepared(self, z: Tensor, compared: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from difformer.core.checks import check_finite, check_within
 from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Diffusivity
+from difformer.core.diffusivity.landmarks import landmark_sample, make_landmarks
 from difformer.core.dropout import dropout
 from difformer.core.energy import energy
 from difformer.core.fixed import FixedAverage
@@ -54,6 +55,7 @@ class DIFFormer(nn.Module):
 
     own_draws: ClassVar[bool] = True
     """Whether all its weights and dropout come from `core.randomness`, on a CPU."""
+    landmarks: Tensor | None  # (num_landmarks, in_channels), zeros until they are chosen
 
     @takes(DIFFormerConfig)
     def __init__(
@@ -84,6 +86,11 @@ class DIFFormer(nn.Module):
         self._features: Remembered[Tensor | SparseMatrix] = Remembered()
         self._segments: Remembered[Segments] = Remembered(content=True)
         self._fixed: Remembered[FixedAverage | None] = Remembered()
+        anchored = self._layer.diffusivity.anchored
+        room = torch.zeros(config.num_landmarks, in_channels) if anchored else None
+        self.register_buffer("landmarks", room)
+        self.num_landmarks = 0  # so many are chosen: none before the first rows are seen
+        self.register_load_state_dict_post_hook(_count_landmarks)
 
     def forward(
         self,
@@ -279,7 +286,8 @@ class DIFFormer(nn.Module):
         if layer.query is not None or not layer.diffusivity.prepares:
             return rows
         rows = rows.unsqueeze(0)
-        return exchange.prepare(layer.diffusivity, rows, rows)[0].squeeze(0)
+        landmarks = None if exchange.landmarks is None else exchange.landmarks.unsqueeze(0)
+        return exchange.prepare(layer.diffusivity, rows, rows, landmarks)[0].squeeze(0)
 
     @property
     def compares_fixed_rows(self) -> bool:
@@ -291,7 +299,42 @@ class DIFFormer(nn.Module):
         if not self.compares_fixed_rows:
             return None
         rows = features.detach() if isinstance(features, Tensor) else features
-        return self._layer.diffusivity.fixed(rows)
+        return self._layer.diffusivity.fixed(rows, self.compared_landmarks())
+
+    @property
+    def wants_landmarks(self) -> bool:
+        """Whether rows are compared with landmarks and none have been chosen yet."""
+        return self.landmarks is not None and self.num_landmarks == 0
+
+    def choose_landmarks(self, features: Tensor | SparseMatrix) -> None:
+        """Landmarks among these rows, where the model wants some; O(rows of a sample · m p)."""
+        if self.wants_landmarks:
+            if torch.compiler.is_compiling():
+                raise ValueError("landmarks must be chosen before tracing: run the model once")
+            chosen = self.landmark_sample(features.shape[0])
+            dense = isinstance(features, Tensor)
+            self.set_landmarks(features[chosen] if dense else features.rows(chosen).csr.to_dense())
+
+    def landmark_sample(self, num_rows: int) -> Tensor:
+        """Which of so many rows `set_landmarks` should see."""
+        return landmark_sample(num_rows, self.in_channels, self.config.num_landmarks)
+
+    def set_landmarks(self, rows: Tensor) -> None:
+        """Choose landmarks in the midst of the rows (n, p)."""
+        assert self.landmarks is not None
+        made = make_landmarks(rows.detach().to(self.landmarks), self.config.num_landmarks)
+        self.landmarks.zero_()[: made.shape[0]] = made
+        self.num_landmarks = made.shape[0]
+
+    def compared_landmarks(self) -> Tensor | None:
+        """The landmarks (m, ·) in the space that rows are compared in, as constants."""
+        if self.landmarks is None:
+            return None
+        chosen = self.landmarks[: self.num_landmarks]
+        if self.config.compare == "input":
+            return chosen
+        with torch.no_grad():
+            return self.embed(chosen, clean=True)
 
     @property
     def _layer(self) -> DiffusionLayer:
@@ -321,14 +364,23 @@ class DIFFormer(nn.Module):
     ) -> tuple[Tensor, Exchange, Tensor | None]:
         """The first state, how rows reach one another, and what they are compared by."""
         features = self._remembered_features(x)
+        self.choose_landmarks(features)
         first = self.embed(features)
         graph, n = self.prepare_graph(edge_index, edge_weight, first), first.shape[0]
         exchange = Exchange(graph)
         if batch is not None:
             segments = self._segments.get((batch,), n, lambda: Segments.from_batch(batch, n))
             exchange = Apart(segments, graph)
-        elif not torch.compiler.is_compiling() and not x.requires_grad and self.compares_fixed_rows:
-            exchange.fixed = self._fixed.get((x,), None, lambda: self.fixed_average(features))
+        exchange.landmarks = self.compared_landmarks()
+        if (
+            batch is None
+            and not torch.compiler.is_compiling()
+            and not x.requires_grad
+            and self.compares_fixed_rows
+        ):
+            exchange.fixed = self._fixed.get(
+                (x, self.landmarks), None, lambda: self.fixed_average(features)
+            )
             if exchange.fixed is not None:
                 return first, exchange, None
         return first, exchange, self.comparison(features, first, exchange)
@@ -423,6 +475,12 @@ def _merged(key: Tensor, weight: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
         0, group, weight[order], reduce, include_self=False
     )
     return key, torch.where(first, total[group], 0.0)
+
+
+def _count_landmarks(model: DIFFormer, _: Any) -> None:
+    """After loading: landmarks stand first, rows of zeros are room that is left."""
+    if model.landmarks is not None:
+        model.num_landmarks = int((model.landmarks != 0).any(1).sum())
 
 
 def _checked_rows(rows: Tensor, n: int) -> Tensor:

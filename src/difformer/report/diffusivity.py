@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.nn.layer import DiffusionLayer
+from difformer.nn.exchange import Exchange
+from difformer.nn.layer import WHOLE, DiffusionLayer
 from difformer.nn.model import DIFFormer
 
 __all__ = [
@@ -36,10 +37,14 @@ class LayerWeights:
     """
 
     def __init__(
-        self, module: DiffusionLayer, state: Tensor, compared: Tensor | None = None
+        self,
+        module: DiffusionLayer,
+        state: Tensor,
+        compared: Tensor | None = None,
+        exchange: Exchange = WHOLE,
     ) -> None:
         with torch.no_grad():
-            self.q, self.k, _ = module.project(state, compared)
+            self.q, self.k, _ = module.project(state, compared, exchange)
         self.kernel, self.n = module.diffusivity, state.shape[0]
 
     @classmethod
@@ -50,7 +55,7 @@ class LayerWeights:
             raise ValueError(f"layer must lie in {-count} to {count - 1}, got {layer}")
         with torch.no_grad():
             passage = model.passages(x, graph)[layer]
-        return cls(passage.layer, passage.before, passage.compared)
+        return cls(passage.layer, passage.before, passage.compared, passage.exchange)
 
     def rows(self, rows: Tensor) -> Tensor:
         """Ŝ[rows] (r, n)."""

@@ -45,14 +45,19 @@ def predict_in_chunks(
     training = model.training
     model.eval()
     try:
-        fixed = model.fixed_average(x if x.layout == torch.strided else SparseMatrix.from_csr(x))
+        features = x if x.layout == torch.strided else SparseMatrix.from_csr(x)
+        model.choose_landmarks(features)
+        landmarks, fixed = model.compared_landmarks(), model.fixed_average(features)
         z, compared = _embed(model, x, chunk, looks=fixed is None)
         if compared is not None:
-            compared = model.prepared(compared, Exchange())
+            whole = Exchange()
+            whole.landmarks = landmarks
+            compared = model.prepared(compared, whole)
         first = z.clone() if model.config.source else None
         prepared = None if graph is None or not model.config.use_graph else graph.to(z)
         for layer in model.layers:
-            z = _layer(cast("DiffusionLayer", layer), z, first, compared, prepared, fixed, chunk)
+            known = _Rows(z, first, compared, prepared, fixed, landmarks)
+            z = _layer(cast("DiffusionLayer", layer), known, chunk)
         return torch.cat([model.decode(z[rows]) for rows in tiles(z.shape[0], chunk)])
     finally:
         model.train(training)
@@ -116,23 +121,31 @@ def _embed(model: DIFFormer, x: Tensor, chunk: int, looks: bool) -> tuple[Tensor
     return z, torch.cat(compared) if compared else None
 
 
-def _layer(
-    layer: DiffusionLayer,
-    z: Tensor,
-    first: Tensor | None,
-    compared: Tensor | None,
-    graph: Graph | None,
-    fixed: FixedAverage | None,
-    chunk: int,
-) -> Tensor:
+@dataclass(frozen=True)
+class _Rows:
+    """All rows before a layer, and how they reach one another."""
+
+    z: Tensor
+    first: Tensor | None
+    compared: Tensor | None
+    graph: Graph | None
+    fixed: FixedAverage | None
+    landmarks: Tensor | None
+
+
+def _layer(layer: DiffusionLayer, known: _Rows, chunk: int) -> Tensor:
     """One layer over all rows; overwrites z where no other row still needs it."""
+    z, first, compared = known.z, known.first, known.compared
+    graph, fixed, landmarks = known.graph, known.fixed, known.landmarks
     parts = list(tiles(z.shape[0], chunk))
     meets, context, keys = graph is not None or fixed is not None, None, None
     if fixed is None and not layer.diffusivity.local:
-        if layer.diffusivity.prepares and (compared is None or layer.query is not None):
+        learned = compared is None or layer.query is not None
+        if layer.diffusivity.prepares and learned and landmarks is None:
             found = [layer.unprepared(z[rows], _part(compared, rows))[1] for rows in parts]
             keys = torch.cat(found, dim=-2)
         among = _Chunk(None, None, z, keys)
+        among.landmarks = landmarks
         mine = (layer.summarise(z[rows], _part(compared, rows), among) for rows in parts)
         context = reduce(operator.add, mine)
     values = z
@@ -147,6 +160,7 @@ def _layer(
     for rows in parts:
         block = None if graph is None else graph.adjacency.block(rows)
         exchange = _Chunk(context, block, values, keys)
+        exchange.landmarks = landmarks
         exchange.fixed = None if fixed is None else _OfAll(fixed.block(rows), values)
         moved = layer.move(z[rows], _part(first, rows), exchange, _part(compared, rows))
         out[rows] = moved if layer.config.center else layer.finish(moved, z[rows])
@@ -164,19 +178,19 @@ class _Chunk(Exchange):
 
     def __init__(
         self,
-        known: Context | None,
+        merged: Context | None,
         block: SparseMatrix | None,
         values: Tensor,
         keys: Tensor | None,
     ) -> None:
         super().__init__()
-        self.known, self.block, self.values, self.keys = known, block, values, keys
+        self.merged, self.block, self.values, self.keys = merged, block, values, keys
 
-    def prepare(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return kernel.prepare(q, k, self.keys)
+    def known(self, k: Tensor) -> Tensor | None:
+        return self.keys
 
     def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
-        return super().context(kernel, q, k, v) if self.known is None else self.known
+        return super().context(kernel, q, k, v) if self.merged is None else self.merged
 
     def neighbours(self, value: Tensor | None) -> Tensor | None:
         return None if self.block is None else self.block.matmul(self.values)

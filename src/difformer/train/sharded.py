@@ -65,6 +65,8 @@ class ShardedDIFFormer(nn.Module):
         features = model.check_features(x) if x.shape[0] else x
         first = z = model.embed(features)
         exchange = _Spread(self.comm, None if graph is None else graph.to(z))
+        self._choose_landmarks(features)
+        exchange.landmarks = model.compared_landmarks()
         compared = None
         if model.compares_fixed_rows and isinstance(model.layers[0].diffusivity, Sharp):
             exchange.fixed = self._fixed.get((x,), None, lambda: self._fixed_average(features))
@@ -74,6 +76,21 @@ class ShardedDIFFormer(nn.Module):
             # Layers made to recompute do so on every process in the same order, and send again.
             z = layer(z, first, exchange, compared)
         return model.decode(z)
+
+    def _choose_landmarks(self, features: Tensor | SparseMatrix) -> None:
+        """Landmarks among all processes' rows, where the model wants some and has none yet."""
+        landmarks = self.model.landmarks
+        if landmarks is None or not self.model.wants_landmarks:
+            return
+        counts = self.comm.counts(features.shape[0])
+        start = sum(counts[: self.comm.rank])
+        sample = self.model.landmark_sample(sum(counts))
+        mine = sample[(sample >= start) & (sample < start + features.shape[0])] - start
+        dense = (
+            features[mine] if isinstance(features, Tensor) else features.rows(mine).csr.to_dense()
+        )
+        self.model.set_landmarks(self.comm.gather_rows(dense))
+        self.comm.broadcast(landmarks.data)
 
     def _fixed_average(self, features: Tensor | SparseMatrix) -> FixedAverage:
         """Ŝ of this process's rows: it keeps all rows' features while it is made."""
@@ -120,10 +137,9 @@ class _Spread(Exchange):
         super().__init__(graph)
         self.comm = comm
 
-    def prepare(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def known(self, k: Tensor) -> Tensor:
         # Every process sees all keys once, without their gradients: offsets are constants.
-        known = self.comm.gather_rows(k.detach().transpose(0, 1)).transpose(0, 1)
-        return kernel.prepare(q, k, known)
+        return self.comm.gather_rows(k.detach().transpose(0, 1)).transpose(0, 1)
 
     def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
         mine = super().context(kernel, q, k, v)

@@ -1,6 +1,6 @@
 """Diffusivities: how strongly every pair of instances pulls on each other.
 
-One protocol, seven forms. Letters: q (..., h, n, d) queries, k (..., h, m, d) keys,
+One protocol, eight forms. Letters: q (..., h, n, d) queries, k (..., h, m, d) keys,
 v (..., h, m, e) values; ω_ij ≥ 0 is the unnormalised diffusivity of a pair, and
 
     Ŝ_ij = ω_ij / Σ_l ω_il                                                     (eq. 6)
@@ -14,6 +14,7 @@ from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.diffusivity.constant import Constant
 from difformer.core.diffusivity.gaussian import Gaussian
 from difformer.core.diffusivity.identity import Identity
+from difformer.core.diffusivity.landmarks import Landmarks
 from difformer.core.diffusivity.sharp import Sharp
 from difformer.core.diffusivity.sigmoid import Sigmoid
 from difformer.core.diffusivity.simple import FLOOR, Simple, WholeTensorSimple
@@ -26,6 +27,7 @@ __all__ = [
     "Diffusivity",
     "Gaussian",
     "Identity",
+    "Landmarks",
     "Sharp",
     "Sigmoid",
     "Simple",
@@ -35,7 +37,8 @@ __all__ = [
 ]
 
 KERNELS: dict[str, type[Diffusivity]] = {
-    cls.name: cls for cls in (Simple, Sigmoid, Sharp, Identity, Constant, Softmax, Gaussian)
+    cls.name: cls
+    for cls in (Simple, Sigmoid, Sharp, Landmarks, Identity, Constant, Softmax, Gaussian)
 }
 """Every diffusivity by name."""
 

@@ -35,6 +35,8 @@ class Diffusivity(ABC):
     """Whether queries and keys matter at all; where not, a layer learns none."""
     prepares: ClassVar[bool] = False
     """Whether rows must pass through `prepare` before they are compared."""
+    anchored: ClassVar[bool] = False
+    """Whether rows are compared with landmarks, which `prepare` takes as `known`."""
     knobs: ClassVar[tuple[str, ...]] = ()
     """Which of a model's options its constructor takes."""
     domain: ClassVar[float] = math.inf
@@ -67,7 +69,9 @@ class Diffusivity(ABC):
         """
         return q, k
 
-    def fixed(self, rows: Tensor | SparseMatrix) -> FixedAverage | None:
+    def fixed(
+        self, rows: Tensor | SparseMatrix, known: Tensor | None = None
+    ) -> FixedAverage | None:
         """Ŝ of rows (n, d) that are their own queries and keys, made once; None where unknown."""
         return None
 

@@ -22,24 +22,27 @@ def offsets_for_reach(scores: Tensor, sharpness: float, reach: float) -> Tensor:
     last bit: a row that has converged stays.
     """
     m = scores.shape[-1]
-    share = min(reach / m, 1 - 1e-9)
-    wanted = share * m
+    count = torch.full((), m, dtype=torch.float64, device=scores.device)
+    share = (reach / count).clamp_max(1 - 1e-9)
+    wanted = (share * count).log().to(scores.dtype)
     # All scores alike at the smallest, or at the largest, bound the offset from both sides.
-    shift = math.log(share / (1 - share)) / sharpness
+    shift = (share.logit() / sharpness).to(scores.dtype)
     low = scores.amin(-1, keepdim=True) - shift
     high = scores.amax(-1, keepdim=True) - shift
-    nearest = scores.topk(max(1, min(m, round(reach))), dim=-1).values[..., -1:]
-    offset = torch.minimum(torch.maximum(nearest, low), high)
+    traced = torch.compiler.is_compiling()
+    offset = (low + high) / 2
+    if not traced:  # the score of the last partner is near
+        nearest = scores.topk(max(1, min(m, round(reach))), dim=-1).values[..., -1:]
+        offset = torch.minimum(torch.maximum(nearest, low), high)
     tiny = torch.finfo(scores.dtype).tiny
     tolerance = torch.finfo(scores.dtype).eps ** 0.75  # of the mass; its sum rounds off the rest
-    traced = torch.compiler.is_compiling()
     done = torch.zeros_like(offset, dtype=torch.bool)
     before = torch.full_like(offset, math.inf)
     for _ in range(TRACED_STEPS if traced else STEPS):
-        omega = torch.sigmoid((scores - offset) * sharpness)
+        omega = (scores - offset).mul_(sharpness).sigmoid_()
         mass = omega.sum(-1, keepdim=True)
         slope = (mass - omega.square_().sum(-1, keepdim=True)) * sharpness  # −∂mass/∂t
-        error = mass.clamp_min(tiny).log() - math.log(wanted)
+        error = mass.clamp_min(tiny).log() - wanted
         done = done | (error.abs() <= tolerance) | (high <= low)
         if not traced and bool(done.all()):
             break

@@ -110,7 +110,7 @@ class Sharp(Sigmoid):
         left = torch.cat([s * q[..., :-1], a, torch.ones_like(a)], dim=-1)
         return left, torch.cat([k[..., :-1], torch.ones_like(b), b], dim=-1)
 
-    def fixed(self, rows: Tensor | SparseMatrix) -> FixedWeights:
+    def fixed(self, rows: Tensor | SparseMatrix, known: Tensor | None = None) -> FixedWeights:
         if rows.shape[0] > EXACT_ROWS:
             raise DifformerError(
                 f"kernel {self.name!r} compares every pair of up to {EXACT_ROWS} rows, got "

@@ -1,0 +1,145 @@
+"""The landmark diffusivity: rows meet through a few hundred landmarks, in linear time."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from difformer.core.context import Context, LandmarkSums
+from difformer.core.diffusivity.base import Diffusivity
+from difformer.core.diffusivity.reach import offsets_for_reach
+from difformer.core.diffusivity.sharp import unit_rows
+from difformer.core.fixed import FixedLandmarks
+from difformer.core.sparse import SparseMatrix
+from difformer.core.tiled import CHUNK_SCORES, tiles
+
+__all__ = ["Landmarks", "landmark_sample", "make_landmarks"]
+
+# Rows that k-means sees for each landmark, and numbers it holds at most.
+ROWS_PER_LANDMARK = 20
+SAMPLE_NUMBERS = 2**26
+LLOYD_STEPS = 10
+SEED = 0
+
+
+class Landmarks(Diffusivity):
+    """W = Z Λ⁻¹ Zᵀ, Λ = diag(Zᵀ1), Z the sharp weights of rows to m landmarks; O(n m d) time.
+
+    Z_il ∝ σ(s (q̃_i·ℓ̃_l − t_i)) with t_i such that row i has `reach` landmarks by weight; the
+    `reach` largest are kept and sum to one. W is symmetric, doubly stochastic and positive
+    semi-definite. Prepared rows are those of Z, (..., n, m); the context is ZᵀV and Zᵀ1, which add.
+    It does not depend on the states' distances, so it has no f: its energy is quadratic.
+    """
+
+    name = "landmarks"
+    separable = True
+    prepares = True
+    anchored = True
+    knobs = ("sharpness", "reach")
+
+    def __init__(self, sharpness: float = 40.0, reach: float = 10.0) -> None:
+        for name, value in (("sharpness", sharpness), ("reach", reach)):
+            if not value > 0:
+                raise ValueError(f"{name} must be positive, got {value!r}")
+        self.sharpness, self.reach = sharpness, reach
+
+    def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Rows of Z (..., n, m) for the landmarks `known` (..., m, d), which must be given."""
+        if known is None:
+            raise ValueError("known must be given: rows are compared with landmarks")
+        value, index = self._largest(unit_rows(q) @ unit_rows(known).mT)
+        z = value.new_zeros(*value.shape[:-1], known.shape[-2]).scatter(-1, index, value)
+        return z, z
+
+    def omega(self, q: Tensor, k: Tensor) -> Tensor:
+        mass = k.sum(-2, keepdim=True)
+        return (q / torch.where(mass > 0, mass, math.inf)) @ k.mT
+
+    def summarise(self, k: Tensor, v: Tensor, q: Tensor | None = None) -> LandmarkSums:
+        return LandmarkSums(value=k.mT @ v, mass=k.sum(-2).unsqueeze(-1))
+
+    def apply(self, q: Tensor, context: Context) -> Tensor:
+        assert isinstance(context, LandmarkSums)
+        used = context.mass > 0  # a landmark that no row is near says nothing
+        mean = context.value / torch.where(used, context.mass, math.inf)
+        return (q @ mean) / (q @ used.to(q.dtype)).clamp_min(torch.finfo(q.dtype).tiny)
+
+    @torch.no_grad()
+    def fixed(self, rows: Tensor | SparseMatrix, known: Tensor | None = None) -> FixedLandmarks:
+        """Z made once, a few numbers per row; an average is then two sparse products."""
+        assert known is not None
+        n, unit = rows.shape[0], unit_rows(known).T.contiguous()
+        columns: list[Tensor] = []
+        values: list[Tensor] = []
+        for part in tiles(n, max(1, CHUNK_SCORES // unit.shape[1])):
+            if isinstance(rows, SparseMatrix):
+                scores = rows.block(part).unit_rows().matmul(unit)
+            else:
+                scores = unit_rows(rows[part]) @ unit
+            value, index = self._largest(scores)
+            index, order = index.sort(-1)
+            columns.append(index.int())
+            values.append(value.gather(-1, order))
+        column, value = torch.cat(columns), torch.cat(values)
+        row = torch.arange(n, device=column.device).repeat_interleave(column.shape[1])
+        shape = (n, unit.shape[1])
+        z = SparseMatrix.from_sorted(row, column.reshape(-1), value.reshape(-1), shape)
+        mass = value.new_zeros(unit.shape[1], 1)
+        mass.index_add_(0, column.reshape(-1).long(), value.reshape(-1, 1))
+        return FixedLandmarks(z, torch.where(mass > 0, 1 / mass, 0.0))
+
+    def _largest(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest weights of each row, summing to one, and their landmarks."""
+        with torch.no_grad():
+            offset = offsets_for_reach(scores, self.sharpness, self.reach)
+        kept = max(1, min(scores.shape[-1], math.ceil(self.reach)))
+        best = scores.topk(kept, dim=-1)
+        omega = torch.sigmoid((best.values - offset) * self.sharpness)
+        return omega / omega.sum(-1, keepdim=True), best.indices
+
+    def __repr__(self) -> str:
+        return f"Landmarks(sharpness={self.sharpness:g}, reach={self.reach:g})"
+
+
+def landmark_sample(n: int, p: int, count: int) -> Tensor:
+    """Which of n rows of width p `make_landmarks` should see, in order: always the same."""
+    size = max(count, min(ROWS_PER_LANDMARK * count, SAMPLE_NUMBERS // max(1, p)))
+    if n <= size:
+        return torch.arange(n)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(SEED))[:size].sort().values
+
+
+@torch.no_grad()
+def make_landmarks(rows: Tensor, count: int) -> Tensor:
+    """At most `count` unit rows (m, p) in the midst of the rows (n, p): k-means by cosine.
+
+    Drawn by k-means++ with a generator of its own, then moved by some of Lloyd's steps. Rows that
+    are no more than `count` are their own landmarks.
+    """
+    unit = unit_rows(rows)
+    unit = unit[unit.square().sum(-1) > 0]
+    if unit.shape[0] == 0:
+        return unit_rows(torch.ones_like(rows[:1]))
+    if unit.shape[0] <= count:
+        return unit
+    generator = torch.Generator().manual_seed(SEED)
+    chosen = [int(torch.randint(unit.shape[0], (1,), generator=generator))]
+    gap = torch.full_like(unit[:, 0], math.inf)  # 1 − cosine to the nearest landmark
+    for _ in range(count - 1):
+        gap = torch.minimum(gap, (1 - unit @ unit[chosen[-1]]).clamp_min_(1e-12))
+        at = torch.rand((), generator=generator, dtype=torch.float64).to(gap) * gap.sum()
+        chosen.append(min(int(torch.searchsorted(gap.cumsum(0), at)), unit.shape[0] - 1))
+    landmarks = unit[chosen]
+    for _ in range(LLOYD_STEPS):
+        nearest = torch.cat(
+            [
+                (unit[part] @ landmarks.T).argmax(1)
+                for part in tiles(unit.shape[0], max(1, CHUNK_SCORES // count))
+            ]
+        )
+        total = torch.zeros_like(landmarks).index_add_(0, nearest, unit)
+        lost = total.square().sum(-1, keepdim=True) == 0
+        landmarks = unit_rows(torch.where(lost, landmarks, total))
+    return landmarks
