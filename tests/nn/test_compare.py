@@ -156,7 +156,7 @@ def test_a_fixed_comparison_of_many_rows_is_sparse_and_close_to_the_exact_one(mo
     monkeypatch.setattr(fixed, "DENSE_ROWS", 5)
     monkeypatch.setattr(fixed, "CHUNK_SCORES", 100)
     torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-3)
-    assert isinstance(model._fixed._made.matrix, SparseMatrix)
+    assert isinstance(model.fixed_average(x).matrix, SparseMatrix)
     out = model(x)
     torch.testing.assert_close(predict_in_chunks(model, x, chunk=7), out)
     torch.testing.assert_close(ShardedDIFFormer(model, Comm())(x), out)

@@ -30,7 +30,6 @@ from difformer.estimators.rows import FitRows, Rows, learn_rows, read_rows, to_t
 from difformer.estimators.settings import FitSettings
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.frozen import FrozenDIFFormer
-from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
 from difformer.nn.recipes import RECIPES
 from difformer.train.objective import Objective
@@ -365,18 +364,13 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def _weights_in_fit(self, rows: Tensor, before: Tensor) -> Tensor:
         """What the last layer multiplies every other row's value by, for some rows of fit."""
-        model = self.frozen_.model
-        layer = model.layers[-1]
-        assert isinstance(layer, DiffusionLayer)
-        with torch.no_grad():
-            q, k, _ = layer.project(before)
-            pairs = layer.diffusivity.weights_of(rows, q, k).mean(-3)
-            if self.graph_ is not None:
-                target, source, value = self.graph_.adjacency.rows(rows).coo
-                near = torch.zeros_like(pairs).index_put_((target, source), value.to(pairs))
-                w = model.config.graph_weight
-                pairs = pairs + near if w is None else torch.lerp(pairs, near, w)
-            return pairs.scatter_(1, rows[:, None], 0.0)
+        pairs = self.frozen_.weights_in_fit(rows, before)
+        if self.graph_ is not None:
+            target, source, value = self.graph_.adjacency.rows(rows).coo
+            near = torch.zeros_like(pairs).index_put_((target, source), value.to(pairs))
+            w = self.frozen_.model.config.graph_weight
+            pairs = pairs + near if w is None else torch.lerp(pairs, near, w)
+        return pairs.scatter_(1, rows[:, None], 0.0)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

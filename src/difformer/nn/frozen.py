@@ -73,6 +73,7 @@ class FrozenDIFFormer(nn.Module):
         """Run the rows once and keep what a new row needs; the model itself is copied."""
         copy = deepcopy(model).requires_grad_(False)
         copy.eval()
+        copy.share_fixed(model)
         with torch.no_grad():
             passages = copy.passages(x, edge_index, edge_weight)
             layers = [_freeze_layer(passage) for passage in passages]
@@ -120,23 +121,19 @@ class FrozenDIFFormer(nn.Module):
         Args:
             x: (m, in_channels) new rows.
             known: (n, hidden_channels) the known rows' states before the last layer.
-            compared: (n, p) what the known rows are compared by, where that is not their states.
+            compared: (n, p) what the known rows are compared by, where that is not their states
+                and -a's keys do not tell. Without it no row is named: all weights are 0.
         """
         module = self.model.layers[-1]
         assert isinstance(module, DiffusionLayer)
         z = self._by_blocks(x, edge_index, edge_weight, output=False, layers=-1)
         with torch.no_grad():
-            if module.diffusivity.local:  # a new row keeps to itself
+            exchange = _Known(self._frozen[-1], None, None)
+            exchange.landmarks = self.model.compared_landmarks()
+            k = self._known_keys(known, compared, exchange)
+            if k is None:  # a new row keeps to itself, or meets rows that nobody kept
                 pairs = z.new_zeros(x.shape[0], known.shape[0])
             else:
-                exchange = _Known(self._frozen[-1], None, None)
-                exchange.landmarks = self.model.compared_landmarks()
-                kept = exchange.kept.context
-                k = (
-                    kept.key
-                    if isinstance(kept, Pairs)
-                    else module.project(known, compared, exchange)[1]
-                )
                 dense, parts = self._dense(x), list[Tensor]()
                 # In blocks of one size, as everywhere here: then no bit depends on batch-mates.
                 for rows in tiles(x.shape[0], BLOCK):
@@ -154,6 +151,34 @@ class FrozenDIFFormer(nn.Module):
             )
             w = self.model.config.graph_weight
             return pairs + near if w is None else torch.lerp(pairs, near, w)
+
+    def weights_in_fit(self, rows: Tensor, known: Tensor) -> Tensor:
+        """Ŝ of the last layer (r, n) for some of the known rows; `known` as in `weights`."""
+        module = self.model.layers[-1]
+        assert isinstance(module, DiffusionLayer)
+        with torch.no_grad():
+            if self.model.config.compare == "state":
+                q, k, _ = module.project(known)
+            else:
+                kept = self._frozen[-1].context
+                if not isinstance(kept, Pairs) or module.query is not None:
+                    return known.new_zeros(rows.numel(), known.shape[0])
+                q = k = kept.key
+            return module.diffusivity.weights_of(rows, q, k).mean(-3)
+
+    def _known_keys(
+        self, known: Tensor, compared: Tensor | None, exchange: Exchange
+    ) -> Tensor | None:
+        """The last layer's keys of the known rows, prepared; None where they cannot be told."""
+        module = self.model.layers[-1]
+        assert isinstance(module, DiffusionLayer)
+        kept = self._frozen[-1].context
+        if isinstance(kept, Pairs):
+            return kept.key
+        unknown = self.model.config.compare != "state" and compared is None
+        if module.diffusivity.local or unknown:
+            return None
+        return module.project(known, compared, exchange)[1]
 
     @property
     def numel(self) -> int:

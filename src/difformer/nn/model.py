@@ -301,6 +301,10 @@ class DIFFormer(nn.Module):
         rows = features.detach() if isinstance(features, Tensor) else features
         return self._layer.diffusivity.fixed(rows, self.compared_landmarks())
 
+    def share_fixed(self, other: DIFFormer) -> None:
+        """Use what the other has made of the same features, which cost it O(n²)."""
+        self._fixed = other._fixed
+
     @property
     def wants_landmarks(self) -> bool:
         """Whether rows are compared with landmarks and none have been chosen yet."""

@@ -168,8 +168,9 @@ def _layer_weights(found: Inspection) -> list[LayerWeights]:
     model = found.difformer
     if model is None:
         return []
-    modules: Any = model.layers
-    return [LayerWeights(m, z) for m, z in zip(modules, found.states, strict=False)]
+    with torch.no_grad():
+        passages = model.passages(found.dataset.x, found.graph)
+    return [LayerWeights(p.layer, p.before, p.compared, p.exchange) for p in passages]
 
 
 def _diffusivity_blocks(found: Inspection, weights: list[LayerWeights]) -> list[Any]:

@@ -31,9 +31,12 @@ def offsets_for_reach(scores: Tensor, sharpness: float, reach: float) -> Tensor:
     high = scores.amax(-1, keepdim=True) - shift
     traced = torch.compiler.is_compiling()
     offset = (low + high) / 2
-    if not traced:  # the score of the last partner is near
-        nearest = scores.topk(max(1, min(m, round(reach))), dim=-1).values[..., -1:]
-        offset = torch.minimum(torch.maximum(nearest, low), high)
+    if not traced:
+        if scores.dtype == torch.float64:  # most of the way at half the cost
+            near = offsets_for_reach(scores.float(), sharpness, reach).to(scores)
+        else:  # the score of the last partner
+            near = scores.topk(max(1, min(m, round(reach))), dim=-1).values[..., -1:]
+        offset = torch.minimum(torch.maximum(near, low), high)
     tiny = torch.finfo(scores.dtype).tiny
     tolerance = torch.finfo(scores.dtype).eps ** 0.75  # of the mass; its sum rounds off the rest
     done = torch.zeros_like(offset, dtype=torch.bool)
