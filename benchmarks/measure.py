@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from difformer.files import write_atomic
 from difformer.train.memory import keep_freed_memory
 
 
@@ -161,4 +162,4 @@ def write(path: Path, command: str, results: dict[str, Any]) -> None:
         "results": plain,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_atomic(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())

@@ -10,9 +10,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from benchmarks import suite_tables
 from benchmarks.scale_tables import large, scale, scale_paper, scale_sent
 
-DOCS = tuple(Path("docs") / f"{name}.md" for name in ("estimators", "reproduce", "scale", "speed"))
+DOCS = tuple(
+    Path("docs") / f"{name}.md"
+    for name in ("defaults", "estimators", "reproduce", "scale", "speed")
+)
 
 
 def few_labels(results: dict[str, Any]) -> list[list[str]]:
@@ -200,9 +204,17 @@ MAKERS = (
     growth,
     imports,
 )
-TABLES = {f.__name__: f for f in (*MAKERS, large, scale, scale_sent, scale_paper)}
+SUITE = (
+    suite_tables.suite_shown,
+    suite_tables.suite_tables,
+    suite_tables.suite_graphs,
+    suite_tables.suite_paired,
+    suite_tables.suite_behind,
+    suite_tables.suite_costs,
+)
+TABLES = {f.__name__: f for f in (*MAKERS, large, scale, scale_sent, scale_paper, *SUITE)}
 # Several tables of one result file.
-FILES = {"scale_sent": "scale", "scale_paper": "scale"}
+FILES = {"scale_sent": "scale", "scale_paper": "scale", **{f.__name__: "suite" for f in SUITE}}
 
 
 def table(name: str) -> str:

@@ -6,11 +6,11 @@ import json as json_module
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from difformer.commands.output import Json, print_json, say
+from difformer.commands.output import DataDir, Json, print_json, say
 from difformer.errors import DifformerError
 
 # Modules of benchmarks/ that measure something and write results/benchmarks/NAME.json.
@@ -29,6 +29,7 @@ BENCHMARKS = (
     "fit_growth",
     "frozen_distance",
     "few_labels",
+    "suite",
     "alone_recipe",
     "kernel_choice",
     "neighbour_classes",
@@ -37,21 +38,52 @@ BENCHMARKS = (
 )
 
 
+def _of_suite(flag: str, metavar: str, help: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=help, rich_help_panel="Of the suite")
+
+
 def command(
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME]...", help=f"Some of {', '.join(BENCHMARKS)}. [steps]"),
     ] = None,
+    datasets: Annotated[
+        str | None, _of_suite("--datasets", "A,B,...", "Its tables and graphs. [all]")
+    ] = None,
+    systems: Annotated[
+        str | None, _of_suite("--systems", "A,B,...", "difformer and its peers. [all]")
+    ] = None,
+    splits: Annotated[int | None, _of_suite("--splits", "N", "The first N of ten. [10]")] = None,
+    workers: Annotated[
+        int | None, _of_suite("--workers", "N", "Processes side by side. [one per core]")
+    ] = None,
+    again: Annotated[
+        bool, _of_suite("--again", "", "Measure again what the result file holds.")
+    ] = False,
+    data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Measure speed and memory beside the paper's plain algorithms and other peers.
+    """Measure speed, memory and accuracy beside the paper's plain algorithms and other peers.
 
     Example: difformer bench steps memory
+
+    The defaults on eleven tables and seven graphs: difformer bench suite
 
     Runs in a clone of the project, and writes results/benchmarks/NAME.json with the command and
     the machine.
     """
     chosen = names or ["steps"]
+    given = {
+        "--datasets": datasets,
+        "--systems": systems,
+        "--splits": splits,
+        "--workers": workers,
+        "--data-dir": data_dir,
+    }
+    options = [str(word) for pair in given.items() if pair[1] is not None for word in pair]
+    options += ["--again"] if again else []
+    if options and chosen != ["suite"]:
+        raise ValueError(f"{options[0]} is an option of suite, got {' '.join(chosen)}")
     for name in chosen:
         if name not in BENCHMARKS:
             raise ValueError(f"NAME must be one of {', '.join(BENCHMARKS)}, got {name!r}")
@@ -63,7 +95,7 @@ def command(
         say(f"measuring {name}")
         output = sys.stderr if json else None
         done = subprocess.run(
-            [sys.executable, "-m", f"benchmarks.{name}"], stdout=output, check=False
+            [sys.executable, "-m", f"benchmarks.{name}", *options], stdout=output, check=False
         )
         if done.returncode:
             raise DifformerError(f"benchmarks.{name} ended with code {done.returncode}")

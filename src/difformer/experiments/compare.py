@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.data.split import Split
 
-__all__ = ["DEFAULT_MODELS", "Comparison", "Row", "compare", "splits_of"]
+__all__ = ["DEFAULT_MODELS", "Comparison", "Row", "compare", "end_with_parent", "splits_of"]
 
 DEFAULT_MODELS = (
     "mlp",
@@ -376,15 +376,15 @@ class Worker:
 
 def run_in_child(task: Task, trouble: Any) -> None:
     """Run a task in a process of its own; a disk that cannot be written is told to the parent."""
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=end_with_parent, daemon=True).start()
     try:
         run_task(task)
     except RunError as error:
         trouble.put(str(error))
 
 
-def _end_with_parent() -> None:
-    # The parent may be killed without a chance to stop its children: each watches it.
+def end_with_parent() -> None:
+    """Wait for the end of the parent, which may be killed, and end this process with it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

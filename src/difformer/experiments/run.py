@@ -41,6 +41,7 @@ from difformer.train.distributed import fit_distributed, processes
 from difformer.train.launch import launched
 from difformer.train.loop import fit
 from difformer.train.memory import available_memory, keep_freed_memory
+from difformer.train.objective import Objective
 from difformer.train.run import FitResult, read_config, read_result
 from difformer.train.seeding import seeded
 from difformer.train.seeds import SeedsResult, fit_seeds
@@ -73,6 +74,7 @@ def run_experiment(
     data_dir: Path | str | None = None,
     folder: Path | str | None = None,
     callbacks: Callbacks | None = None,
+    objective: Objective | None = None,
 ) -> SeedsResult:
     """Train a system with each seed; mean ± deviation, and every seed's own result.
 
@@ -83,6 +85,7 @@ def run_experiment(
         dataset: the data where it is at hand already; else it is loaded by name.
         split: rows that no short string describes; else ``experiment.split`` says which.
         callbacks: what looks on, by seed.
+        objective: what is minimised and reported; None for what the data's task asks for.
 
     Raises:
         CannotRunError: the system needs what the data has not, or more memory than there is.
@@ -101,7 +104,7 @@ def run_experiment(
         own = replace(experiment.train, seed=seed)
         return model, make_source(system, data, split, graph, own), split
 
-    objective, settings = data_objective(data), experiment.train
+    objective, settings = objective or data_objective(data), experiment.train
     if launched():
         return _over_processes(experiment, data, split, graph, folder, config, callbacks)
     if len(experiment.seeds) > 1:
