@@ -111,7 +111,8 @@ def ranks(results: Results, kind: str) -> dict[str, float]:
     whole = [s for s in _systems(results) if all(_values(results, name, s) for name in names)]
     if not names or not whole:
         return {}
-    each = [rankdata([-_mean(results, name, system) for system in whole]) for name in names]
+    # Figures are kept with five digits: less than a hundredth of a point is a tie.
+    each = [rankdata([-round(_mean(results, n, s), 4) for s in whole]) for n in names]
     return {system: float(mean(r[i] for r in each)) for i, system in enumerate(whole)}
 
 

@@ -139,6 +139,11 @@ def test_ranks_are_means_over_sets_and_ties_share_theirs():
     assert suite_tables.ranks(RESULTS, "graph") == {}
 
 
+def test_figures_that_differ_by_their_rounding_tie():
+    third = made({"a": {"difformer": [0.84314, 0.86275], "knn": [0.82353, 0.88235]}})
+    assert suite_tables.ranks(third, "table") == {"difformer": 1.5, "knn": 1.5}
+
+
 def test_a_system_that_missed_a_set_has_no_rank():
     some = made({"a": {"difformer": [0.9], "knn": [0.8]}, "b": {"difformer": [0.9]}})
     assert suite_tables.ranks(some, "table") == {"difformer": 1.0}
