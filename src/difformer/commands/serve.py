@@ -24,17 +24,41 @@ def command(
     max_rows: Annotated[
         int, typer.Option("--max-rows", min=1, help="Most rows per request.")
     ] = 1_000,
+    max_connections: Annotated[
+        int, typer.Option("--max-connections", min=1, help="Most connections at a time.")
+    ] = 512,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, help="For a header, or a body, to arrive.")
+    ] = 10.0,
+    idle: Annotated[
+        float, typer.Option("--idle", min=1, help="Seconds open between two requests.")
+    ] = 60.0,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", envvar="DIFFORMER_TOKEN", help="Clients must send it as Bearer."),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option("--allowed-host", help="Name clients may call it by; repeatable."),
+    ] = None,
 ) -> None:
     """Answer predictions over HTTP until stopped.
 
     Example: difformer serve runs/table-1 --port 8000
 
-    POST /predict {"rows": [{column: value}]}; GET /docs is the OpenAPI page, /health and /metrics
-    are for machines. What is wrong with a request is a 4xx and one line.
+    POST /predict {"rows": [{column: value}]}; GET /docs is a help page, /health and /metrics are
+    for machines. What is wrong with a request is a 4xx and one line, too much work a 503. The token
+    is better given by the environment variable, which other users of the machine cannot see.
     """
-    from difformer.experiments.service import Limits, serve
+    from difformer.experiments.server import serve
+    from difformer.experiments.service import Limits
 
     if run.is_dir() and not (run / "estimator.safetensors").exists():
         raise ValueError(f"RUN must be a run of `train --nodes`, {run} is none")
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+        raise ValueError("--token must be printable ASCII characters, at least one")
+    limits = Limits(
+        bytes=max_bytes, rows=max_rows, connections=max_connections, seconds=seconds, idle=idle
+    )
     say(f"http://{host}:{port}/docs (Ctrl-C stops)")
-    serve(run, host=host, port=port, limits=Limits(bytes=max_bytes, rows=max_rows))
+    serve(run, host=host, port=port, limits=limits, token=token, hosts=allowed_host or ())

@@ -1,18 +1,23 @@
-"""A small HTTP service for a run on one's own table: predictions, health, metrics, OpenAPI page.
+"""A small HTTP service for a run on one's own table: predictions, health, metrics, a help page.
 
 Every request is bounded (bytes, rows, time to arrive) and checked before the model sees it; what
-is wrong with it is a 4xx with one line that says what. A row's answer does not depend on who else
-asks, for predictions go through the frozen context: so requests that wait are answered together.
+is wrong with it is a 4xx with one line that says what, and too much work is a 503 that says when to
+come back. A row's answer does not depend on who else asks, for predictions go through the frozen
+context: so requests that wait are answered together. `server` listens and bounds connections.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import html
 import json
-import threading
+import logging
+import math
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
@@ -20,47 +25,43 @@ from typing import Any, cast
 from difformer.errors import DataError, DifformerError
 from difformer.experiments.own.run import OwnRun
 
-__all__ = ["Limits", "make_app", "serve"]
+__all__ = ["RETRY_AFTER", "Limits", "make_app"]
+
+FLOAT32 = 3.4e38
+RETRY_AFTER = 1  # seconds after which a client that was sent away may come back
+LONGEST = 500  # characters of a refusal
+OPEN_TO_ALL = ("/health",)  # answered without the token
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for."""
+    """What one request may ask for, and all of them together."""
 
     bytes: int = 1_000_000
     rows: int = 1_000
     cell: int = 100_000  # characters of one text cell
-    seconds: float = 10.0  # for the body to arrive
+    seconds: float = 10.0  # for the header, and then for the body to arrive
     concurrent: int = 2  # batches worked on at a time; requests that come meanwhile are the next
+    waiting_rows: int = 4_000  # rows of requests that wait; more are sent away
+    waiting_bytes: int = 16_000_000  # bytes of bodies being read or waiting
+    connections: int = 512  # open at a time
+    idle: float = 60.0  # seconds a connection may stay open between two requests
 
 
-@dataclass
-class Counters:
-    """What /metrics reports, in the text form Prometheus reads."""
+class RefusedError(Exception):
+    """A request that is answered with a 4xx or 503 and one line."""
 
-    requests: dict[int, int] = field(default_factory=dict[int, int])
-    rows: int = 0
-    seconds: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
 
-    def count(self, status: int) -> None:
-        with self.lock:
-            self.requests[status] = self.requests.get(status, 0) + 1
-
-    def predicted(self, rows: int, seconds: float) -> None:
-        with self.lock:
-            self.rows += rows
-            self.seconds += seconds
-
-    def text(self) -> str:
-        lines = ["# TYPE difformer_requests_total counter"]
-        with self.lock:
-            for status, number in sorted(self.requests.items()):
-                lines.append(f'difformer_requests_total{{status="{status}"}} {number}')
-            lines += ["# TYPE difformer_rows_total counter", f"difformer_rows_total {self.rows}"]
-            lines.append("# TYPE difformer_predict_seconds_total counter")
-            lines.append(f"difformer_predict_seconds_total {self.seconds:.6f}")
-        return "\n".join(lines) + "\n"
+    @property
+    def headers(self) -> dict[str, str]:
+        """What tells the client to come back, or that the rest of its body will not be read."""
+        again = {"retry-after": str(RETRY_AFTER)} if self.status == 503 else {}
+        return again | ({"connection": "close"} if self.status in (408, 413, 503) else {})
 
 
 @dataclass(frozen=True)
@@ -68,23 +69,35 @@ class Counted:
     """Counts the answers by status, straight from what is sent."""
 
     app: Any
-    counters: Counters
+    counter: Any
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def counting(message: Any) -> None:
             if message["type"] == "http.response.start":
-                self.counters.count(message["status"])
+                self.counter.labels(str(message["status"])).inc()
             await send(message)
 
         await self.app(scope, receive, counting if scope["type"] == "http" else send)
 
 
-class RefusedError(Exception):
-    """A request that is answered with a 4xx and one line."""
+@dataclass(frozen=True)
+class WithToken:
+    """Lets in who shows the token; compared in constant time."""
 
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
+    app: Any
+    token: str
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_TO_ALL:
+            shown = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(shown, f"Bearer {self.token}".encode()):
+                from starlette.responses import JSONResponse
+
+                say = {"detail": "the header Authorization must be 'Bearer ' and the token"}
+                headers = {"www-authenticate": "Bearer", "connection": "close"}
+                await JSONResponse(say, 401, headers)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
 
 
 Chunk = dict[str, list[Any]]
@@ -106,12 +119,16 @@ class Together:
     def __init__(self, run: OwnRun, limits: Limits) -> None:
         self.run, self.limits = run, limits
         self.waiting: deque[Waiting] = deque()
+        self.rows = self.bytes = 0  # of the requests that wait; of all bodies held
         self.workers: set[asyncio.Task[None]] = set()
 
     async def predict(self, chunk: Chunk, rows: int) -> Answers:
         """The answers for one request's rows; RefusedError where a value is wrong."""
+        if self.rows + rows > max(self.limits.waiting_rows, rows):
+            raise RefusedError(503, "too many rows wait for their answer: try again later")
         mine = Waiting(chunk, rows, asyncio.get_running_loop().create_future())
         self.waiting.append(mine)
+        self.rows += rows
         if len(self.workers) < self.limits.concurrent:
             worker = asyncio.create_task(self._work())
             self.workers.add(worker)
@@ -138,30 +155,58 @@ class Together:
         while self.waiting and rows + self.waiting[0].rows <= self.limits.rows:
             batch.append(self.waiting.popleft())
             rows += batch[-1].rows
+        self.rows -= rows
         return batch
 
 
-def make_app(run: OwnRun | str | Path, limits: Limits | None = None) -> Any:
-    """The FastAPI application of a run."""
+def make_app(
+    run: OwnRun | str | Path,
+    limits: Limits | None = None,
+    *,
+    token: str | None = None,
+    hosts: Sequence[str] = (),
+) -> Any:
+    """The FastAPI application of a run.
+
+    Args:
+        token: what a client must send as `Authorization: Bearer TOKEN`, but for /health.
+        hosts: the names a client may call the service by; any where empty.
+    """
     try:
         from fastapi import FastAPI, Request
-        from fastapi.responses import JSONResponse, PlainTextResponse
+        from fastapi.responses import HTMLResponse, JSONResponse, Response
+        from prometheus_client import CollectorRegistry, Counter, generate_latest
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ImportError as error:
         raise DifformerError("serve needs: pip install 'difformer[serve]'") from error
 
     run = run if isinstance(run, OwnRun) else OwnRun.load(run)
     limits = limits or Limits()
-    counters = Counters()
+    registry = CollectorRegistry()
+    requests = Counter("difformer_requests", "Answers", ["status"], registry=registry)
+    rows = Counter("difformer_rows", "Rows answered", registry=registry)
+    seconds = Counter("difformer_predict_seconds", "Waiting and computing", registry=registry)
     together = Together(run, limits)
     schema = _schema(run, limits)
-    app = FastAPI(title="difformer", description="Predictions of one run.", version="1")
+    # FastAPI's own help page loads scripts from elsewhere.
+    app = FastAPI(
+        title="difformer",
+        description="Predictions of one run.",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+    )
 
     async def answer(request: Any) -> dict[str, Any]:
-        body = await _body(request, limits)
-        chunk, count = _chunk(run, body, limits)
-        begin = time.perf_counter()
-        predictions = await together.predict(chunk, count)
-        counters.predicted(count, time.perf_counter() - begin)
+        body = await _body(request, limits, together)
+        try:
+            chunk, count = _chunk(run, body, limits)
+            begin = time.perf_counter()
+            predictions = await together.predict(chunk, count)
+        finally:
+            together.bytes -= len(body)
+        rows.inc(count)
+        seconds.inc(time.perf_counter() - begin)
         return {"predictions": predictions}
 
     # The annotations of nested functions are looked up by name among the module's globals, where
@@ -170,7 +215,10 @@ def make_app(run: OwnRun | str | Path, limits: Limits | None = None) -> Any:
         try:
             return JSONResponse(await answer(request))
         except RefusedError as refusal:
-            return JSONResponse({"detail": refusal.reason}, refusal.status)
+            return JSONResponse({"detail": refusal.reason}, refusal.status, refusal.headers)
+        except Exception as error:
+            logger.error("500: %s: %s", type(error).__name__, " ".join(str(error).split())[:500])
+            return JSONResponse({"detail": "a fault of the service; its log says more"}, 500)
 
     predict.__annotations__ = {"request": Request, "return": Any}
     app.post(
@@ -185,58 +233,64 @@ def make_app(run: OwnRun | str | Path, limits: Limits | None = None) -> Any:
     def health() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
         return {"status": "ok", "known_rows": len(run.ids), "columns": _columns(run)}
 
-    @app.get("/metrics", summary="Counters for Prometheus", response_class=PlainTextResponse)
-    def metrics() -> str:  # pyright: ignore[reportUnusedFunction]
-        return counters.text()
+    @app.get("/metrics", summary="Counters for Prometheus", response_model=None)
+    def metrics() -> Any:  # pyright: ignore[reportUnusedFunction]
+        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
-    app.add_middleware(Counted, counters=counters)
+    @app.get("/docs", include_in_schema=False, response_model=None)
+    def docs() -> Any:  # pyright: ignore[reportUnusedFunction]
+        return HTMLResponse(_help_page(run))
+
+    if token is not None:
+        app.add_middleware(WithToken, token=token)
+    if hosts:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    app.add_middleware(Counted, counter=requests)
     return app
 
 
 REFUSALS: dict[int | str, str] = {
     400: "not JSON, or not rows of this table",
+    401: "no token, or another one",
     408: "the body took too long to arrive",
     413: "more bytes or rows than allowed",
     415: "not application/json",
     422: "a column or a value is wrong",
+    503: "too much to do: try again later",
 }
 
 
-def serve(
-    folder: str | Path, *, host: str = "127.0.0.1", port: int = 8000, limits: Limits | None = None
-) -> None:
-    """Answer until stopped."""
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise DifformerError("serve needs: pip install 'difformer[serve]'") from error
-    app = make_app(folder, limits)
-    # A connection closed while a slow client writes its next request is an error for the client.
-    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_keep_alive=75, backlog=1024)
-
-
-async def _body(request: Any, limits: Limits) -> bytes:
-    """The body, never more than allowed of it in memory."""
+async def _body(request: Any, limits: Limits, together: Together) -> bytes:
+    """The body, never more than allowed of it in memory; its bytes are counted in `together`."""
     import anyio
 
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
         raise RefusedError(415, "content-type must be application/json")
     length = request.headers.get("content-length", "0")
-    if not length.isdigit():
+    if not length.isdecimal() or len(length) > 20:
         raise RefusedError(400, "content-length must be a number")
     if int(length) > limits.bytes:
         raise RefusedError(413, f"the body must have at most {limits.bytes} bytes")
     parts: list[bytes] = []
     size = 0
-    with anyio.move_on_after(limits.seconds) as scope:
-        async for part in request.stream():
-            size += len(part)
-            if size > limits.bytes:
-                raise RefusedError(413, f"the body must have at most {limits.bytes} bytes")
-            parts.append(part)
-    if scope.cancelled_caught:
-        raise RefusedError(408, f"the body must arrive within {limits.seconds:g} seconds")
+    try:
+        with anyio.fail_after(limits.seconds):
+            async for part in request.stream():
+                size += len(part)
+                together.bytes += len(part)
+                parts.append(part)
+                if size > limits.bytes:
+                    raise RefusedError(413, f"the body must have at most {limits.bytes} bytes")
+                if together.bytes > max(limits.waiting_bytes, size):
+                    raise RefusedError(503, "too many requests wait: try again later")
+    except TimeoutError as error:
+        together.bytes -= size
+        reason = f"the body must arrive within {limits.seconds:g} seconds"
+        raise RefusedError(408, reason) from error
+    except BaseException:
+        together.bytes -= size
+        raise
     return b"".join(parts)
 
 
@@ -253,30 +307,53 @@ def _chunk(run: OwnRun, body: bytes, limits: Limits) -> tuple[Chunk, int]:
         raise RefusedError(400, "rows must be a list of at least one object")
     if len(rows) > limits.rows:
         raise RefusedError(413, f"rows must be at most {limits.rows}, got {len(rows)}")
-    allowed = {*_columns(run), run.encoder.label, run.encoder.id}
+    known = _largest(run)
     for number, row in enumerate(rows, 1):
-        _check_row(run, row, f"row {number}", allowed, limits)
+        _check_row(run, row, f"row {number}", known, limits)
     chunk = {name: [row[name] for row in rows] for name in _columns(run)}
     if run.encoder.id is not None:
         chunk[run.encoder.id] = [row.get(run.encoder.id) for row in rows]
     return chunk, len(rows)
 
 
-def _check_row(run: OwnRun, row: Any, where: str, allowed: set[Any], limits: Limits) -> None:
+def _largest(run: OwnRun) -> dict[str | None, float]:
+    """The columns a row may have, with the largest number of each: a float32, or as in training."""
+    largest = dict.fromkeys([*_columns(run), run.encoder.label, run.encoder.id], math.inf)
+    for column in run.encoder.columns:
+        if column.kind == "number":
+            low, high = column.learned["low"], column.learned["high"]
+            largest[column.name] = max(FLOAT32, abs(low), abs(high))
+    return largest
+
+
+def _check_row(
+    run: OwnRun, row: Any, where: str, known: dict[str | None, float], limits: Limits
+) -> None:
     if not isinstance(row, dict):
         raise RefusedError(422, f"{where} must be an object of column: value")
     for name, value in cast("dict[str, Any]", row).items():
-        if name not in allowed:
+        if name not in known:
             raise RefusedError(422, f"{where}: column {name[:50]!r} was not there in training")
         if isinstance(value, dict | list):
             raise RefusedError(422, f"{where}, column {name!r} must be one value")
         if isinstance(value, str) and len(value) > limits.cell:
             raise RefusedError(422, f"{where}, column {name!r} is longer than {limits.cell}")
-        if isinstance(value, int) and abs(value) > 10**300:
+        if _size(value) > known[name]:
             raise RefusedError(422, f"{where}, column {name!r} is too large a number")
     for name in _columns(run):
         if name not in row:
             raise RefusedError(422, f"{where}: column {name!r} is missing (null is a value)")
+
+
+def _size(value: Any) -> float:
+    """A number's absolute value, infinite where a float cannot hold it; 0 for what is none."""
+    try:
+        size = abs(float(value))
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        return 0.0
+    return 0.0 if isinstance(value, str) and math.isinf(size) else size  # "inf": no finite number
 
 
 def _predict_together(run: OwnRun, chunks: list[Chunk]) -> list[Answers | Exception]:
@@ -299,9 +376,12 @@ def _predict(run: OwnRun, chunk: Chunk) -> Answers:
     try:
         features = run.encoder.encode_chunk(chunk, 1, "the request")
     except DataError as error:
-        raise RefusedError(422, str(error)) from error
-    with torch.inference_mode():
-        return run.answer(features, ids=_ids(run, chunk))
+        raise RefusedError(422, str(error)[:LONGEST]) from error
+    try:
+        with torch.inference_mode():
+            return run.answer(features, ids=_ids(run, chunk))
+    except (ValueError, DifformerError) as error:
+        raise RefusedError(422, f"no answer: {error}"[:LONGEST]) from error
 
 
 def _ids(run: OwnRun, chunk: Chunk) -> list[str] | None:
@@ -327,6 +407,21 @@ def _schema(run: OwnRun, limits: Limits) -> dict[str, Any]:
     rows = {"type": "array", "minItems": 1, "maxItems": limits.rows, "items": row}
     body = {"type": "object", "required": ["rows"], "properties": {"rows": rows}}
     return {"required": True, "content": {"application/json": {"schema": body}}}
+
+
+def _help_page(run: OwnRun) -> str:
+    """One page without scripts: the columns and an example."""
+    columns = "".join(
+        f"<tr><td>{html.escape(c.name)}</td><td>{html.escape(c.kind)}</td></tr>"
+        for c in run.encoder.columns
+    )
+    example = html.escape(json.dumps({"rows": [dict.fromkeys(_columns(run))]}, indent=2))
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>difformer</title>
+<h1>Predictions of one run</h1>
+<p>POST /predict with content-type application/json (null is a missing value):</p>
+<pre>{example}</pre><table><tr><th>column</th><th>kind</th></tr>{columns}</table>
+<p><a href="openapi.json">openapi.json</a>, <a href="health">health</a>,
+<a href="metrics">metrics</a></p></html>"""
 
 
 def _no_constant(name: str) -> None:

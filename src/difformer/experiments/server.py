@@ -1,0 +1,141 @@
+"""Listens for the service: bounded connections, headers that must arrive, and a graceful stop.
+
+uvicorn bounds neither the time a header takes nor a client that does not read its answer; the
+protocol here does, and sends away with a 503 who comes when every connection is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from difformer.errors import DifformerError
+from difformer.experiments.service import RETRY_AFTER, Limits, make_app
+
+__all__ = ["listen", "make_server", "serve"]
+
+HEADER_BYTES = 16_384  # of one request's line and headers
+BUSY = (
+    f"HTTP/1.1 503 Service Unavailable\r\nretry-after: {RETRY_AFTER}\r\n"
+    "content-length: 0\r\nconnection: close\r\n\r\n"
+).encode()
+
+logger = logging.getLogger("uvicorn.error")
+
+
+def serve(
+    folder: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    limits: Limits | None = None,
+    token: str | None = None,
+    hosts: Sequence[str] = (),
+) -> None:
+    """Answer until stopped; requests under way at a SIGTERM or Ctrl-C are still answered."""
+    with listen(host, port) as listening:
+        make_server(make_app(folder, limits, token=token, hosts=hosts), limits).run([listening])
+
+
+def make_server(app: Any, limits: Limits | None = None) -> Any:
+    """uvicorn's server of an app, bounded."""
+    import uvicorn
+
+    limits = limits or Limits()
+    config = uvicorn.Config(
+        app,
+        http=_protocol(limits),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=limits.idle,  # pyright: ignore[reportArgumentType] any number will do
+        timeout_graceful_shutdown=int(limits.seconds) + 1,
+        h11_max_incomplete_event_size=HEADER_BYTES,
+    )
+    once = OncePerSecond()
+    for name in ("uvicorn.error", "difformer.experiments.service", "asyncio"):
+        logging.getLogger(name).addFilter(once)
+    return uvicorn.Server(config)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, or one line that says why not."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DifformerError(f"cannot listen on {host} port {port}: {reason}") from error
+
+
+class OncePerSecond(logging.Filter):
+    """Lets a message through once per second: what thousands of clients do wrong fills no disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now, text = time.monotonic(), str(record.msg)
+        if now - self.last.get(text, -1.0) < 1.0:
+            return False
+        if len(self.last) > 1000:
+            self.last.clear()
+        self.last[text] = now
+        return True
+
+
+def _protocol(limits: Limits) -> Any:
+    """uvicorn's HTTP/1.1 protocol with a deadline wherever it would wait for a client."""
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Bounded(H11Protocol):
+        deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if len(self.connections) > limits.connections:
+                logger.warning("all %d connections are taken", limits.connections)
+                transport.write(BUSY)
+                transport.close()
+            self.wait()  # for the first header, or for the 503 to be taken
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.conn.their_state is not h11.IDLE:
+                self.stop_waiting()
+            elif self.deadline is None:
+                self.wait()  # for the rest of this header
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.stop_waiting()
+            super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.wait()  # for the client to read its answer
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self.stop_waiting()
+
+        def timeout_keep_alive_handler(self) -> None:
+            self.transport.abort()
+
+        def wait(self) -> None:
+            self.stop_waiting()
+            self.deadline = self.loop.call_later(limits.seconds, self.transport.abort)
+
+        def stop_waiting(self) -> None:
+            if self.deadline is not None:
+                self.deadline.cancel()
+                self.deadline = None
+
+    return Bounded
