@@ -15,7 +15,6 @@ from difformer.baselines import get_system, layers
 from difformer.baselines.densegat import all_pairs_attention
 from difformer.baselines.gat import EdgeGATConv
 from difformer.baselines.layers import EdgeProduct, edge_softmax
-from difformer.baselines.sage import mean_matrix
 from difformer.core.graph import Graph
 from difformer.data import Dataset
 from difformer.data.batch import Batch
@@ -137,7 +136,7 @@ def test_graphsage_is_the_librarys_layers_on_the_raw_edges(
 def test_graphsage_takes_the_weighted_mean_and_nothing_where_there_is_no_neighbour() -> None:
     edges, weight = torch.tensor([[1, 2, 0], [0, 0, 1]]), torch.tensor([1.0, 3.0, 2.0])
     graph = Graph.from_edges(edges, 4, weight, self_loops=True)
-    dense = mean_matrix(graph, torch.zeros(1)).csr.to_dense()
+    dense = graph.neighbours_mean.dense()
     expected = torch.tensor([[0, 0.25, 0.75, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
     torch.testing.assert_close(dense, expected)
 

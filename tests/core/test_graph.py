@@ -116,3 +116,31 @@ def test_bad_sizes_are_named():
     graph = Graph.from_edges(torch.tensor([[0], [1]]), 2)
     with pytest.raises(ValueError, match="value must have the graph's 2 rows, got 3"):
         graph.propagate(torch.ones(3, 1))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_mean_over_neighbours_is_the_rows_of_the_adjacency_without_loops(weighted):
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.randint(9, (2, 30), generator=generator)
+    weight = torch.rand(30, generator=generator, dtype=torch.float64) if weighted else None
+    graph = Graph.from_edges(edges, 9, weight, self_loops=True)
+    a = torch.zeros(9, 9, dtype=torch.float64)
+    for e, (j, i) in enumerate(edges.T.tolist()):
+        if i != j:
+            a[i, j] = a[i, j] + weight[e] if weighted else 1.0
+    expected = a / a.sum(1, keepdim=True).clamp_min(1e-30)
+    mean = graph.neighbours_mean
+    assert mean.norm == "row"
+    assert graph.neighbours_mean is mean
+    torch.testing.assert_close(mean.dense().double(), expected, rtol=1e-6, atol=1e-7)
+    row = Graph.from_edges(edges, 9, weight, self_loops=False, norm="row")
+    torch.testing.assert_close(row.dense().double(), expected, rtol=1e-6, atol=1e-7)
+    value = torch.randn(9, 2, dtype=torch.float64, requires_grad=True)
+    exact = mean.to(value)
+    torch.testing.assert_close(exact.propagate(value), exact.dense() @ value)
+    assert torch.autograd.gradcheck(exact.propagate, (value,))
+
+
+def test_an_unknown_norm_is_named():
+    with pytest.raises(ValueError, match="norm must be one of symmetric, row, got 'column'"):
+        Graph.from_edges(torch.zeros(2, 0, dtype=torch.int64), 3, norm="column")

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from difformer.core import fixed
+from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Sharp, Sigmoid
 from difformer.core.diffusivity import sharp as module
 from difformer.core.diffusivity.reach import offsets_for_reach
@@ -97,10 +100,29 @@ def test_the_penalty_with_offsets_per_row_has_omega_as_its_slope():
     pair = (q[:, -1:] + q[:, -1:].T) / 2
     (slope,) = torch.autograd.grad(kernel._delta(z2, pair).sum(), z2)
     torch.testing.assert_close(slope, kernel.omega(q, k))
-    torch.testing.assert_close(
-        kernel.pair_penalty_at(z, q[:, -1:]), kernel._delta(z2, pair).sum().detach()
-    )
-    assert energy(z, z, kernel, weight=1.0) > 0
+    here = kernel.at(z)
+    expected = kernel._delta(z2, pair).sum().detach()
+    torch.testing.assert_close(here.pair_penalty(z), expected)
+    torch.testing.assert_close(energy(z, z, here, weight=0.5), expected / 2)
+    pull, mass = here.pair_sums(z)
+    torch.testing.assert_close(pull, kernel.omega(q, k) @ z)
+    torch.testing.assert_close(mass.squeeze(1), kernel.omega(q, k).sum(1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 25), st.floats(1, 60), st.floats(0.5, 20), st.integers(0, 10**6))
+def test_theorem_1_descent_with_offsets_per_row(n, sharpness, reach, seed):
+    z = F.normalize(clustered(n, 4, seed), dim=-1)
+    kernel = Sharp(sharpness, reach).at(z)  # the offsets stay, the states move
+    before = None
+    for _ in range(4):
+        tau = Diffusion(kernel).safe_tau(z, 0.5)
+        step = Diffusion(kernel, tau=tau)
+        moved = step.step(z)
+        now = step.energy(moved, z, 0.5)
+        if before is not None:
+            assert now <= before + 1e-9 * before.abs() + 1e-12
+        before, z = now, moved
 
 
 @pytest.fixture

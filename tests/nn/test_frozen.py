@@ -10,6 +10,7 @@ from difformer.nn.model import DIFFormer
 
 OPTIONS = {name: {"kernel": name} for name in KERNELS if name != "landmarks"} | {
     "landmarks": {"kernel": "landmarks", "compare": "first", "num_landmarks": 9, "reach": 3.0},
+    "neighbours' mean": {"graph_norm": "row"},
     "tensor norm": {"qk_norm": "tensor"},
     "center and source": {"center": True, "source": 0.3},
     "heads": {"num_heads": 3, "use_weight": False},

@@ -1,5 +1,6 @@
 """What a model shows of itself: states, diffusivities and energies."""
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -54,6 +55,28 @@ def test_energies_are_one_a_layer_and_finite(make, options):
         energies = model.energies(x, graph)
         assert energies.shape == (3,)
         assert torch.isfinite(energies).all()
+
+
+@pytest.mark.parametrize("kernel", ["sharp", "sigmoid", "landmarks"])
+@pytest.mark.parametrize("learn_qk", [False, True])
+def test_energy_is_quadratic_where_states_are_not_compared(make, kernel, learn_qk):
+    options = {"kernel": kernel, "compare": "input", "learn_qk": learn_qk, "reach": 4.0}
+    model, x, _ = make(options, num_layers=2)
+    passage = model.passages(x)[0]
+    before, after = F.normalize(passage.before), F.normalize(passage.after)
+    q, k, _ = passage.project()
+    omega = passage.layer.diffusivity.omega(q, k)[0]
+    expected = (after - before).square().sum()
+    expected = expected + (omega * torch.cdist(after, after).square()).sum() / 23
+    torch.testing.assert_close(model.energies(x)[0], expected)
+
+
+def test_energy_of_a_sharp_layer_has_the_offsets_of_the_states_it_was_given(make):
+    model, x, _ = make({"kernel": "sharp", "reach": 4.0, "learn_qk": False}, num_layers=2)
+    kernel = model.layers[0].diffusivity
+    before, after = (F.normalize(z) for z in model.states(x)[1:3])
+    expected = kernel.at(before).pair_penalty(after) / 23 + (after - before).square().sum()
+    torch.testing.assert_close(model.energies(x)[1], expected)
 
 
 def test_energy_of_a_layer_is_equation_4_on_unit_rows(make):

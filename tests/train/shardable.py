@@ -87,7 +87,16 @@ CASES: dict[str, dict[str, Any]] = {
         "graph": True,
         "model": {"kernel": "landmarks", "compare": "first", "num_landmarks": 9, "reach": 4.0},
     },
-    "own weight": {"graph": True, "model": {"self_weight": True, "residual": True}},
+    "own weight": {
+        "graph": True,
+        "model": {"self_weight": True, "residual": True, "graph_norm": "row"},
+    },
+    "neighbours' mean, directed, batches": {
+        "graph": True,
+        "directed": True,
+        "batch_size": 13,
+        "model": {"graph_norm": "row"},
+    },
     "softmax": {"model": {"kernel": "softmax"}},
     "identity": {"graph": True, "model": {"kernel": "identity"}},
     "constant": {"graph": True, "model": {"kernel": "constant"}},

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from difformer.baselines.gcn import GCN
 from difformer.baselines.registry.stack import Convolutions
 from difformer.core.graph import Graph
-from difformer.core.sparse import SparseMatrix
-from difformer.nn.remembered import Remembered
 
 __all__ = ["GraphSAGE"]
 
@@ -29,21 +26,7 @@ class GraphSAGE(GCN):
 
     def __init__(self, in_channels: int, out_channels: int, config: Convolutions) -> None:
         super().__init__(in_channels, out_channels, replace(config, residual=True))
-        self._mean: Remembered[SparseMatrix] = Remembered()
 
     def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
         like = next(self.parameters())
-        mean = self._mean.get((graph.adjacency.csr,), like.dtype, lambda: mean_matrix(graph, like))
-        return self.stack(x, mean.csr)
-
-
-def mean_matrix(graph: Graph, like: Tensor) -> SparseMatrix:
-    """D^-1 A without loops: each row's product is the weighted mean of its neighbours, or zero."""
-    source, target = graph.edge_index
-    away = source != target
-    source, target = source[away], target[away]
-    weight = torch.ones(source.shape) if graph.edge_weight is None else graph.edge_weight[away]
-    weight = weight.to(like)
-    total = weight.new_zeros(graph.num_nodes).index_add(0, target, weight)
-    size = (graph.num_nodes, graph.num_nodes)
-    return SparseMatrix.from_coo(target, source, weight / total[target], size)
+        return self.stack(x, graph.neighbours_mean.to(like).adjacency.csr)

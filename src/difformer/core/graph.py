@@ -10,12 +10,14 @@ from torch import Tensor
 
 from difformer.core.sparse import SparseMatrix
 
-__all__ = ["Graph"]
+__all__ = ["NORMS", "Graph"]
+
+NORMS = ("symmetric", "row")
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph over n rows with its normalised adjacency Ã = D^-1/2 A D^-1/2 prepared.
+    """A graph over n rows with its normalised adjacency Ã = D^-1/2 A D^-1/2, or D^-1 A, prepared.
 
     An edge (j, i) of `edge_index` carries row j's value to row i, as in PyTorch Geometric, so
     A[i, j] is its weight. For a directed graph the left D counts what enters a row and the right D
@@ -29,6 +31,7 @@ class Graph:
     edge_weight: Tensor | None  # (e,) or None where every edge weighs one
     num_nodes: int
     adjacency: SparseMatrix  # Ã, (n, n)
+    norm: str = "symmetric"  # or "row": Ã = D^-1 A, the mean over what enters a row
 
     @classmethod
     def from_edges(
@@ -39,6 +42,7 @@ class Graph:
         *,
         undirected: bool = False,
         self_loops: bool | None = None,
+        norm: str = "symmetric",
     ) -> Graph:
         """Clean, normalise and compress an edge list, in O(e log e).
 
@@ -50,7 +54,10 @@ class Graph:
             undirected: also carry each edge backwards: A ← max(A, Aᵀ).
             self_loops: True gives every row exactly one loop of weight one, False removes all
                 loops, None leaves them as they are.
+            norm: "symmetric" for D^-1/2 A D^-1/2, "row" for D^-1 A.
         """
+        if norm not in NORMS:
+            raise ValueError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
         edge_index, edge_weight = _checked(edge_index, num_nodes, edge_weight)
         source, target = edge_index[0], edge_index[1]
         if self_loops is not None:
@@ -68,7 +75,7 @@ class Graph:
             if edge_weight is not None:
                 edge_weight = torch.cat([edge_weight, edge_weight.new_ones(num_nodes)])
             source, target, edge_weight = _merge(source, target, edge_weight, num_nodes, "sum")
-        return cls._normalised(source, target, edge_weight, num_nodes)
+        return cls._normalised(source, target, edge_weight, num_nodes, norm)
 
     @classmethod
     def undirected_with_loops(
@@ -89,6 +96,7 @@ class Graph:
         edge_weight: Tensor | None = None,
         *,
         symmetric: bool = False,
+        norm: str = "symmetric",
     ) -> Graph:
         """Normalise edges known to be clean and sorted by target, then source: O(e), no sort.
 
@@ -96,24 +104,32 @@ class Graph:
         is there both ways with one weight.
         """
         ones = torch.ones(source.numel(), device=source.device)
-        scale = _scale(source, target, ones if edge_weight is None else edge_weight, num_nodes)
+        weight = ones if edge_weight is None else edge_weight
         matrix = SparseMatrix.from_sorted(
-            target, source, scale, (num_nodes, num_nodes), symmetric=symmetric
+            target,
+            source,
+            _scale(source, target, weight, num_nodes, norm),
+            (num_nodes, num_nodes),
+            symmetric=symmetric and norm == "symmetric",
         )
-        return cls(edge_weight, num_nodes, matrix)
+        return cls(edge_weight, num_nodes, matrix, norm)
 
     @classmethod
     def _normalised(
-        cls, source: Tensor, target: Tensor, weight: Tensor | None, num_nodes: int
+        cls, source: Tensor, target: Tensor, weight: Tensor | None, num_nodes: int, norm: str
     ) -> Graph:
-        ones = torch.ones(source.numel(), device=source.device) if weight is None else weight
-        scale = _scale(source, target, ones, num_nodes)
-        symmetric = _is_symmetric(source, target, weight, num_nodes)
+        symmetric = norm == "symmetric" and _is_symmetric(source, target, weight, num_nodes)
         # `_merge` sorted them already.
-        matrix = SparseMatrix.from_sorted(
-            target, source, scale, (num_nodes, num_nodes), symmetric=symmetric
-        )
-        return cls(weight, num_nodes, matrix)
+        return cls.from_sorted(source, target, num_nodes, weight, symmetric=symmetric, norm=norm)
+
+    @cached_property
+    def neighbours_mean(self) -> Graph:
+        """The graph without its self-loops and with D^-1 A: each row gets its neighbours' mean."""
+        source, target = self.edge_index
+        keep = source != target
+        weight = None if self.edge_weight is None else self.edge_weight[keep]
+        mean = Graph.from_sorted(source[keep], target[keep], self.num_nodes, weight, norm="row")
+        return mean.to(self.adjacency.values)
 
     @cached_property
     def edge_index(self) -> Tensor:
@@ -161,7 +177,7 @@ class Graph:
         if adjacency is self.adjacency:
             return self
         weight = self.edge_weight.to(like) if self.edge_weight is not None else None
-        return Graph(weight, self.num_nodes, adjacency)
+        return Graph(weight, self.num_nodes, adjacency, self.norm)
 
     def dense(self) -> Tensor:
         """Ã as a dense (n, n) matrix: the reference for tests and tiny graphs."""
@@ -212,9 +228,11 @@ def _merge(
     return key % num_nodes, torch.div(key, num_nodes, rounding_mode="floor"), weight
 
 
-def _scale(source: Tensor, target: Tensor, weight: Tensor, num_nodes: int) -> Tensor:
-    """The values of Ã: each weight over the square roots of the degrees of its two ends."""
+def _scale(source: Tensor, target: Tensor, weight: Tensor, num_nodes: int, norm: str) -> Tensor:
+    """The values of Ã: each weight over the degrees of its ends, or of its target alone."""
     into = weight.new_zeros(num_nodes).index_add_(0, target, weight)
+    if norm == "row":
+        return weight * into.clamp_min(torch.finfo(weight.dtype).tiny).reciprocal()[target]
     out_of = weight.new_zeros(num_nodes).index_add_(0, source, weight)
     return weight * (_inverse_sqrt(into)[target] * _inverse_sqrt(out_of)[source])
 

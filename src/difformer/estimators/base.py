@@ -366,7 +366,8 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """What the last layer multiplies every other row's value by, for some rows of fit."""
         pairs = self.frozen_.weights_in_fit(rows, before)
         if self.graph_ is not None:
-            target, source, value = self.graph_.adjacency.rows(rows).coo
+            graph = self.frozen_.model.normalised(self.graph_)
+            target, source, value = graph.adjacency.rows(rows).coo
             near = torch.zeros_like(pairs).index_put_((target, source), value.to(pairs))
             w = self.frozen_.model.config.graph_weight
             pairs = pairs + near if w is None else torch.lerp(pairs, near, w)

@@ -54,6 +54,11 @@ class DIFFormerConfig(Options):
         "none: all-pair term + graph term; w: (1 - w) all-pair + w graph",
         unit_interval(zero=True, one=True),
     )
+    graph_norm: str = option(
+        "symmetric",
+        "symmetric: D^-1/2 A D^-1/2; row: the mean over a row's neighbours, without itself",
+        ("symmetric", "row"),
+    )
     activation: str | None = option(
         None, "non-linearity after each layer; none in the paper", ACTIVATIONS
     )

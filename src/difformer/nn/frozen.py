@@ -321,7 +321,8 @@ class FrozenDIFFormer(nn.Module):
                 raise ValueError(
                     f"edge_index must name {what} rows 0 to {count - 1} in line {line}"
                 )
-        return _Incoming(edge_index, edge_weight, self._degree, num_new, self._loops)
+        row = self.model.config.graph_norm == "row"
+        return _Incoming(edge_index, edge_weight, self._degree, num_new, self._loops, row)
 
 
 class _SteadyLinear(Linear):
@@ -355,6 +356,7 @@ class _Incoming:
         degree: Tensor,
         num_new: int,
         loops: bool,
+        row: bool,
     ) -> None:
         source, target = edge_index[0].long(), edge_index[1].long()
         order = torch.argsort(target, stable=True)
@@ -365,7 +367,10 @@ class _Incoming:
         if loops:
             own = own + 1
         tiny = torch.finfo(degree.dtype).tiny
-        scale = (own[self.target] * degree[self.source]).clamp_min(tiny).rsqrt()
+        if row:  # the mean over the edges a row brings
+            scale = 1 / own[self.target].clamp_min(tiny)
+        else:
+            scale = (own[self.target] * degree[self.source]).clamp_min(tiny).rsqrt()
         self.weight = weight * scale
         self.loop = (1 / own).unsqueeze(-1) if loops else None
         counts = torch.bincount(self.target, minlength=num_new)

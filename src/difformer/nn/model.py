@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -13,7 +12,8 @@ from torch.nn import functional as F
 
 from difformer.core.checks import check_finite, check_within
 from difformer.core.diffusion import Diffusion
-from difformer.core.diffusivity import Diffusivity
+from difformer.core.diffusivity import Diffusivity, Sharp
+from difformer.core.diffusivity.given import GivenPairs
 from difformer.core.diffusivity.landmarks import landmark_sample, make_landmarks
 from difformer.core.dropout import dropout
 from difformer.core.energy import energy
@@ -181,31 +181,30 @@ class DIFFormer(nn.Module):
         """E(Z⁽ᵏ⁺¹⁾, k) of eq. 4 (eq. 19 with a graph) for each layer k, float64 (num_layers,).
 
         Of the states scaled to unit rows, where the diffusivities' f and δ live; `weight` is λ, by
-        default 1/n. With a source β its weight is μ = β/(1 − β) times the mean row mass.
+        default 1/n. Where rows are not compared by their states, the energy is quadratic in them:
+        δ_ij(z²) = ω_ij z². With a source β its weight is μ = β/(1 − β) times the mean row mass.
         """
         with torch.no_grad():
-            states = [F.normalize(z, dim=-1) for z in self.states(x, edge_index, edge_weight)]
-            graph = self.prepare_graph(edge_index, edge_weight, states[0])
-            layer = self.layers[0]
-            assert isinstance(layer, DiffusionLayer)
-            lam = 1.0 / states[0].shape[0] if weight is None else weight
+            passages = self.passages(x, edge_index, edge_weight)
+            first, n = F.normalize(passages[0].first, dim=-1), x.shape[0]
+            lam = 1.0 / n if weight is None else weight
             beta, mu = self.config.source, 0.0
             if beta:
-                masses = Diffusion(layer.diffusivity).masses(states[0])
+                masses = Diffusion(passages[0].pairs()).masses(first)
                 mu = beta / (1 - beta) * float(masses.mean())
             return torch.stack(
                 [
                     energy(
-                        after,
-                        before,
-                        layer.diffusivity,
+                        F.normalize(passage.after, dim=-1),
+                        F.normalize(passage.before, dim=-1),
+                        passage.pairs(),
                         weight=lam,
-                        graph=graph,
-                        graph_scale=float(before.shape[0]),
-                        source=states[0],
+                        graph=passage.exchange.graph,
+                        graph_scale=float(n),
+                        source=first,
                         source_weight=mu,
                     )
-                    for before, after in pairwise(states)
+                    for passage in passages
                 ]
             )
 
@@ -420,14 +419,20 @@ class DIFFormer(nn.Module):
                 raise ValueError(
                     f"edge_index is a Graph of {edges.num_nodes} rows, x has {z.shape[0]}"
                 )
+            edges = self.normalised(edges)
             return edges.to(z) if z.dtype not in (torch.bfloat16, torch.float16) else edges
         if torch.compiler.is_compiling():
-            return _TracedGraph(edges, edge_weight, z.shape[0])
-        return self._graph.get(
-            (edges, edge_weight),
-            (z.shape[0], z.dtype, z.device),
-            lambda: Graph.undirected_with_loops(edges, z.shape[0], edge_weight).to(z),
-        )
+            return _TracedGraph(edges, edge_weight, z.shape[0], self.config.graph_norm)
+
+        def made() -> Graph:
+            graph = Graph.undirected_with_loops(edges, z.shape[0], edge_weight)
+            return self.normalised(graph).to(z)
+
+        return self._graph.get((edges, edge_weight), (z.shape[0], z.dtype, z.device), made)
+
+    def normalised(self, graph: Graph) -> Graph:
+        """The graph as `graph_norm` has it: as it is, or each row's mean over its neighbours."""
+        return graph if self.config.graph_norm == "symmetric" else graph.neighbours_mean
 
 
 @dataclass(frozen=True)
@@ -445,11 +450,20 @@ class Passage:
         """Queries, keys and values."""
         return self.layer.project(self.before, self.compared, self.exchange)
 
+    def pairs(self) -> Diffusivity:
+        """The diffusivity whose δ is in this layer's energy, on unit states."""
+        kernel = self.layer.diffusivity
+        if self.compared is not None and not kernel.local:
+            return GivenPairs(kernel, *self.project()[:2])
+        return kernel.at(F.normalize(self.before, dim=-1)) if isinstance(kernel, Sharp) else kernel
+
 
 class _TracedGraph:
     """Ã V by gather and scatter, for torch.export and torch.compile: no shape depends on values."""
 
-    def __init__(self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> None:
+    def __init__(
+        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, norm: str
+    ) -> None:
         source, target = edge_index[0], edge_index[1]
         weight = torch.ones_like(source, dtype=torch.get_default_dtype())
         key = target * num_nodes + source
@@ -460,6 +474,12 @@ class _TracedGraph:
         key, weight = _merged(key, weight.repeat(2), "amax")
         self.source, self.target = key % num_nodes, key // num_nodes
         weight = torch.where(self.source == self.target, 0.0, weight)
+        if norm == "row":
+            into = weight.new_zeros(num_nodes).index_add(0, self.target, weight)
+            into = into.clamp_min(torch.finfo(weight.dtype).tiny)
+            self.loop = torch.zeros_like(into).unsqueeze(-1)
+            self.weight = (weight / into[self.target]).unsqueeze(-1)
+            return
         scale = weight.new_ones(num_nodes).index_add(0, self.target, weight).rsqrt()
         self.loop = scale.square().unsqueeze(-1)
         self.weight = (weight * (scale[self.target] * scale[self.source])).unsqueeze(-1)

@@ -17,6 +17,7 @@ live. The theorem: E(Z⁽ᵏ⁺¹⁾, k) ≤ E(Z⁽ᵏ⁾, k − 1).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from difformer.core.diffusion import Diffusion
+from difformer.core.diffusivity import Diffusivity
 from difformer.core.energy import energy
 from difformer.errors import DifformerError
 from difformer.nn.model import DIFFormer, Passage
@@ -142,7 +144,7 @@ def _source_weight(model: DIFFormer, passage: Passage) -> float:
     beta = model.config.source
     if not beta:
         return 0.0
-    masses = Diffusion(passage.layer.diffusivity).masses(_unit(passage.first))
+    masses = Diffusion(passage.pairs()).masses(_unit(passage.first))
     return beta / (1 - beta) * float(masses.mean())
 
 
@@ -154,13 +156,17 @@ class _Measure:
     lam: float
     mu: float
 
+    @cached_property
+    def pairs(self) -> Diffusivity:
+        return self.passage.pairs()
+
     def energy(self, unit: Tensor) -> float:
         passage = self.passage
         return float(
             energy(
                 unit,
                 _unit(passage.before),
-                passage.layer.diffusivity,
+                self.pairs,
                 weight=self.lam,
                 graph=passage.exchange.graph,
                 graph_scale=float(unit.shape[0]),
@@ -173,7 +179,7 @@ class _Measure:
         passage, module = self.passage, self.passage.layer
         unit, tau = _unit(passage.before), float(module.tau)
         process = Diffusion(
-            module.diffusivity, tau=tau, graph=passage.exchange.graph, source_weight=self.mu
+            self.pairs, tau=tau, graph=passage.exchange.graph, source_weight=self.mu
         )
         stepped = process.step(unit, _unit(passage.first))
         q, key, v = passage.project()

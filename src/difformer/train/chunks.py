@@ -54,7 +54,7 @@ def predict_in_chunks(
             whole.landmarks = landmarks
             compared = model.prepared(compared, whole)
         first = z.clone() if model.config.source else None
-        prepared = None if graph is None or not model.config.use_graph else graph.to(z)
+        prepared = model.prepare_graph(graph, None, z)
         for layer in model.layers:
             known = _Rows(z, first, compared, prepared, fixed, landmarks)
             z = _layer(cast("DiffusionLayer", layer), known, chunk)

@@ -161,7 +161,7 @@ def fit_distributed(
     source = Shards(
         dataset,
         split,
-        graph,
+        None if graph is None else model.normalised(graph),
         comm,
         partition=partition,
         batch_size=batch_size,

@@ -170,7 +170,9 @@ class Epoch:
         source, target = (self.place.index_select(0, end).long() for end in graph.chosen(chosen))
         weight = None if graph.edge_weight is None else graph.edge_weight[chosen]
         n = self.rows[index].numel()
-        return Graph.from_sorted(source, target, n, weight, symmetric=graph.symmetric)
+        return Graph.from_sorted(
+            source, target, n, weight, symmetric=graph.symmetric, norm=graph.norm
+        )
 
 
 def bucket(

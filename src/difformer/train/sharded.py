@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -320,7 +320,7 @@ class Shards:
             chosen = plan.edges[index]
             weight = None if self._edges.weight is None else self._edges.weight[chosen]
             ends = plan.place[self._edges.edge_index[:, chosen]]
-            local = LocalEdges(ends, weight, self._edges.symmetric)
+            local = replace(self._edges, edge_index=ends, weight=weight)
             graph = ShardedGraph.build(local, starts, self.comm)
         device = self._all.x.device
         where = mine.to(device)

@@ -70,6 +70,7 @@ class LocalEdges:
     edge_index: Tensor  # (2, e_r)
     weight: Tensor | None
     symmetric: bool  # the whole graph is, and so is the block of each process's own rows
+    norm: str = "symmetric"  # as in `Graph`
 
     @classmethod
     def of(cls, graph: Graph, layout: Layout, rank: int) -> LocalEdges:
@@ -86,12 +87,14 @@ class LocalEdges:
             sources.append(new.index_select(0, source.index_select(0, held)))
             targets.append(target.index_select(0, held))
         if not mine:
-            return cls(torch.zeros(2, 0, dtype=torch.int64), graph.edge_weight, graph.symmetric)
+            none = torch.zeros(2, 0, dtype=torch.int64)
+            return cls(none, graph.edge_weight, graph.symmetric, graph.norm)
         source, target = torch.cat(sources), torch.cat(targets)
         order = torch.argsort(target * graph.num_nodes + source)
         weight = graph.edge_weight
         weight = None if weight is None else weight[torch.cat(mine)][order]
-        return cls(torch.stack([source[order], target[order]]), weight, graph.symmetric)
+        ends = torch.stack([source[order], target[order]])
+        return cls(ends, weight, graph.symmetric, graph.norm)
 
     def ends(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Sources and targets of a range of the edges."""
@@ -137,6 +140,9 @@ class ShardedGraph:
             elsewhere = weight.new_zeros(wanted.numel()).index_add_(0, column, weight[far])
             out_of.index_add_(0, boundary, comm.swap(elsewhere, receive, send))
         left, right = _inverse_sqrt(into), _inverse_sqrt(out_of)
+        if edges.norm == "row":
+            left = into.clamp_min(torch.finfo(into.dtype).tiny).reciprocal()
+            right = torch.ones_like(right)
         far_right = comm.swap(right[boundary], send, receive) if comm.size > 1 else right[:0]
         value = weight.clone()
         value[near] *= left[target[near]] * right[source[near] - low]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import overload
 
 import torch
@@ -62,13 +63,9 @@ class Sharp(Sigmoid):
     def delta(self, z2: Tensor) -> Tensor:
         return self._delta(z2, torch.as_tensor(self.offset, dtype=z2.dtype, device=z2.device))
 
-    def pair_penalty_at(self, z: Tensor, offset: Tensor) -> Tensor:
-        """Σ_ij δ_ij(‖z_i − z_j‖²), t_ij = (t_i + t_j)/2 of offsets (n, 1): O(n² d) in tiles."""
-        total = z.new_zeros(())
-        for rows in tiles(z.shape[0], max(1, PAIR_CHUNK // z.shape[0])):
-            pair = (offset[rows] + offset.mT) / 2
-            total = total + self._delta(squared_distances(z[rows], z), pair).sum()
-        return total
+    def at(self, states: Tensor) -> Sharp:
+        """The same with the offsets that these rows (n, d) have, for their energy."""
+        return self if self.reach is None else _SharpAt(self, states)
 
     def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         tied = q is k
@@ -155,6 +152,34 @@ class Sharp(Sigmoid):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sharpness={self.sharpness:g}, reach={self.reach})"
+
+
+class _SharpAt(Sharp):
+    """t_ij = (t_i + t_j)/2 of offsets that some states have; sums over pairs in O(n² d)."""
+
+    def __init__(self, kernel: Sharp, states: Tensor) -> None:
+        super().__init__(kernel.sharpness, kernel.reach, unit=kernel.unit)
+        unit = unit_rows(states) if kernel.unit else states
+        self.row_offset = self.offsets(unit, unit)  # (n, 1)
+
+    def pair_penalty(self, z: Tensor) -> Tensor:
+        total = z.new_zeros(())
+        for _, z2, pair in self._pairs(z):
+            total = total + self._delta(z2, pair).sum()
+        return total
+
+    def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        pull, mass = torch.empty_like(z), torch.empty_like(z[:, :1])
+        for rows, z2, pair in self._pairs(z):
+            omega = torch.sigmoid(self.sharpness * (1 - pair - z2 / 2))
+            pull[rows], mass[rows] = omega @ z, omega.sum(-1, keepdim=True)
+        return pull, mass
+
+    def _pairs(self, z: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Rows of a tile, their squared distances to all rows, and the offsets of the pairs."""
+        t = self.row_offset.to(z)
+        for rows in tiles(z.shape[0], max(1, PAIR_CHUNK // z.shape[0])):
+            yield rows, squared_distances(z[rows], z), (t[rows] + t.mT) / 2
 
 
 @overload
