@@ -3,8 +3,9 @@
 python -m benchmarks.growth            writes results/benchmarks/growth.json, docs/images/growth.svg
 
 One layer, width 64, forward and backward, no graph; every size in a process of its own, so that the
-peak memory is its own. The time is that of the third step; where the first takes more than half a
-minute, as the largest of -a does, that of the first.
+peak memory is its own. Landmarks are compared with input features of the same width: what is made
+of these once is not in the time, and is in the memory. The time is that of the third step; where
+the first takes more than half a minute, as the largest of -a does, that of the first.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ WIDTH = 64
 ROWS = {
     "simple": (1_000, 10_000, 100_000, 1_000_000, 10_000_000),
     "sigmoid": (1_000, 5_000, 20_000, 80_000, 200_000),
+    "landmarks": (1_000, 10_000, 100_000, 1_000_000),
 }
 PATIENCE = 30.0  # seconds
-TITLES = {"simple": "DIFFormer-s", "sigmoid": "DIFFormer-a"}
+TITLES = {"simple": "DIFFormer-s", "sigmoid": "DIFFormer-a", "landmarks": "landmarks"}
+LANDMARKS = 400
 
 
 def prepare(kernel: str, rows: int) -> Callable[[], None]:
@@ -31,13 +34,22 @@ def prepare(kernel: str, rows: int) -> Callable[[], None]:
     import torch
 
     from difformer.core.diffusivity import make_diffusivity
+    from difformer.core.diffusivity.landmarks import landmark_sample, make_landmarks
 
     torch.manual_seed(0)
     z = torch.randn(rows, WIDTH, requires_grad=True)
     diffusivity = make_diffusivity(kernel)
+    fixed = None
+    if diffusivity.anchored:
+        features = torch.randn(rows, WIDTH)
+        sample = features[landmark_sample(rows, WIDTH, LANDMARKS)]
+        fixed = diffusivity.fixed(features, make_landmarks(sample, LANDMARKS))
 
     def step() -> None:
-        diffusivity.of_states(z, None, None, None, 1).sum().backward()
+        if fixed is not None:
+            fixed.average(z).sum().backward()
+        else:
+            diffusivity.of_states(z, None, None, None, 1).sum().backward()
 
     if rows <= 1_000:
         step()
@@ -78,7 +90,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     for axis, key, label in zip(
         axes, ("seconds", "extra_mb"), ("seconds a step", "extra megabytes"), strict=True
     ):
-        for (name, found), marker in zip(results.items(), "os", strict=True):
+        for (name, found), marker in zip(results.items(), "os^", strict=True):
             rows = [int(n) for n in found["rows"]]
             axis.loglog(rows, [f[key] for f in found["rows"].values()], marker=marker, label=name)
         axis.set_xlabel("rows")

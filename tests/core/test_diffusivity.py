@@ -29,7 +29,12 @@ class Inverse(Diffusivity):
 
 
 ALL = {name: cls() for name, cls in KERNELS.items()}
-ALL |= {"simple-tensor": WholeTensorSimple(), "gaussian-wide": Gaussian(2.5), "custom": Inverse()}
+ALL |= {
+    "simple-tensor": WholeTensorSimple(),
+    "gaussian-wide": Gaussian(2.5),
+    "gaussian-reach": Gaussian(reach=4.0),
+    "custom": Inverse(),
+}
 SIZES = [(1, 1), (2, 2), (63, 63), (257, 257), (63, 257), (257, 2)]
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from difformer.core import fixed
 from difformer.core.diffusion import Diffusion
-from difformer.core.diffusivity import Sharp, Sigmoid
+from difformer.core.diffusivity import Gaussian, Sharp, Sigmoid
 from difformer.core.diffusivity import sharp as module
 from difformer.core.diffusivity.reach import offsets_for_reach
 from difformer.core.energy import energy
@@ -206,3 +206,20 @@ def test_bad_knobs_are_named():
         Sharp(0)
     with pytest.raises(ValueError, match="reach must be positive, got -1"):
         Sharp(1.0, -1)
+
+
+def test_a_gaussian_with_a_reach_has_that_mass_and_is_symmetric():
+    rows, kernel = clustered(40), Gaussian(reach=6.0)
+    q, k = kernel.prepare(rows, rows)
+    width, square = q[:, -1:], squared_distances(rows, rows)
+    mass = torch.exp(-square / (2 * width.square())).sum(1)
+    torch.testing.assert_close(mass, torch.full_like(mass, 6.0), rtol=1e-6, atol=0)
+    expected = torch.exp(-square / (2 * width * width.T))
+    torch.testing.assert_close(kernel.omega(q, k), expected)
+    torch.testing.assert_close(kernel.omega(q, k), kernel.omega(q, k).T)
+    torch.testing.assert_close(kernel.weights(q, k), expected / expected.sum(1, keepdim=True))
+    everybody = Gaussian(reach=50.0)
+    weights = everybody.weights(*everybody.prepare(rows, rows))
+    torch.testing.assert_close(weights, torch.full_like(weights, 1 / 40), rtol=1e-3, atol=0)
+    with pytest.raises(ValueError, match="reach must be above 1"):
+        Gaussian(reach=1.0)

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from difformer.core import fixed
+from difformer.core.diffusivity import Gaussian
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.nn.model import DIFFormer
@@ -66,6 +67,7 @@ FORMS = [
     {"kernel": "landmarks", "num_landmarks": 9},
     {"kernel": "landmarks", "num_landmarks": 50, "num_heads": 2, "center": True},
     {"kernel": "landmarks", "num_landmarks": 9, "learn_qk": False, "graph_weight": 0.4},
+    {"kernel": Gaussian(reach=4.0), "learn_qk": False},
     {"kernel": "simple", "learn_qk": False, "self_weight": True},
     {"kernel": "sigmoid", "residual": True, "center": True},
     {

@@ -33,7 +33,7 @@ class Diffusivity(ABC):
     """Whether a row's average is its own value, so that a new row needs no context."""
     compares: ClassVar[bool] = True
     """Whether queries and keys matter at all; where not, a layer learns none."""
-    prepares: ClassVar[bool] = False
+    prepares: bool = False
     """Whether rows must pass through `prepare` before they are compared."""
     anchored: ClassVar[bool] = False
     """Whether rows are compared with landmarks, which `prepare` takes as `known`."""

@@ -7,23 +7,32 @@ from torch import Tensor
 
 from difformer.core.context import Context, Pairs
 from difformer.core.diffusivity.base import Diffusivity
+from difformer.core.diffusivity.reach import widths_for_reach
 from difformer.core.diffusivity.softmax import softmax_average
+from difformer.core.pairs import squared_distances
+from difformer.core.tiled import CHUNK_SCORES, tiles
 
 __all__ = ["Gaussian"]
 
 
 class Gaussian(Diffusivity):
-    """Ablation "kernel": ω = exp(−‖q − k‖² / (2 s²)) with bandwidth s; O(n + m) memory.
+    """Ablation "kernel": ω = exp(−‖q − k‖² / (2 b²)) with bandwidth b; O(n + m) memory.
 
-    f(z²) = exp(−z² / (2 s²)), δ(z²) = 2 s² (1 − e^{−z² / (2 s²)}).
+    With a `reach`, ω_ij = exp(−‖q_i − k_j‖² / (2 b_i b_j)) with a width per row, such that
+    Σ_j exp(−‖q_i − k_j‖² / (2 b_i²)) = reach: as sharp as the data is dense, a constant for the
+    gradient. Prepared rows are then (..., n, d + 1): the row, and its width.
+
+    f(z²) = exp(−z² / (2 b²)), δ(z²) = 2 b² (1 − e^{−z² / (2 b²)}) for the one bandwidth b.
     """
 
     name = "gaussian"
 
-    def __init__(self, bandwidth: float = 1.0) -> None:
+    def __init__(self, bandwidth: float = 1.0, *, reach: float | None = None) -> None:
         if not bandwidth > 0:
             raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
-        self.bandwidth = bandwidth
+        if reach is not None and not reach > 1:
+            raise ValueError(f"reach must be above 1, the row itself, got {reach!r}")
+        self.bandwidth, self.reach, self.prepares = bandwidth, reach, reach is not None
 
     def f(self, z2: Tensor) -> Tensor:
         return torch.exp(-z2 / (2 * self.bandwidth**2))
@@ -32,23 +41,46 @@ class Gaussian(Diffusivity):
         s2 = self.bandwidth**2
         return -2 * s2 * torch.expm1(-z2 / (2 * s2))
 
+    def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if self.reach is None:
+            return q, k
+        against = k if known is None else known[..., : q.shape[-1]]
+        size = max(1, CHUNK_SCORES // max(1, q.shape[:-2].numel() * against.shape[-2]))
+        whole = torch.compiler.is_compiling() or q.shape[-2] <= size
+        with torch.no_grad():
+            parts = [
+                widths_for_reach(squared_distances(q[..., rows, :], against), self.reach)
+                for rows in ([slice(None)] if whole else tiles(q.shape[-2], size))
+            ]
+        width = torch.cat(parts, dim=-2)
+        left = torch.cat([q, width], dim=-1)
+        return left, left if q is k else torch.cat([k, width], dim=-1)
+
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
-        z2 = q.square().sum(-1, keepdim=True) + k.square().sum(-1).unsqueeze(-2) - 2 * (q @ k.mT)
-        return self.f(z2.clamp_min(0))
+        if self.reach is None:
+            return self.f(squared_distances(q, k))
+        a, b = self._factors(q, k)
+        return torch.exp((a @ b.mT).clamp_max(0))
 
     def weights(self, q: Tensor, k: Tensor) -> Tensor:
-        return torch.softmax(self._scores(q, k), dim=-1)
+        a, b = self._factors(q, k)
+        return torch.softmax(a @ b.mT, dim=-1)
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
-        # The query's own norm cancels in the quotient; the key's rides along as one more column.
         assert isinstance(context, Pairs)
-        k = context.key
-        q = torch.cat([q, q.new_ones(*q.shape[:-1], 1)], dim=-1)
-        k = torch.cat([k, -k.square().sum(-1, keepdim=True) / 2], dim=-1)
-        return softmax_average(q, k, context.value, 1.0 / self.bandwidth**2)
+        a, b = self._factors(q, context.key)
+        return softmax_average(a, b, context.value, 1.0)
 
-    def _scores(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q @ k.mT - k.square().sum(-1).unsqueeze(-2) / 2) / self.bandwidth**2
+    def _factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows whose products are the scores, up to a constant per query, which cancels."""
+        if self.reach is None:
+            a, b = q / self.bandwidth, k / self.bandwidth
+            half = b.square().sum(-1, keepdim=True) / -2
+            return torch.cat([a, torch.ones_like(a[..., :1])], -1), torch.cat([b, half], -1)
+        (q, k), (one, other) = (q[..., :-1], k[..., :-1]), (1 / q[..., -1:], 1 / k[..., -1:])
+        a = torch.cat([q * one, q.square().sum(-1, keepdim=True) * one / -2, one], dim=-1)
+        return a, torch.cat([k * other, other, k.square().sum(-1, keepdim=True) * other / -2], -1)
 
     def __repr__(self) -> str:
-        return f"Gaussian(bandwidth={self.bandwidth})"
+        reach = "" if self.reach is None else f", reach={self.reach:g}"
+        return f"Gaussian(bandwidth={self.bandwidth}{reach})"

@@ -1,4 +1,4 @@
-"""How far a row reaches: the offset at which its sigmoids sum to a given number of partners."""
+"""How far a row reaches: where its weights sum to a given number of partners."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["offsets_for_reach"]
+__all__ = ["offsets_for_reach", "widths_for_reach"]
 
 # Most rows need five; none more than a bracket can be halved.
 STEPS = 100
 # Traced code cannot stop early: so many steps are enough for the sharpnesses in use.
 TRACED_STEPS = 24
+# Halvings of a width's logarithm, from 42 down to the last digits.
+WIDTH_STEPS = 50
 
 
 def offsets_for_reach(scores: Tensor, sharpness: float, reach: float) -> Tensor:
@@ -58,3 +60,20 @@ def offsets_for_reach(scores: Tensor, sharpness: float, reach: float) -> Tensor:
         before = error.abs()
         offset = torch.where(done, offset, torch.where(newton, moved, (low + high) / 2))
     return offset
+
+
+def widths_for_reach(square: Tensor, reach: float) -> Tensor:
+    """b (..., n, 1) with Σ_j exp(−d²_ij / (2 b_i²)) = reach, for squared distances (..., n, m).
+
+    By halving in the logarithm of 1/(2 b²). The width of a row that no width gives this reach, for
+    all rows are in it or too many are equal to it, is the largest or the smallest looked at.
+    """
+    scale = square.amax(-1, keepdim=True).clamp_min(torch.finfo(square.dtype).tiny)
+    low = torch.full_like(scale, math.log(1e-6))  # of d²max / (2 b²)
+    high = torch.full_like(scale, math.log(1e12))
+    relative = square / scale
+    for _ in range(WIDTH_STEPS):
+        middle = (low + high) / 2
+        over = torch.exp(-relative * middle.exp()).sum(-1, keepdim=True) > reach
+        low, high = torch.where(over, middle, low), torch.where(over, high, middle)
+    return (scale / (2 * low.exp())).sqrt()
