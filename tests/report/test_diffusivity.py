@@ -11,7 +11,7 @@ from torch import Tensor
 from difformer import DIFFormer
 from difformer.report import class_flow, concentration, diffusivity, top_pairs
 
-KERNELS = ["simple", "sigmoid", "identity", "constant", "softmax", "gaussian"]
+KERNELS = ["simple", "sigmoid", "sharp", "identity", "constant", "softmax", "gaussian"]
 
 
 def problem(kernel: str = "simple", **options: Any) -> tuple[DIFFormer, Tensor, Tensor]:

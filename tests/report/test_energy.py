@@ -26,7 +26,9 @@ def a_graph() -> Graph:
     return Graph.from_edges(edges, 30, undirected=True)
 
 
-@pytest.mark.parametrize("kernel", ["simple", "sigmoid", "constant", "softmax", "gaussian"])
+@pytest.mark.parametrize(
+    "kernel", ["simple", "sigmoid", "sharp", "constant", "softmax", "gaussian"]
+)
 @pytest.mark.parametrize("with_graph", [False, True])
 @pytest.mark.parametrize("source", [0.0, 0.2])
 def test_the_layers_energies_are_the_models(kernel: str, with_graph: bool, source: float) -> None:
