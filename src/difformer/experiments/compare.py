@@ -4,7 +4,7 @@ Each system runs in a process of its own, so that its memory is its own and one 
 nothing with it. A folder keeps a JSON file for each system and split: the same call goes on.
 
 FOLDER/config.toml           what was asked for; another call there must ask for the same
-FOLDER/SYSTEM/SPLIT.json     one run: validation, test, seconds, the settings used
+FOLDER/SYSTEM/SPLIT.json     one run: validation, test, log loss, seconds, the settings used
 FOLDER/SYSTEM/system.json    peak memory, or why the system cannot run
 """
 
@@ -33,11 +33,20 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_MODELS", "Comparison", "Row", "compare", "end_with_parent", "splits_of"]
 
 DEFAULT_MODELS = (
+    "logistic",
+    "forest",
+    "boosting",
+    "knn",
+    "label-spreading",
+    "self-training",
     "mlp",
     "lp",
     "sgc",
     "gcn",
     "gat",
+    "graphsage",
+    "appnp",
+    "correct-smooth",
     "gcn-knn",
     "sgformer",
     "difformer-g",
@@ -239,12 +248,14 @@ def run_task(task: Task) -> None:
     import torch
 
     from difformer.experiments.run import CannotRunError
-    from difformer.train.loop import peak_memory
+    from difformer.train.memory import memory_from_here
 
     if task.threads is not None:
         torch.set_num_threads(task.threads)
     _make_folder(task.folder)
-    idle = peak_memory()
+    about = task.folder / "system.json"
+    most: int = _read(about).get("memory", 0)
+    taken = memory_from_here()
     for split in task.splits:
         path = task.folder / f"{file_name(split)}.json"
         if path.exists() and "error" not in json.loads(path.read_text(encoding="utf-8")):
@@ -252,15 +263,15 @@ def run_task(task: Task) -> None:
         try:
             record = _run_split(task, split)
         except CannotRunError as error:
-            _write(task.folder / "system.json", {"cannot": str(error)})
+            _write(about, {"cannot": str(error)})
             return
         except Exception as error:
             record = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
+        memory = taken()
+        if task.threads is not None and memory is not None:  # a process of its own, which says it
+            most = max(most, memory)
+            _write(about, {"memory": most})
         _write(path, {"split": split.name, **record})
-    peak = peak_memory()
-    if task.threads is None or idle is None or peak is None:
-        return  # not a process of its own, or the system does not say
-    _write(task.folder / "system.json", {"memory": max(0, peak - idle)})
 
 
 def _run_split(task: Task, split: Split) -> dict[str, Any]:
@@ -288,9 +299,12 @@ def _run_split(task: Task, split: Split) -> dict[str, Any]:
     if result.interrupted:
         raise KeyboardInterrupt
     fit = next(iter(result.results.values()))
+    test = fit.metrics["test"]
+    probabilities = {"log_loss": test["loss"], "ece": test["ece"]} if "ece" in test else {}
     return {
         "val": fit.metrics.get("val", {}).get(task.metric),
-        "test": fit.metrics["test"][task.metric],
+        "test": test[task.metric],
+        **probabilities,
         "seconds": round(fit.seconds, 2),
         "tuning_seconds": round(tuning, 2),
         "trials": tried,
@@ -302,8 +316,7 @@ def _run_split(task: Task, split: Split) -> dict[str, Any]:
 
 def read_row(folder: Path, system: str, splits: Sequence[Split]) -> Row:
     """A system's row from its folder; a split without a file is an error of its process."""
-    about = folder / "system.json"
-    found: dict[str, Any] = json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
+    found = _read(folder / "system.json")
     runs: dict[str, Mapping[str, Any]] = {}
     errors: dict[str, str] = {}
     for split in splits:
@@ -415,6 +428,10 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:

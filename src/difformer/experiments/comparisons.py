@@ -12,8 +12,12 @@ from difformer.errors import RunError
 from difformer.experiments.compare import Comparison, Row
 from difformer.experiments.statistics import spread
 from difformer.experiments.tables import EMPTY, Table, markdown
+from difformer.experiments.verdict import verdict
 
 __all__ = ["comparison_block", "comparison_table", "read_comparison"]
+
+
+ALSO = {"log_loss": "Log loss", "ece": "Calibration error"}  # of classes only
 
 
 def comparison_table(result: Comparison) -> Table:
@@ -22,6 +26,7 @@ def comparison_table(result: Comparison) -> Table:
     rest = [row for row in result.rows if row not in ranked]
     percent = result.metric in ("accuracy", "roc_auc", "macro_f1")
     scale, digits = (100.0, 1) if percent else (1.0, 4)
+    also = [key for key in ALSO if any(row.values(key) for row in result.rows)]
     rows: list[tuple[str, ...]] = []
     for row in [*ranked, *rest]:
         test = list(row.values("test").values())
@@ -35,8 +40,10 @@ def comparison_table(result: Comparison) -> Table:
             behind = result.difference(row, ranked[0]).shown(scale, digits)
         seconds = EMPTY if row.seconds is None else f"{row.seconds:.1f}"
         memory = EMPTY if row.memory is None else f"{row.memory / 2**20:.0f}"
-        rows.append((row.title, figure, behind, seconds, memory, _remark(result, row)))
-    header = ("Model", "Test", "Paired difference to the best", "s per run", "MB", "")
+        more = (_mean(row, key) for key in also)
+        rows.append((row.title, figure, behind, *more, seconds, memory, _remark(result, row)))
+    titles = (ALSO[key] for key in also)
+    header = ("Model", "Test", "Paired difference to the best", *titles, "s per run", "MB", "")
     notes = (
         "Differences are over the same splits, with a 95 % interval; MB is the most memory "
         "above an idle process.",
@@ -53,7 +60,7 @@ def comparison_block(path: Path) -> str:
         f"{machine['cores']} cores, {machine['memory_gb']} GB, torch {machine['torch']}, "
         f"{record['date']}."
     )
-    told = "\n".join(f"- {line}" for line in record["verdict"])
+    told = "\n".join(f"- {line}" for line in verdict(result))
     return f"{markdown(comparison_table(result))}\n\n{told}\n\n{how}"
 
 
@@ -75,6 +82,11 @@ def read_comparison(path: Path) -> tuple[Comparison, Mapping[str, Any]]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"cannot read the comparison {path}: {error}") from error
     return result, record
+
+
+def _mean(row: Row, key: str) -> str:
+    values = list(row.values(key).values())
+    return f"{spread(values)[0]:.3f}" if values else EMPTY
 
 
 def _remark(result: Comparison, row: Row) -> str:

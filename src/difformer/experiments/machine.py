@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import suppress
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 __all__ = ["describe_machine"]
@@ -21,12 +19,6 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": version("torch").split("+")[0],
     }
-
-
-def forget_peak_memory() -> None:
-    """Let this process's peak memory start from now, where the system can do that (Linux)."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _total_memory() -> int | None:

@@ -19,7 +19,7 @@ import difformer
 from difformer.baselines.registry import get_system
 from difformer.errors import DataError, RunError
 from difformer.experiments.experiment import Experiment
-from difformer.experiments.machine import describe_machine, forget_peak_memory
+from difformer.experiments.machine import describe_machine
 from difformer.experiments.specs import Cell, Spec
 from difformer.experiments.values import options_of
 from difformer.train.settings import TrainSettings
@@ -143,6 +143,7 @@ def measure_cell(
         say: told why data that is not here could not be had.
     """
     from difformer.experiments.run import CannotRunError, run_experiment
+    from difformer.train.memory import forget_peak_memory
 
     path = result_path(out, spec, cell)
     experiments = cell.experiments()

@@ -10,6 +10,7 @@ from statistics import mean, stdev
 __all__ = ["Difference", "paired_difference", "spread"]
 
 CONFIDENCE = 0.95
+MOST_PAIRS = 1000  # beyond which no number of pairs is named
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,23 @@ class Difference:
     def certain(self) -> bool:
         """True when the interval leaves zero out."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+    @property
+    def needed(self) -> int | None:
+        """Pairs after which the interval would leave zero out, were mean and deviation the same.
+
+        None where nothing says so: one pair, a mean of zero, or more than 1,000 pairs.
+        """
+        if self.low is None or self.mean == 0:
+            return None
+        from scipy.stats import t
+
+        half = self.mean - self.low
+        deviation = half * sqrt(self.pairs) / float(t.ppf((1 + CONFIDENCE) / 2, self.pairs - 1))
+        for k in range(2, MOST_PAIRS + 1):
+            if float(t.ppf((1 + CONFIDENCE) / 2, k - 1)) * deviation / sqrt(k) < abs(self.mean):
+                return k
+        return None
 
     def shown(self, scale: float = 1.0, digits: int = 1) -> str:
         """For people: +1.2 [0.3, 2.1]."""

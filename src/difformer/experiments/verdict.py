@@ -18,8 +18,8 @@ def verdict(comparison: Comparison) -> list[str]:
     """Four plain lines: who is best, all pairs or not, the graph or not, is a GCN enough.
 
     Where a question is about a group of systems, validation chooses the one that speaks for it,
-    so that no line is picked by its test figures. "Beyond chance" is a 95 % interval of the paired
-    differences that leaves zero out.
+    so that no line is picked by its test figures. A question is answered where the 95 % interval of
+    the paired differences leaves zero out; elsewhere the line says how many splits would answer it.
     """
     rows = comparison.ranked()
     if len(rows) < 2:
@@ -40,7 +40,7 @@ def _best(comparison: Comparison, rows: Sequence[Row]) -> str:
     gap = comparison.difference(ours, theirs)
     told = _told(comparison, gap)
     if not gap.certain:
-        return f"DIFFormer is level: {ours.title} against {theirs.title} {told}."
+        return f"Is DIFFormer better? {_answer(gap)} {ours.title} against {theirs.title} {told}."
     if gap.mean > 0:
         return f"DIFFormer wins: {ours.title} is better than {theirs.title}, {told}."
     return f"DIFFormer loses: {theirs.title} is better than {ours.title}, {told}."
@@ -89,11 +89,13 @@ def _gcn(comparison: Comparison, rows: Sequence[Row]) -> str:
         return f"{question} Not asked: nothing else ran."
     gap = comparison.difference(best, gcn)
     told = _told(comparison, gap)
-    if gap.certain and gap.mean > 0:
+    if not gap.certain:
+        return f"{question} {_answer(gap)} {best.title} against {gcn.title} {told}."
+    if gap.mean > 0:
         return f"{question} No: {best.title} is better than {gcn.title}, {told}."
     return (
-        f"{question} Yes: {best.title}, the best other by validation, is not better than "
-        f"{gcn.title} beyond chance, {told}."
+        f"{question} Yes: {gcn.title} is better than {best.title}, the best other by validation, "
+        f"{_told(comparison, comparison.difference(gcn, best))}."
     )
 
 
@@ -124,9 +126,11 @@ def _speaker(comparison: Comparison, rows: Sequence[Row]) -> Row | None:
 
 
 def _answer(gap: Difference) -> str:
-    if not gap.certain:
-        return "Not beyond chance:"
-    return "Yes:" if gap.mean > 0 else "No, it hurts:"
+    if gap.certain:
+        return "Yes:" if gap.mean > 0 else "No, it hurts:"
+    splits = "1 split" if gap.pairs == 1 else f"{gap.pairs} splits"
+    enough = "" if gap.needed is None else f"; about {gap.needed} would"
+    return f"Cannot tell from {splits}{enough}:"
 
 
 def _told(comparison: Comparison, gap: Difference) -> str:

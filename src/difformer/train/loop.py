@@ -49,6 +49,7 @@ from difformer.train.checkpoint import (
     save_checkpoint,
 )
 from difformer.train.consistency import consistency_loss
+from difformer.train.memory import peak_memory
 from difformer.train.objective import CrossEntropy, Objective
 from difformer.train.optimizer import lr_factor, make_optimizer
 from difformer.train.pseudo import companion_for
@@ -354,16 +355,6 @@ def pick_device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device must be available, got {name!r} and torch sees no GPU: use cpu")
     return torch.device(name)
-
-
-def peak_memory() -> int | None:
-    """The largest resident size of this process so far, in bytes."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 @contextmanager

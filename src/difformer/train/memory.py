@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["available_memory", "keep_freed_memory"]
+__all__ = [
+    "available_memory",
+    "forget_peak_memory",
+    "keep_freed_memory",
+    "memory_from_here",
+    "peak_memory",
+]
 
 # The parameters of glibc's mallopt, and a size above all tensors that come and go in a step.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ABOVE_ALL = -1, -3, 2**31 - 1
@@ -24,6 +33,43 @@ def available_memory() -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return None
+
+
+def peak_memory() -> int | None:
+    """The largest resident size of this process so far, in bytes."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def memory_from_here() -> Callable[[], int | None]:
+    """A function of the most bytes held since this call, above what is held now.
+
+    On Linux the peak so far is forgotten. Elsewhere it stays, and hides what comes below it; the
+    function gives None where the system does not say.
+    """
+    forget_peak_memory()
+    try:
+        held = _status("VmRSS")
+        return lambda: max(0, _status("VmHWM") - held)
+    except OSError:
+        before = peak_memory()
+    return lambda: None if before is None else max(0, (peak_memory() or 0) - before)
+
+
+def forget_peak_memory() -> None:
+    """Let this process's peak memory start from now, where the system can do that (Linux)."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _status(key: str) -> int:
+    """A line of /proc/self/status, in bytes."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
 
 
 def keep_freed_memory() -> bool:
