@@ -306,7 +306,7 @@ def test_the_verdict_claims_nothing_from_noise_or_from_one_system() -> None:
     assert all("Cannot tell from 3 splits" in line for line in lines)
     assert not any("Yes" in line or "No:" in line for line in lines)
     close = made({"difformer-s": [0.83, 0.80, 0.82], "gcn": [0.80, 0.81, 0.80]})
-    assert "Cannot tell from 3 splits; about 13 would: DIFFormer-s" in verdict(close)[3]
+    assert "Cannot tell from 3 splits; about 12 would: DIFFormer-s" in verdict(close)[3]
     single = verdict(made({"difformer-s": [0.9], "gcn": [0.1], "mlp": [0.2]}))
     assert single[0].startswith("Is DIFFormer better? Cannot tell from 1 split: ")
     assert verdict(made({"gcn": [0.8]}))[0].startswith("Nothing to say")
