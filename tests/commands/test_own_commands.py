@@ -32,8 +32,9 @@ def test_a_table_is_shown_trained_on_and_predicted_with(
 ) -> None:
     words = ["--label", "kind", "--id", "name", "--epochs", "15", "--hidden-channels", "16"]
     assert run("train", "--nodes", "t.csv", *words) == 0
-    shown = capsys.readouterr().out
+    shown, told = capsys.readouterr()
     assert re.search(r"size\s+number\s+scaled", shown)
+    assert re.search(r"simple peers on held-out labels: [\w ]+ accuracy [\d.]+, [\w ]+ acc", told)
     assert "10 predictions in predictions.csv" in shown
     page = Path("runs/t-1/report.html").read_text(encoding="utf-8")
     for part in ("t.csv", "Validation accuracy", "Energy of each layer", "States and strongest"):

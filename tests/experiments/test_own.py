@@ -6,15 +6,19 @@ import asyncio
 import csv
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from difformer.data.split import Split
 from difformer.data.tables import read_table
 from difformer.errors import DataError, DifformerError, RunError
+from difformer.experiments.own.peers import PEERS, simple_peers
 from difformer.experiments.own.predict import predict_own
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.train import NAMED_UP_TO, train_own
@@ -70,6 +74,45 @@ def test_a_run_holds_its_files_and_fills_the_empty_labels(run: Path) -> None:
     assert len(filled) == 60
     right = [row["kind"] == ("fish", "ape")[int(row["id"][1:]) % 2] for row in filled]
     assert sum(right) > 50
+
+
+def test_simple_peers_are_scored_on_the_same_held_out_labels(run: Path) -> None:
+    found = json.loads((run / "result.json").read_text())["peers"]
+    assert {one["system"] for one in found} == set(PEERS)
+    values = [one["value"] for one in found]
+    assert values == sorted(values, reverse=True)
+    own = read_table(run.parent / "t.csv", "kind", id="name")
+    split = Split.load(run / "split.json")
+    assert len(split.val)
+    assert simple_peers(own, split) == found
+    guess = max((own.y[split.val] == c).float().mean().item() for c in (0, 1))
+    assert values[0] > guess
+
+
+def test_without_validation_rows_peers_are_scored_by_folds_of_the_labels(tmp_path: Path) -> None:
+    own = read_table(write(tmp_path / "t.csv", make_rows(60)), "kind", id="name")
+    labelled = (own.y >= 0).nonzero().flatten()
+    all_rows = Split("all", labelled, labelled[:0], labelled[:0])
+    found = simple_peers(own, all_rows)
+    assert {one["system"] for one in found} == set(PEERS)
+    spoiled = replace(own, y=torch.where(own.y >= 0, own.y, torch.randint(0, 2, own.y.shape)))
+    assert simple_peers(spoiled, all_rows) == found  # other rows' labels are not looked at
+    one_each = Split("few", [int((own.y == c).nonzero()[0]) for c in (0, 1)], [], [])
+    assert simple_peers(own, one_each) == []
+
+
+def test_numbers_are_predicted_by_the_peers_that_can_and_large_tables_by_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(str(i), str(2.5 * i + 0.1)) for i in range(40)]
+    own = read_table(write(tmp_path / "t.csv", rows, ("size", "weight")), "weight")
+    split = Split("halves", range(0, 40, 2), range(1, 40, 2), [])
+    found = simple_peers(own, split)
+    assert {one["system"] for one in found} == {"logistic", "forest", "boosting", "knn"}
+    assert [one["value"] for one in found] == sorted(one["value"] for one in found)
+    assert found[0]["metric"] == "mse"
+    monkeypatch.setattr("difformer.experiments.own.peers.PEERS_UP_TO", 39)
+    assert simple_peers(own, split) == []
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(

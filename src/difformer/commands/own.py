@@ -201,6 +201,9 @@ def train_table(table: OwnTable, params: Mapping[str, Any], out: Path | None, to
         return
     figures = "  ".join(f"{k} {v:.4f}" for k, v in result["validation"].items())
     say(f"graph: {result['graph']}; validation: {figures}", quiet=told.quiet)
+    if strongest := result.get("peers", [])[:2]:
+        two = ", ".join(f"{p['title']} {p['metric']} {p['value']:.4f}" for p in strongest)
+        say(f"the strongest simple peers on held-out labels: {two}", quiet=told.quiet)
     empty = result["rows"] - result["labelled"]
     print(f"kept in {folder}" + (f"; {empty} predictions in predictions.csv" if empty else ""))
     if page is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from difformer.data.dataset import Dataset
 from difformer.data.download import sha256_of
 from difformer.errors import RunError
+from difformer.experiments.own.peers import simple_peers
 from difformer.experiments.own.run import CLASSES, Estimator, OwnRun, read_result
 from difformer.experiments.own.table import OwnTable
 from difformer.files import write_atomic
@@ -72,6 +73,7 @@ def train_own(
         "graph": _graph_name(data, estimator),
         "kernel": str(estimator.kernel_),
         "validation": estimator.validation_,
+        "peers": simple_peers(data, estimator.split_, seed=_seed(estimator)),
         "tried": estimator.candidates_,
         **estimator.result_.to_json(),
         "influential": influential,
@@ -84,6 +86,10 @@ def _unlabelled(data: Dataset) -> list[int]:
     y = data.y.reshape(data.num_rows, -1)
     known = (~y.isnan() if y.is_floating_point() else y >= 0).any(1)
     return (~known).nonzero().squeeze(1).tolist()
+
+
+def _seed(estimator: Estimator) -> int:
+    return estimator.random_state if isinstance(estimator.random_state, int) else 0
 
 
 def _graph_name(data: Dataset, estimator: Estimator) -> str:
