@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
 
 from difformer.commands import demo
+from difformer.commands.reproduce import DEMO
 from difformer.data.download import Web, Wheel
+from difformer.estimators import DIFFormerClassifier
+from difformer.experiments.experiment import Experiment, read_config_file
 from difformer.experiments.specs import load_spec
 from difformer.report import poster
+
+REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs of everything, few points, and no network."""
-    for settings in demo.CORA.values():
-        monkeypatch.setitem(settings, "train", {"epochs": 2})
-    monkeypatch.setattr(demo, "DIGITS", {**demo.DIGITS, "epochs": 2})
+    monkeypatch.setattr(demo, "FEWER_EPOCHS", dict.fromkeys(demo.CELLS, 2))
+    monkeypatch.setattr(DIFFormerClassifier, "epochs", 2)
     monkeypatch.setattr(poster, "ROWS", 60)
     monkeypatch.setattr(Web, "fetch", None)
     monkeypatch.setattr(Wheel, "fetch", None)
@@ -28,20 +33,48 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_demo_needs_no_home_no_data_and_no_network(cli: Any, quick: None) -> None:
     done = cli("demo", "--quiet", "--picture", "p.svg")
     assert done.code == 0, done.err
-    for method in ("GCN", "DIFFormer-s, citations", "DIFFormer-a", "label spreading", "no graph"):
-        assert method in done.out
+    for text in ("GCN", "DIFFormer-a", "label spreading", "DIFFormerClassifier()", "one seed"):
+        assert text in done.out
     assert "Next:" in done.out
-    assert len(list(Path("runs/demo").glob("*/result.json"))) == 5
+    assert len(list(Path("runs/demo").glob("*/result.json"))) == 3
     page = Path("runs/demo/report.html").read_text(encoding="utf-8")
     assert "runs/demo/report.html" in done.out
     for text in ("DIFFormer in a minute", "Neural Networks", "states-before", "states-after"):
         assert text in page
+    for text in ("one seed", "GCN stops after 2 epochs", "DIFFormer-a stops after 2 epochs"):
+        assert text in " ".join(page.split())
     assert "Before diffusion" in Path("p.svg").read_text(encoding="utf-8")
-    again = json.loads(cli("demo", "--json").out)  # read back: nothing is trained twice
-    assert len(again["rows"]) == 7
-    published = {row["method"]: row["published"] for row in again["rows"]}
-    mean, deviation = load_spec("table2").published["difformer-s"]["cora"]  # type: ignore[misc]
-    assert published["DIFFormer-s, citations"] == f"{mean} ± {deviation}"
+    again = json.loads(cli("demo", "--json").out)
+    assert len(again["rows"]) == 6
+    row = {row["method"]: row for row in again["rows"]}["DIFFormer-s"]
+    figure, deviation = load_spec("table2").published["difformer-s"]["cora"]  # type: ignore[misc]
+    assert row["published"] == f"{figure} ± {deviation}"
+    assert row["measured"] in page
+
+
+def test_what_the_demo_calls_measured_is_in_the_result_files() -> None:
+    shown = json.loads((REPOSITORY / DEMO).read_text(encoding="utf-8"))
+    assert demo.measured(REPOSITORY / "results") == (REPOSITORY / DEMO).read_text(encoding="utf-8")
+    for cell, text in shown.items():
+        runs = json.loads((REPOSITORY / f"results/table2/{cell}.json").read_bytes())["runs"]
+        figures = [100 * run["metrics"]["test"]["accuracy"] for run in runs]
+        assert text == f"{mean(figures):.1f} ± {stdev(figures):.1f}"
+
+
+def test_the_demo_trains_with_the_settings_of_table_2(cli: Any, quick: None) -> None:
+    assert cli("demo", "--quiet").code == 0
+    for cell in demo.cells():
+        result = json.loads((REPOSITORY / f"results/table2/{cell.name}.json").read_bytes())
+        config = read_config_file(Path(f"runs/demo/cora-{cell.system}/config.toml"))
+        made = Experiment.from_config(config)
+        differing = {
+            key
+            for section, found in (("model", made.model), ("train", vars(made.train)))
+            for key, value in result["settings"][section].items()
+            if found[key] != value
+        }
+        assert differing == {"epochs"}
+        assert made.split == "released"
 
 
 def test_where_the_runs_or_the_picture_cannot_go_is_refused(cli: Any) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from difformer.commands import demo
 from difformer.commands.options import parse_names, parse_seeds
 from difformer.commands.output import (
     DataDir,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 KNOWN = tuple(dict.fromkeys([*list_specs(), *FIGURES]))
 PAGES = ("README.md", "docs/reproduce.md", "docs/temporal.md", "docs/scale.md")
+DEMO = f"src/difformer/commands/{demo.MEASURED}"
 
 
 def _list(flag: str, help: str) -> Any:
@@ -235,14 +237,14 @@ def _records(spec: Spec, results: list[CellResult]) -> dict[str, Any]:
 
 
 def write_pages(root: Path, results: Path) -> list[str]:
-    """Fill the marked tables of the pages; the names of those that changed."""
+    """Fill the marked tables of the pages, and the demo's; the names of those that changed."""
     written: list[str] = []
-    for name in PAGES:
+    for name in (*PAGES, DEMO):
         page = root / name
         if not page.exists():
             raise ValueError(f"{page} must be there: run it in the project's folder")
         before = page.read_text(encoding="utf-8")
-        after = fill_page(before, results)
+        after = demo.measured(results) if name == DEMO else fill_page(before, results)
         if after != before:
             page.write_text(after, encoding="utf-8")
             written.append(name)

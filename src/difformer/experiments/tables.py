@@ -31,6 +31,8 @@ __all__ = [
     "figures_table",
     "fill_page",
     "markdown",
+    "measured_text",
+    "published_text",
     "verdicts_table",
 ]
 
@@ -121,9 +123,9 @@ def figures_table(view: View) -> Table:
         if line.system != system:
             system, published = line.system, view.published(line.system)
             if any(figure is not None for figure in published):
-                rows.append((line.title, "published", "", *map(_published, published)))
+                rows.append((line.title, "published", "", *map(published_text, published)))
         if any(cell is not None and not cell.absent for cell in line.cells):
-            cells = [_measured(view.spec, cell, notes) for cell in line.cells]
+            cells = [measured_text(view.spec, cell, notes) for cell in line.cells]
             rows.append((line.title, line.variant.title, line.protocol.title, *cells))
     marked = tuple(f"{_raised(i)} {note}" for i, note in enumerate(notes, 1))
     header = ("Model", "Settings", "Runs", *view.titles)
@@ -195,7 +197,8 @@ def _asked(name: str, names: Sequence[str] | None) -> bool:
     return names is None or name in names or name.split(":")[0] in names
 
 
-def _published(value: Published | None) -> str:
+def published_text(value: Published | None) -> str:
+    """A published figure: mean ± standard deviation, or what the paper says instead."""
     if value is None:
         return EMPTY
     if isinstance(value, str):
@@ -204,7 +207,8 @@ def _published(value: Published | None) -> str:
     return f"{mean:g}" if std is None else f"{mean:g} ± {std:g}"
 
 
-def _measured(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
+def measured_text(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
+    """Mean ± standard deviation of a cell, or why there is none; its note joins `notes`."""
     if result is None or result.absent:
         return EMPTY
     if result.cannot is not None:
