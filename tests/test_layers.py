@@ -2,70 +2,42 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+import importlib.util
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parent.parent / "src" / "difformer"
-LAYERS = {
-    "errors": -4,
-    "lazy": -3,
-    "options": -3,
-    "files": -3,
-    "tensorfiles": -2,
-    "core": 0,
-    "nn": 1,
-    "data": 1,
-    "baselines": 2,
-    "train": 2,
-    "estimators": 3,
-    "experiments": 4,
-    "report": 5,
-    "commands": 6,
-    "cli": 7,
-    "__main__": 8,
-}
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def load_script() -> Any:
+    """scripts/packages.py as a module."""
+    path = REPOSITORY / "scripts" / "packages.py"
+    spec = importlib.util.spec_from_file_location("packages", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+packages = load_script()
+SOURCE, LAYERS = packages.SOURCE, packages.LAYERS
 MODULES = sorted(SOURCE.rglob("*.py"))
-
-
-def layer_of(dotted: str) -> str | None:
-    """The layer a dotted name lies in: `difformer.core.graph` -> `core`."""
-    parts = dotted.split(".")
-    return parts[1] if parts[0] == "difformer" and len(parts) > 1 else None
-
-
-def imports(path: Path, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of every import in a file, those inside functions included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            if node.level:
-                here = module.split(".")
-                base = here[: len(here) - node.level + (1 if is_package else 0)]
-                target = ".".join([*base, node.module] if node.module else base)
-            else:
-                target = node.module or ""
-            # `from difformer import core` names the layer in the alias, not in the module.
-            names = (
-                [f"{target}.{a.name}" for a in node.names] if target == "difformer" else [target]
-            )
-            yield from ((node.lineno, name) for name in names)
+GUIDE = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+WALKS = re.findall(r"^\*\*(.+?)\*\*.*\n\n((?:\d+\. .*\n)+)", GUIDE, re.MULTILINE)
 
 
 def violations(path: Path, root: Path) -> list[str]:
-    relative = path.relative_to(root).with_suffix("")
-    is_package = relative.name == "__init__"
-    parts = relative.parts[:-1] if is_package else relative.parts
-    module = ".".join(["difformer", *parts])
-    own = layer_of(module)
+    module = packages.module_name(path, root)
+    own = packages.layer_of(module)
     if own is None:  # the package's own __init__ names everything, lazily
         return []
     found: list[str] = []
-    for line, name in imports(path, module, is_package=is_package):
-        other = layer_of(name)
+    for line, name in packages.imports(path, root):
+        other = packages.layer_of(name)
         if other in LAYERS and other != own and LAYERS[other] >= LAYERS[own]:
             found.append(f"{module}:{line} ({own}) imports {name} ({other})")
     return found
@@ -100,3 +72,27 @@ def test_a_wrong_import_is_seen(tmp_path: Path, file: str, code: str, breaks: bo
     path.parent.mkdir(parents=True)
     path.write_text(code)
     assert bool(violations(path, tmp_path)) is breaks
+
+
+def test_the_picture_of_the_packages_is_current() -> None:
+    assert packages.filled(GUIDE) == GUIDE, "run: python scripts/packages.py"
+    for arrow in ("core", "train", "report"):  # a chart without arrows would be current too
+        assert f"--> {arrow}\n" in GUIDE
+
+
+@pytest.mark.parametrize(("title", "steps"), WALKS, ids=[title for title, _ in WALKS])
+def test_a_walk_is_a_straight_line_of_at_most_a_dozen_modules(title: str, steps: str) -> None:
+    """Every module of the line is there, and one before it in the line imports it."""
+    files = [SOURCE / name for name in re.findall(r"^\d+\. `([\w/.]+)`", steps, re.MULTILINE)]
+    assert len(files) == steps.count("\n")
+    assert 3 <= len(files) <= 12
+    reached: set[str] = set()
+    for place, path in enumerate(files):
+        name = packages.module_name(path)
+        assert path.is_file(), path
+        assert place == 0 or any(f"{n}.".startswith(f"{name}.") for n in reached), name
+        reached |= {name for _, name in packages.imports(path)}
+
+
+def test_the_three_walks_are_told() -> None:
+    assert len(WALKS) == 3

@@ -74,7 +74,7 @@ def say(message: str, *, quiet: bool = False) -> None:
 
 def write_page(folder: Path, data: Dataset | None = None) -> Path:
     """Write a run's report.html."""
-    from difformer.report import write_report
+    from difformer.report.run_page import write_report
 
     return write_report(folder, dataset=data)
 

@@ -43,7 +43,7 @@ def command(
     Curves, results, confusion, calibration, energies, states and diffusivities. What the folder
     does not hold, or data that is not to be found, is named in the page, and the rest is shown.
     """
-    from difformer.report import write_report
+    from difformer.report.run_page import write_report
 
     path = write_report(run, data_dir=data_dir, projection=projection, max_points=points, out=out)
     if json:
