@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from difformer.estimators.forecaster import DIFFormerForecaster
     from difformer.estimators.regressor import DIFFormerRegressor
     from difformer.experiments.run import load_run
+    from difformer.nn.conv import DIFFormerConv
     from difformer.nn.frozen import FrozenDIFFormer
     from difformer.nn.model import DIFFormer
 
 __all__ = [
     "DIFFormer",
     "DIFFormerClassifier",
+    "DIFFormerConv",
     "DIFFormerForecaster",
     "DIFFormerRegressor",
     "Dataset",
@@ -60,6 +62,7 @@ __getattr__, __dir__ = lazy_names(
         "estimators.forecaster": ("DIFFormerForecaster",),
         "estimators.regressor": ("DIFFormerRegressor",),
         "experiments.run": ("load_run",),
+        "nn.conv": ("DIFFormerConv",),
         "nn.frozen": ("FrozenDIFFormer",),
         "nn.model": ("DIFFormer",),
     },

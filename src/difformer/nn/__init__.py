@@ -8,16 +8,18 @@ from difformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from difformer.nn.config import DIFFormerConfig
+    from difformer.nn.conv import DIFFormerConv
     from difformer.nn.frozen import FrozenDIFFormer
     from difformer.nn.layer import DiffusionLayer
     from difformer.nn.model import DIFFormer
 
-__all__ = ["DIFFormer", "DIFFormerConfig", "DiffusionLayer", "FrozenDIFFormer"]
+__all__ = ["DIFFormer", "DIFFormerConfig", "DIFFormerConv", "DiffusionLayer", "FrozenDIFFormer"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "config": ("DIFFormerConfig",),
+        "conv": ("DIFFormerConv",),
         "frozen": ("FrozenDIFFormer",),
         "layer": ("DiffusionLayer",),
         "model": ("DIFFormer",),
