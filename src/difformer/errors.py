@@ -22,3 +22,8 @@ class RunError(DifformerError):
 
 class TrainingError(DifformerError):
     """Training cannot go on: the loss or the validation metric is not a number."""
+
+
+def missing_extra(what: str, extra: str) -> DifformerError:
+    """The error where packages of one of the extras of pyproject.toml are not installed."""
+    return DifformerError(f"{what} needs: pip install 'difformer[{extra}]'")

@@ -73,7 +73,9 @@ def test_tensorboard_gets_every_evaluated_epoch(problem, tmp_path):
 
 def test_a_missing_tensorboard_is_one_clear_line(problem, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
-    with pytest.raises(DifformerError, match="TensorBoard is not installed: pip install"):
+    with pytest.raises(
+        DifformerError, match=r"TensorBoard needs: pip install .difformer.tensorboard"
+    ):
         problem.fit(callbacks=[TensorBoard(tmp_path)])
 
 

@@ -48,7 +48,7 @@ class System:
         needs_graph: cannot run without the data's own graph.
         all_pairs: every row may be moved by every other.
         tasks: the tasks it can learn.
-        package: a package outside the core that it imports.
+        package, extra: a package outside the core that it imports, and the extra that brings it.
         defaults: values of `config` for this system where they are not the dataclass's own.
         train: values of `TrainSettings` it is trained with unless told otherwise.
         space: option -> values worth trying, beyond the learning rate and weight decay.
@@ -64,6 +64,7 @@ class System:
     all_pairs: bool = False
     tasks: tuple[str, ...] = ALL_TASKS
     package: str | None = None
+    extra: str = "all"
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     train: Mapping[str, Any] = field(default_factory=dict[str, Any])
     space: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
@@ -129,7 +130,7 @@ class System:
         if dataset.task not in self.tasks:
             return f"learns {' and '.join(self.tasks)} only, the data is {dataset.task}"
         if self.package is not None and find_spec(self.package) is None:
-            return f"needs the package {self.package}: pip install {self.package}"
+            return f"needs {self.package}: pip install 'difformer[{self.extra}]'"
         return None
 
     def bytes_needed(self, dataset: Dataset, config: Any) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 from difformer.data.download import FetchError, Web, Wheel, Zip, is_whole
 from difformer.errors import DataError
@@ -40,13 +41,7 @@ class Found:
 
 def cache_dir() -> Path:
     """The user's cache for datasets, where the platform puts caches."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "difformer" / "data"
+    return user_cache_path("difformer", appauthor=False) / "data"
 
 
 def search_path(root: Path | None = None) -> list[Path]:

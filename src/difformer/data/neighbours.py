@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from difformer.data.convert import scipy_csr, undirected
-from difformer.errors import DifformerError
+from difformer.errors import missing_extra
 
 __all__ = ["EXACT_UP_TO", "METRICS", "nearest_known", "nearest_neighbours", "neighbour_graph"]
 
@@ -140,9 +140,7 @@ def _index(x: Tensor, k: int, metric: str, seed: int) -> np.ndarray[Any, Any]:
     try:
         import faiss
     except ImportError as error:
-        raise DifformerError(
-            f"neighbours of {x.shape[0]} rows need the package faiss-cpu: pip install faiss-cpu"
-        ) from error
+        raise missing_extra(f"a graph of the nearest of {x.shape[0]:,} rows", "knn") from error
     features = _reduced(x, seed) if x.layout != torch.strided else x.detach().cpu().numpy()
     features = np.ascontiguousarray(features, dtype=np.float32)
     if metric == "cosine":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from difformer.data.npz import read_npz
-from difformer.errors import DataError
+from difformer.errors import DataError, missing_extra
 
 __all__ = ["CHUNK", "ENDINGS", "Chunk", "Source", "is_frame", "read_chunks"]
 
@@ -185,7 +185,7 @@ def _parquet(path: Path, size: int) -> Iterator[Chunk]:
         import pyarrow
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise DataError("Parquet needs the package pyarrow: pip install pyarrow") from error
+        raise missing_extra("a Parquet file", "parquet") from error
     try:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=size):

@@ -22,7 +22,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
-from difformer.errors import DataError, DifformerError
+from difformer.errors import DataError, DifformerError, missing_extra
 from difformer.experiments.own.run import OwnRun
 
 __all__ = ["RETRY_AFTER", "Limits", "make_app"]
@@ -178,7 +178,7 @@ def make_app(
         from prometheus_client import CollectorRegistry, Counter, generate_latest
         from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ImportError as error:
-        raise DifformerError("serve needs: pip install 'difformer[serve]'") from error
+        raise missing_extra("serve", "serve") from error
 
     run = run if isinstance(run, OwnRun) else OwnRun.load(run)
     limits = limits or Limits()

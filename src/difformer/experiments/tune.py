@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.baselines.registry import get_system
-from difformer.errors import DifformerError
+from difformer.errors import DifformerError, missing_extra
 from difformer.experiments.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -92,7 +92,10 @@ def tune(
         storage: an SQLite file; trials found in it for the same search count.
         look: called with each finished trial and the number of trials wanted.
     """
-    import optuna
+    try:
+        import optuna
+    except ImportError as error:
+        raise missing_extra("tune", "tune") from error
 
     from difformer.experiments.run import choose_split, load_data
     from difformer.train.objective import objective_for

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from difformer.errors import DifformerError
+from difformer.errors import missing_extra
 
 if TYPE_CHECKING:
     from difformer.train.checkpoint import Row
@@ -86,9 +86,7 @@ class TensorBoard(Callback):
         try:
             from torch.utils.tensorboard.writer import SummaryWriter
         except ImportError as error:
-            raise DifformerError(
-                "TensorBoard is not installed: pip install tensorboard, or leave it off"
-            ) from error
+            raise missing_extra("TensorBoard", "tensorboard") from error
         # A run that goes on replaces what was logged after its checkpoint.
         self._writer = SummaryWriter(str(self.folder), purge_step=fit.epoch + 1)
 

