@@ -4,16 +4,10 @@ The mixin keeps the constructor's arguments as config.json and the weights as sa
 both go through a local folder; `model.push_to_hub("you/name")` sends the same files.
 """
 
-import sys
-
 import torch
+from huggingface_hub import PyTorchModelHubMixin
 
 import difformer
-
-try:
-    from huggingface_hub import PyTorchModelHubMixin
-except ImportError:
-    sys.exit(print("skipped: huggingface_hub is missing; pip install huggingface_hub") or 0)
 
 
 class HubDIFFormer(difformer.DIFFormer, PyTorchModelHubMixin, library_name="difformer"):

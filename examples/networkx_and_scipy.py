@@ -1,15 +1,9 @@
 """A NetworkX graph, a SciPy matrix or a list of edges: the estimators take any of them."""
 
-import sys
-
+import networkx as nx
 import numpy as np
 
 import difformer
-
-try:
-    import networkx as nx
-except ImportError:
-    sys.exit(print("skipped: networkx is missing; pip install networkx") or 0)
 
 graph = nx.karate_club_graph()
 club = np.array([graph.nodes[i]["club"] == "Officer" for i in graph]).astype(int)
