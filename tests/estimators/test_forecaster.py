@@ -153,8 +153,10 @@ def unknown() -> np.ndarray:
     [
         ([[1, 2], [3]], None, {}, r"as many nodes at every step, got 2 \(step 0\) and 1"),
         ({"a": [1, 2, 3], "b": [1, 2]}, None, {}, r"equal length, got 3 \(a\) and 2 \(b\)"),
-        (constant(), None, {}, r"node 2 is constant \(7\), its variance is zero"),
-        (unknown(), None, {}, "node 1 has no known value"),
+        (np.full((40, 3), 7.0), None, {}, "no node varies enough to be learned from"),
+        (np.full((40, 3), np.nan), None, {}, "series must have known values, all are missing"),
+        (waves(), None, {"transform": "cube"}, "transform must be one of auto, none, sqrt, log"),
+        (waves() - 99, None, {"transform": "log"}, "transform must be none for values below 0"),
         (waves(6), None, {"lags": 6}, "lags must be at least two fewer than the 6 steps"),
         (waves(), None, {"lags": 0}, "lags must be a whole number of at least 1, got 0"),
         (waves()[:, 0], None, {}, r"series must be \(steps, nodes\), got shape \(80,\)"),
@@ -210,7 +212,115 @@ def test_requests_for_forecasts_are_checked() -> None:
         model.backtest(waves(), horizon=1000)
     late = waves()
     late[:50, 0] = 0.0
-    with pytest.raises(ValueError, match="the backtest sees 40 steps, and series: node 0 is const"):
+    late[:50] = 0.0
+    with pytest.raises(ValueError, match="the backtest sees 40 steps, and series: no node varies"):
         model.backtest(late, origins=[40])
     with pytest.raises(ValueError, match="series must map names to lists"):
         model.fit({"a": 3.0})
+
+
+def counts(steps: int = 120, nodes: int = 6, seed: int = 0) -> np.ndarray:
+    """Weekly counts that grow and fall together; the last two nodes are constant and sparse."""
+    draw = np.random.default_rng(seed)
+    wave = 2 + 1.5 * np.sin(np.arange(steps)[:, None] / 8 + np.arange(nodes) / 3)
+    values = draw.poisson(np.exp(wave)).astype(float)
+    values[:, -1] = 0
+    values[:, -2] = 0
+    values[steps // 3, -2] = 3
+    return values
+
+
+def test_nodes_that_cannot_be_learned_from_are_named_and_keep_their_last_value() -> None:
+    series = {f"n{j}": column for j, column in enumerate(counts().T)}
+    model = DIFFormerForecaster(**FAST).fit(series)
+    assert model.naive_nodes_ == ("n4", "n5")
+    ahead = model.predict(3)
+    assert (ahead[:, 4:] == 0).all()
+    assert np.isfinite(ahead).all()
+    alone = DIFFormerForecaster(**FAST).fit({k: series[k] for k in ("n0", "n1", "n2", "n3")})
+    assert alone.naive_nodes_ == ()
+    newer = counts()
+    newer[-1, 5] = 8.0
+    assert (model.predict(2, series=dict(zip(series, newer.T, strict=True)))[:, 5] == 8).all()
+    hardly = counts()
+    hardly[:, 0] = np.nan
+    hardly[3, 0] = 5.0
+    found = DIFFormerForecaster(**FAST).fit(hardly)
+    assert found.naive_nodes_ == ("0", "4", "5")
+    assert (found.predict(2)[:, 0] == 5).all()
+    one_step = found.predict_next(hardly)
+    assert np.isnan(one_step[:0, 0]).all()
+    assert (one_step[3:, 0] == 5).all()
+
+
+def test_a_transform_is_undone_and_chosen_for_counts_by_validation() -> None:
+    values = counts()
+    for name in ("sqrt", "log"):
+        model = DIFFormerForecaster(**FAST, transform=name).fit(values)
+        assert (model.predict(4) >= 0).all()
+        np.testing.assert_allclose(
+            model._nodes.back(model._nodes.forward(values))[:, :4], values[:, :4], atol=1e-9
+        )
+    auto = DIFFormerForecaster(**FAST, transform="auto").fit(values)
+    assert set(auto.tried_) == {"none", "sqrt", "log"}
+    assert auto.transform_ == min(auto.tried_, key=auto.tried_.__getitem__)
+    same = DIFFormerForecaster(**FAST, transform=auto.transform_).fit(values)
+    np.testing.assert_array_equal(auto.predict(3), same.predict(3))
+    waved = DIFFormerForecaster(**FAST, transform="auto").fit(waves())
+    assert waved.transform_ == "none"  # these are no counts
+
+
+def test_a_backtest_goes_over_consecutive_origins_and_every_step() -> None:
+    series = waves(120)
+    model = DIFFormerForecaster(**FAST)
+    tested = model.backtest(series, RING, horizon=3)
+    assert tested.origins.tolist() == list(range(90, 118))  # the last quarter
+    assert tested.predicted.shape == tested.actual.shape == (28, 3, 5)
+    for o, origin in enumerate(tested.origins):
+        np.testing.assert_array_equal(tested.actual[o], series[origin : origin + 3])
+    told = tested.summary()
+    assert list(told["methods"]) == [
+        "DIFFormer",
+        "last value",
+        "mean of lags",
+        "AR",
+        "AR with neighbours",
+    ]
+    assert told["methods"]["AR"]["mse"] < told["methods"]["last value"]["mse"] / 10  # pure waves
+    error = tested.predicted - tested.actual
+    assert told["mse"] == pytest.approx(np.square(error).mean())
+    assert told["methods"]["DIFFormer"]["mse_by_step"] == pytest.approx(
+        np.square(error).mean((0, 2)).tolist()
+    )
+    usual = np.abs(np.diff(series[:90], axis=0)).mean(0)
+    assert told["mase"] == pytest.approx((np.abs(error) / usual).mean())
+    assert tested.mae_by_node() == pytest.approx(np.abs(error).mean((0, 1)))
+    np.testing.assert_array_equal(tested.last_value()[0], np.repeat(series[89:90], 3, axis=0))
+
+
+def test_the_seasonal_naive_forecast_repeats_the_last_season() -> None:
+    pandas = pytest.importorskip("pandas")
+    days = pandas.date_range("2020-01-01", periods=70, freq="D")
+    week = np.tile(np.arange(7.0), 10)[:, None] + np.random.default_rng(0).normal(0, 0.1, (70, 2))
+    frame = pandas.DataFrame(week, index=days, columns=["a", "b"])
+    tested = DIFFormerForecaster(**FAST).backtest(frame, horizon=9, origins=5)
+    assert tested.season == 7
+    found = tested.forecasts["seasonal naive"]
+    origin = tested.origins[0]
+    np.testing.assert_array_equal(found[0, :7], week[origin - 7 : origin])
+    np.testing.assert_array_equal(found[0, 7:], week[origin - 7 : origin - 5])
+
+
+def test_intervals_of_forecasts_hold_as_many_values_as_they_say() -> None:
+    """Over ten series of noise around waves: the later origins, by the errors of the earlier."""
+    shares: list[float] = []
+    for seed in range(4):
+        noise = np.random.default_rng(seed).normal(0, 0.3, (160, 5)) * (1 + np.arange(5))
+        tested = DIFFormerForecaster(**FAST).backtest(waves(160) + noise, horizon=2, origins=60)
+        told = tested.coverage(0.9)
+        shares.append(told["coverage"])
+        assert 0 < told["pinball"] < tested.mae()
+        assert (tested.quantiles(0.5) < tested.quantiles(0.9)).all()
+        # Each node in its own size: the noisiest has the widest interval.
+        assert tested.sizes()[4] > 2 * tested.sizes()[0]
+    assert 0.85 < np.mean(shares) < 0.95, shares

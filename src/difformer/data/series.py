@@ -52,7 +52,7 @@ class Series:
         return f"node {self.names[index]!r}" if self.names else f"node {index}"
 
     def check_fit(self, lags: int) -> Series:
-        """Itself, if it can be learned from: more steps than lags, and every node varies."""
+        """Itself, if it can be learned from: more steps than lags, and a value that is known."""
         if isinstance(lags, bool) or not isinstance(lags, int | np.integer) or lags < 1:
             raise ValueError(f"lags must be a whole number of at least 1, got {lags!r}")
         if len(self.values) <= lags + 1:
@@ -60,16 +60,28 @@ class Series:
                 f"lags must be at least two fewer than the {len(self.values)} steps of the "
                 f"series, got {lags}"
             )
-        for index, column in enumerate(self.values.T):
-            known = column[~np.isnan(column)]
-            if not known.size:
-                raise ValueError(f"series: {self.node(index)} has no known value: leave it out")
-            if known.min() == known.max():
-                raise ValueError(
-                    f"series: {self.node(index)} is constant ({known[0]:g}), its variance is zero: "
-                    "leave it out"
-                )
+        if np.isnan(self.values).all():
+            raise ValueError("series must have known values, all are missing")
         return self
+
+
+SEASONS = ((86400, 7), (7 * 86400, 52), (3600, 24), (900, 96), (60, 60))
+
+
+def season_of(stamps: Sequence[Any]) -> int | None:
+    """The steps of a season by the time between the newest steps; None where it is not known.
+
+    Days make weeks, weeks, months and quarters make years, hours make days.
+    """
+    if len(stamps) < 3 or not hasattr(stamps[-1], "isoformat"):
+        return None
+    gaps = sorted((b - a).total_seconds() for a, b in pairwise(stamps[-13:]))
+    gap = gaps[len(gaps) // 2]
+    for seconds, steps in SEASONS:
+        if abs(gap - seconds) < 0.02 * seconds:
+            return steps
+    days = gap / 86400
+    return 12 if 27 < days < 32 else 4 if 88 < days < 93 else None
 
 
 def read_series(series: Any) -> Series:

@@ -1,18 +1,24 @@
-"""Backtest: forecasts from rolling origins beside what came, and beside naive forecasts."""
+"""Backtest: forecasts from rolling origins beside what came, and beside simple forecasts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from difformer.data.series import fill
+from difformer.estimators.conformal import conformal_quantile
 
-__all__ = ["Backtest"]
+__all__ = ["OURS", "Backtest"]
 
 Array = NDArray[Any]
+
+OURS = "DIFFormer"
+RIDGE = 1e-6  # of the least squares of AR, relative to the mean square of its features
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,53 +27,180 @@ class Backtest:
 
     Args:
         origins: (o,) the first step each forecast is for; it saw the steps before.
-        predicted, actual: (o, h, n); nan in `actual` where the value is missing.
-        past: what each origin saw.
+        predicted: (o, h, n).
+        values: (T, n) the series, nan where missing.
+        season: steps of a season, for the seasonal naive forecast; None where not known.
+        neighbours: (n, n) whose rows weigh each node's neighbours; None for all others alike.
     """
 
     origins: Array
     predicted: Array
-    actual: Array
-    past: tuple[Array, ...]
+    values: Array
     lags: int
+    season: int | None = None
+    neighbours: Array | None = None
+
+    @cached_property
+    def actual(self) -> Array:
+        """(o, h, n), nan where the value is missing."""
+        return np.stack([self.values[at : at + self.horizon] for at in self.origins])
+
+    @property
+    def horizon(self) -> int:
+        return self.predicted.shape[1]
+
+    @property
+    def training(self) -> Array:
+        """What every forecast saw: the steps before the first origin."""
+        return self.values[: self.origins[0]]
 
     def mse(self) -> float:
         """Mean squared error over all known values."""
-        return float(np.nanmean(np.square(self.predicted - self.actual)))
+        return self.errors(OURS)["mse"]
 
     def mae(self) -> float:
         """Mean absolute error over all known values."""
-        return float(np.nanmean(np.abs(self.predicted - self.actual)))
+        return self.errors(OURS)["mae"]
 
-    def mse_by_step(self) -> Array:
+    def mse_by_step(self, name: str = OURS) -> Array:
         """The mean squared error of each step ahead, (h,)."""
-        return np.nanmean(np.square(self.predicted - self.actual), axis=(0, 2))
+        return np.nanmean(np.square(self.forecasts[name] - self.actual), axis=(0, 2))
+
+    def mae_by_node(self, name: str = OURS) -> Array:
+        """The mean absolute error of each node, (n,); nan where nothing is known."""
+        error = np.abs(self.forecasts[name] - self.actual)
+        known = ~np.isnan(error)
+        count = known.sum((0, 1))
+        total = np.where(known, error, 0.0).sum((0, 1))
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+    @cached_property
+    def forecasts(self) -> Mapping[str, Array]:
+        """Every method's forecasts (o, h, n); those that learn saw the same steps as ours."""
+        found = {OURS: self.predicted, "last value": self.last_value()}
+        if self.season is not None and self.season < self.origins[0]:
+            found["seasonal naive"] = self.seasonal_naive(self.season)
+        found["mean of lags"] = self.mean_of_lags()
+        found["AR"] = self._autoregression(with_neighbours=False)
+        if self.values.shape[1] > 1:
+            found["AR with neighbours"] = self._autoregression(with_neighbours=True)
+        return found
+
+    def errors(self, name: str) -> dict[str, float]:
+        """mse, mae, and mase: the absolute error in those of the last value one step ahead."""
+        error = self.forecasts[name] - self.actual
+        steps = np.abs(np.diff(self.training, axis=0))
+        known = ~np.isnan(steps)
+        usual = np.where(known, steps, 0.0).sum(0) / np.maximum(known.sum(0), 1)
+        ratio = np.abs(error) / np.where(usual > 0, usual, np.nan)
+        return {
+            "mse": float(np.nanmean(np.square(error))),
+            "mae": float(np.nanmean(np.abs(error))),
+            "mase": float(np.nanmean(ratio)) if np.isfinite(ratio).any() else float("nan"),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Errors of our forecast, of the two oldest naive ones, and of every method by step."""
+        each = {name: self.errors(name) for name in self.forecasts}
+        return {
+            **each[OURS],
+            "last_value_mse": each["last value"]["mse"],
+            "mean_of_lags_mse": each["mean of lags"]["mse"],
+            "methods": {
+                name: {**errors, "mse_by_step": self.mse_by_step(name).tolist()}
+                for name, errors in each.items()
+            },
+        }
+
+    # --- intervals -------------------------------------------------------------------------
+
+    def sizes(self) -> Array:
+        """The usual error of each node (n,), in which the others' are measured; 0 where exact."""
+        return np.nan_to_num(self.mae_by_node())
+
+    def quantiles(self, level: float) -> Array:
+        """For each step (h,) the conformal quantile of errors in units of `sizes`.
+
+        The interval of a forecast is ± quantile × size; infinite where there are too few errors.
+        """
+        size = self.sizes()
+        scores = np.abs(self.predicted - self.actual) / np.where(size > 0, size, np.nan)
+        each = (scores[:, step][~np.isnan(scores[:, step])] for step in range(self.horizon))
+        return np.array([conformal_quantile(found, level) for found in each])
+
+    def coverage(self, level: float) -> dict[str, float]:
+        """The share of later forecasts within intervals that come from the earlier half of origins.
+
+        And the pinball loss of their two ends. nan where there are fewer than two origins.
+        """
+        half = len(self.origins) // 2
+        if not half:
+            return {"coverage": float("nan"), "pinball": float("nan")}
+        earlier = replace(self, origins=self.origins[:half], predicted=self.predicted[:half])
+        width = earlier.quantiles(level)[:, None] * earlier.sizes()
+        actual, middle = self.actual[half:], self.predicted[half:]
+        known = ~np.isnan(actual)
+        inside = np.abs(actual - middle) <= width
+        share = (1 - level) / 2
+        losses = [
+            np.maximum(q * (actual - end), (q - 1) * (actual - end))
+            for q, end in ((share, middle - width), (1 - share, middle + width))
+        ]
+        pinball = float(np.nanmean(losses)) if np.isfinite(width).all() else float("nan")
+        return {"coverage": float(inside[known].mean()), "pinball": pinball}
+
+    # --- simple forecasts ------------------------------------------------------------------
 
     def last_value(self) -> Array:
         """The naive forecast that repeats the last known value, (o, h, n)."""
-        return np.stack([np.repeat(filled[-1:], self._steps, 0) for filled in self._filled()])
+        return self._repeated(lambda past: past[-1])
 
     def mean_of_lags(self) -> Array:
         """The naive forecast that repeats the mean of the last `lags` values, (o, h, n)."""
-        means = [filled[-self.lags :].mean(0, keepdims=True) for filled in self._filled()]
-        return np.stack([np.repeat(mean, self._steps, 0) for mean in means])
+        return self._repeated(lambda past: past[-self.lags :].mean(0))
 
-    def summary(self) -> dict[str, float]:
-        """Errors by forecast: "mse", "mae", and the mse of both naive ones."""
+    def seasonal_naive(self, season: int) -> Array:
+        """The naive forecast that repeats the last season, (o, h, n)."""
+        steps = np.arange(self.horizon) % season
+        return np.stack([self._filled[at - season + steps] for at in self.origins])
 
-        def error(forecast: Array) -> float:
-            return float(np.nanmean(np.square(forecast - self.actual)))
+    @cached_property
+    def _filled(self) -> Array:
+        """The series with each missing value as the last known one, by what was known before."""
+        known = ~np.isnan(self.training)
+        total = np.where(known, self.training, 0.0).sum(0)
+        return fill(self.values, total / np.maximum(known.sum(0), 1))
 
-        return {
-            "mse": self.mse(),
-            "mae": self.mae(),
-            "last_value_mse": error(self.last_value()),
-            "mean_of_lags_mse": error(self.mean_of_lags()),
-        }
+    def _repeated(self, last: Any) -> Array:
+        each = [last(self._filled[:at]) for at in self.origins]
+        return np.stack([np.repeat(one[None], self.horizon, 0) for one in each])
 
-    @property
-    def _steps(self) -> int:
-        return self.actual.shape[1]
+    def _autoregression(self, *, with_neighbours: bool) -> Array:
+        """Least squares of a node on its own lags (and its neighbours' mean lags), iterated."""
+        n, seen = self.values.shape[1], len(self.training)
+        near = self.neighbours
+        if near is None:
+            near = (np.ones((n, n)) - np.eye(n)) / max(1, n - 1)
 
-    def _filled(self) -> list[Array]:
-        return [fill(values, np.nanmean(values, axis=0)) for values in self.past]
+        def features(window: Array) -> Array:  # (lags, n) -> (n, features)
+            parts = [window, window @ near.T] if with_neighbours else [window]
+            return np.vstack([*parts, np.ones((1, n))]).T
+
+        x = np.stack([features(self._filled[t - self.lags : t]) for t in range(self.lags, seen)])
+        y = self.training[self.lags :]
+        weights = np.zeros((n, x.shape[2]))
+        for node in range(n):
+            known = ~np.isnan(y[:, node])
+            own, target = x[known, node], y[known, node]
+            if len(target):
+                gram = own.T @ own
+                floor = RIDGE * max(float(np.trace(gram)) / len(gram), 1e-12)
+                weights[node] = np.linalg.solve(gram + floor * np.eye(len(gram)), own.T @ target)
+        found: list[Array] = []
+        for at in self.origins:
+            window = self._filled[at - self.lags : at]
+            for _ in range(self.horizon):
+                after = (features(window[-self.lags :]) * weights).sum(1)
+                window = np.vstack([window, after])
+            found.append(window[self.lags :])
+        return np.stack(found)

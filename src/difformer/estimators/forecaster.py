@@ -18,9 +18,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import fingerprint
-from difformer.data.series import Series, fill, read_series
+from difformer.data.series import Series, fill, read_series, season_of
 from difformer.data.snapshots import Edges, TemporalDataset, from_windows, time_split
 from difformer.estimators.backtest import Backtest
+from difformer.estimators.nodes import TRANSFORMS, NodeScale, looks_like_counts
 from difformer.estimators.step_graphs import read_step_graphs
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
@@ -43,7 +44,8 @@ class DIFFormerForecaster(BaseEstimator):
     A series is (steps, nodes): an array, nested lists, a mapping of columns, or a data frame whose
     index is the time. Each node is scaled to zero mean and unit variance over the series it is
     fitted on, and forecasts are scaled back. The last `validation_fraction` of the steps pick the
-    epoch.
+    epoch. A node that cannot be learned from (constant, or nearly so, or hardly known) is in
+    `naive_nodes_`: it is forecast by its last known value.
 
     Missing values (nan): as a feature, a missing value is the node's last known one, or its mean
     before the first; as a target it is left out of the loss and of scores.
@@ -58,6 +60,8 @@ class DIFFormerForecaster(BaseEstimator):
         hidden_channels: width of the states.
         kernel: "simple" (DIFFormer-s) or "sigmoid" (DIFFormer-a), see `DIFFormerConfig`.
         recipe: a name in `RECIPES`; options: options of the model that replace the recipe's.
+        transform: "none", "sqrt" or "log" (of 1 + value) before scaling, for values of 0 or more;
+            "auto" takes for counts the one that validates best, in the units of the series.
         epochs, lr, weight_decay, patience: see `TrainSettings`.
         validation_fraction: share of the snapshots, the latest ones, that pick the epoch; 0 trains
             on all of them for all epochs.
@@ -75,6 +79,7 @@ class DIFFormerForecaster(BaseEstimator):
     kernel: Any = "simple"
     recipe: str = "forecast"
     options: Mapping[str, Any] | None = None
+    transform: str = "none"
     epochs: int = 300
     lr: float = 0.01
     weight_decay: float = 0.0
@@ -95,10 +100,19 @@ class DIFFormerForecaster(BaseEstimator):
         steps, nodes = data.values.shape
         edges = read_step_graphs(graph, data)
         self.lags_, self.n_features_in_ = int(lags), nodes
-        self.mean_ = np.nanmean(data.values, axis=0)
-        self.scale_ = np.nanstd(data.values, axis=0)
         if data.names:
             self.feature_names_in_ = np.asarray(data.names, dtype=object)
+        chosen = self._transform(data, edges)
+        if chosen is None:  # interrupted
+            return self
+        self.transform_ = chosen
+        self._nodes = NodeScale.learn(data.values, lags, chosen)
+        self.mean_, self.scale_ = self._nodes.mean, self._nodes.scale
+        self.naive_nodes_ = tuple(
+            data.names[j] if data.names else str(j) for j in np.flatnonzero(self._nodes.naive)
+        )
+        if self._nodes.naive.all():
+            raise ValueError("series: no node varies enough to be learned from")
         snapshots = self._snapshots(data, edges)
         share = self._fraction(steps - lags)
         split = time_split(steps - lags, nodes, (1 - share, share, 0.0), name="fit")
@@ -164,14 +178,45 @@ class DIFFormerForecaster(BaseEstimator):
                 )
         return {**chosen, **(self.options or {})}
 
+    def _transform(self, data: Series, edges: tuple[Edges, ...]) -> str | None:
+        """The transform, chosen by validation where it is asked for; None where interrupted."""
+        if self.transform != "auto":
+            return self.transform
+        steps = len(data.values) - self.lags_
+        kept = round(self._fraction(steps) * steps)
+        if not kept or not looks_like_counts(data.values):
+            return "none"
+        actual = data.values[-kept:]
+        scores: dict[str, float] = {}
+        for name in TRANSFORMS:
+            folder = None if self.checkpoint is None else Path(self.checkpoint) / "tried" / name
+            one = self._clone().set_params(transform=name, checkpoint=folder, lags=self.lags_)
+            one.fit(data, edges)
+            self.result_ = one.result_
+            if one.result_.interrupted:
+                return None
+            error = one.predict_next(data, edges or None)[-kept:] - actual
+            scores[name] = float(np.nanmean(np.square(error)))
+        self.tried_ = scores
+        return min(scores, key=scores.__getitem__)
+
     def _scaled(self, values: Array) -> Array:
-        return (values - self.mean_) / self.scale_
+        return self._nodes.forward(values)
+
+    def _window(self, data: Series) -> Array:
+        """Scaled values, a missing one as the last known one, or as the mean before the first."""
+        return fill(self._scaled(data.values), np.zeros(self.n_features_in_))
+
+    def _naive(self, values: Array) -> Array:
+        """Each step's last known value, (T, n), nan before the first."""
+        return fill(values, np.full(values.shape[1], np.nan))
 
     def _snapshots(self, data: Series, edges: tuple[Edges, ...]) -> TemporalDataset:
         """Windows of filled features and of targets that are missing where they are missing."""
-        features = torch.from_numpy(self._scaled(fill(data.values, self.mean_))).float()
+        features = torch.from_numpy(self._window(data)).float()
         found = from_windows("series", features, self.lags_, ratios=None)
-        targets = torch.from_numpy(self._scaled(data.values[self.lags_ :])).float()
+        known = np.where(self._nodes.naive, np.nan, self._scaled(data.values[self.lags_ :]))
+        targets = torch.from_numpy(known).float()
         if len(edges) > 1:  # the graph of the last step before the target
             edges = edges[self.lags_ - 1 : -1]
         return TemporalDataset(
@@ -197,14 +242,15 @@ class DIFFormerForecaster(BaseEstimator):
             raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
         data = self._last if series is None else self._history(series)
         edges = self._edges if series is None else self._graphs(graph, data)
-        window = self._scaled(fill(data.values, self.mean_))[-self.lags_ :]
+        window = self._window(data)[-self.lags_ :]
         prepared = _graph(edges[-1:], self.n_features_in_)
         for _ in range(steps):
             x = torch.from_numpy(window[-self.lags_ :].T.copy()).float()
             with torch.no_grad():
                 after = self.model_(x, prepared).squeeze(1).double().numpy()
             window = np.vstack([window, after])
-        values = window[self.lags_ :] * self.scale_ + self.mean_
+        values = self._nodes.back(window[self.lags_ :])
+        values = np.where(self._nodes.naive, self._naive(data.values)[-1], values)
         frame = series if hasattr(series, "columns") else None
         return self._framed(values, data, frame if series is not None else None)
 
@@ -221,15 +267,15 @@ class DIFFormerForecaster(BaseEstimator):
             raise ValueError("series must have a known value after its first lags, it has none")
         with torch.no_grad():
             output = Snapshots(snapshots, split).evaluate(self.model_)
-        scaled = output.reshape(-1, self.n_features_in_).double().numpy()
-        return scaled * self.scale_ + self.mean_
+        found = self._nodes.back(output.reshape(-1, self.n_features_in_).double().numpy())
+        return np.where(self._nodes.naive, self._naive(data.values)[self.lags_ - 1 : -1], found)
 
     def score(self, series: Any, graph: Any = None) -> float:
         """R² of the one-step forecasts of a series, over all nodes in units of their scale."""
         data = self._history(series, least=self.lags_ + 1)
         actual = self._scaled(data.values[self.lags_ :])
         error = self._scaled(self.predict_next(data, graph)) - actual
-        known = ~np.isnan(actual)
+        known = ~np.isnan(actual) & ~self._nodes.naive
         spread = (actual - np.nanmean(np.where(known, actual, np.nan), axis=0))[known]
         total = float(np.square(spread).sum())
         return 1.0 - float(np.square(error[known]).sum()) / total if total > 0 else float("nan")
@@ -240,17 +286,18 @@ class DIFFormerForecaster(BaseEstimator):
         graph: Any = None,
         *,
         horizon: int = 1,
-        origins: int | Sequence[int] = 10,
+        origins: int | Sequence[int] | None = None,
         refit: bool = False,
     ) -> Backtest:
         """Forecast from rolling origins, each seeing only the steps before it.
 
         A clone is fitted on the steps before the first origin (at every origin with `refit`);
-        this estimator is left as it is. Compared with the last value and the mean of the lags.
+        this estimator is left as it is. `Backtest` compares with simple forecasts.
 
         Args:
             horizon: steps forecast from each origin.
-            origins: the steps to forecast from, or how many of them, evenly over the last half.
+            origins: the steps to forecast from, or how many: the last ones, one after the other,
+                so that no season is passed over; by default over the last quarter of the series.
         """
         data = read_series(series)
         edges = read_step_graphs(graph, data)
@@ -263,16 +310,18 @@ class DIFFormerForecaster(BaseEstimator):
             if model is None or refit:
                 try:
                     model = self._clone().fit(past, seen)
-                except ValueError as error:  # a node may vary only later on
+                except ValueError as error:  # all nodes may vary only later on
                     raise ValueError(f"the backtest sees {origin} steps, and {error}") from error
             found.append(model.predict(horizon, series=past, graph=seen))
-        ahead = [np.arange(origin, origin + horizon) for origin in places]
         return Backtest(
             origins=np.asarray(places),
             predicted=np.stack(found),
-            actual=np.stack([data.values[steps] for steps in ahead]),
-            past=tuple(data.values[:origin] for origin in places),
+            values=data.values,
             lags=self.lags,
+            season=season_of(data.stamps),
+            neighbours=_neighbours(
+                edges[places[0] - 1 : places[0]] if len(edges) > 1 else edges, data
+            ),
         )
 
     def _clone(self) -> DIFFormerForecaster:
@@ -310,6 +359,19 @@ def _graph(edges: tuple[Edges, ...], n: int) -> Graph | None:
     return Graph.from_edges(edges[0][0], n, edges[0][1]) if edges else None
 
 
+def _neighbours(edges: tuple[Edges, ...], data: Series) -> Array | None:
+    """(n, n) whose rows are the weights of a node's neighbours, which sum to one (or zero)."""
+    if not edges:
+        return None
+    n = data.values.shape[1]
+    (source, target), weight = edges[0][0].numpy(), edges[0][1]
+    near = np.zeros((n, n))
+    np.add.at(near, (target, source), 1.0 if weight is None else weight.double().numpy())
+    np.fill_diagonal(near, 0.0)
+    total = near.sum(1, keepdims=True)
+    return near / np.where(total > 0, total, 1.0)
+
+
 def following(stamps: tuple[Any, ...], steps: int) -> list[Any] | None:
     """The stamps after the last one where the newest steps are equal, else None."""
     if len(stamps) < 2 or isinstance(stamps[-1], str):
@@ -328,10 +390,12 @@ def _origins(origins: Any, steps: int, horizon: int, lags: int) -> list[int]:
         raise ValueError(
             f"horizon must leave lags + 2 ({lags + 2}) of the {steps} steps, got {horizon}"
         )
+    if origins is None:
+        origins = max(1, min(last - lags - 1, steps // 4 - horizon + 1))
     if isinstance(origins, int):
         if origins < 1:
             raise ValueError(f"origins must be at least 1, got {origins}")
-        places = np.unique(np.linspace(max(steps // 2, lags + 2), last, origins).astype(int))
+        places = np.arange(max(lags + 2, last - origins + 1), last + 1)
     else:
         places = np.unique(np.asarray(origins, dtype=int))
     if not len(places) or places[0] < lags + 2 or places[-1] > last:
