@@ -7,13 +7,15 @@ permission is one line, and leaves what was there before.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from difformer.errors import DifformerError, RunError
 
-__all__ = ["cannot_write", "replacing", "write_atomic"]
+__all__ = ["answer_file", "cannot_write", "replacing", "write_atomic"]
 
 
 @contextmanager
@@ -45,6 +47,32 @@ def write_atomic(
     """Replace a file in one step: whatever happens, ``path`` is the old one or the new one."""
     with replacing(path, error=error) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def answer_file(out: str | Path, *, overwrite: bool = False) -> Generator[TextIO, None, None]:
+    """A text file that a person named for answers, whole or not there.
+
+    "-" is standard output, a link is followed, a special file such as a pipe is written to and
+    never replaced, and a file that is there is replaced only with `overwrite`.
+    """
+    if str(out) == "-":
+        yield sys.stdout
+        return
+    path = Path(out).resolve()
+    if path.is_dir():
+        raise RunError(f"{out} is a folder: name a file")
+    if path.exists() and not path.is_file():
+        try:
+            with path.open("w", encoding="utf-8", newline="") as file:
+                yield file
+        except OSError as problem:
+            raise RunError(f"cannot write {out}: {problem.strerror or problem}") from problem
+        return
+    if path.exists() and not overwrite:
+        raise RunError(f"{out} is there already: add --overwrite to replace it")
+    with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+        yield file
 
 
 def cannot_write(

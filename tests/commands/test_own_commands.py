@@ -37,7 +37,7 @@ def test_a_table_is_shown_trained_on_and_predicted_with(
     assert re.search(r"simple peers on held-out labels: [\w ]+ accuracy [\d.]+, [\w ]+ acc", told)
     assert "10 predictions in predictions.csv" in shown
     page = Path("runs/t-1/report.html").read_text(encoding="utf-8")
-    for part in ("t.csv", "Validation accuracy", "Energy of each layer", "States and strongest"):
+    for part in ("t.csv", "How good it is", "Energy of each layer", "States and strongest"):
         assert part in page
     assert "What is missing" not in page
     assert "left out" not in page
@@ -47,7 +47,7 @@ def test_a_table_is_shown_trained_on_and_predicted_with(
     assert "kept in runs/t-1" in capsys.readouterr().out
     assert run("predict", "runs/t-1", "new.csv", "-o", "out.csv") == 0
     lines = Path("out.csv").read_text().splitlines()
-    assert [line.split(",")[:2] for line in lines] == [["id", "kind"], ["x", "b"], ["y", "a"]]
+    assert [line.split(",")[:2] for line in lines] == [["name", "kind"], ["x", "b"], ["y", "a"]]
     for model, kernels in (("difformer-a", {"sigmoid"}), ("auto", {"simple", "sigmoid"})):
         capsys.readouterr()
         assert run("train", "t.csv", *words, "--model", model, "--json", "--no-report") == 0

@@ -208,7 +208,6 @@ def test_bad_tables_are_named(tmp_path: Path, text: str, message: str) -> None:
     ("change", "message"),
     [
         (lambda r: r.pop("price"), "column 'price' of training is missing"),
-        (lambda r: r.update(extra=1), "column 'extra' was not there in training"),
         (
             lambda r: r.update(price="cheap"),
             "row 1, column 'price': 'cheap' is not a finite number",
@@ -225,6 +224,53 @@ def test_new_tables_must_be_like_the_one_trained_on(
         change(row)
     with pytest.raises(DataError, match=message):
         encoder_of(own).encode(write(tmp_path / "new.csv", rows))
+
+
+def test_columns_that_were_not_there_in_training_are_named_and_passed_over(tmp_path: Path) -> None:
+    encoder = encoder_of(read_table(write(tmp_path / "t.csv", records()), "grape", id="name"))
+    rows = [{**row, "extra": 1} for row in records(2)]
+    chunk = {name: [row[name] for row in rows] for name in rows[0]}
+    assert encoder.extra(chunk) == ["extra"]
+    plain = encoder.encode(write(tmp_path / "a.csv", records(2)))
+    more = encoder.encode(write(tmp_path / "b.csv", rows))
+    assert (abs(plain - more) > 0).sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "task", "y"),
+    [
+        ({"a": ["1", "0", ""], "b": ["0", "0", "1"]}, "multilabel", [[1, 0], [0, 0], [None, 1]]),
+        ({"a": ["yes", "No"], "b": ["true", "FALSE"]}, "multilabel", [[1, 1], [0, 0]]),
+        ({"a": [True, False], "b": [1.0, 0.0]}, "multilabel", [[1, 1], [0, 0]]),
+        ({"a": ["1", "0"], "b": ["2.5", ""]}, "regression", [[1, 2.5], [0, None]]),
+    ],
+)
+def test_several_labels_are_yes_or_no_or_numbers(
+    columns: dict[str, Any], task: str, y: list[list[Any]]
+) -> None:
+    table = {"size": list(range(len(y))), **columns}
+    data = read_table(table, ["a", "b"])
+    assert data.task == task
+    assert encoder_of(data).labels == ("a", "b")
+    assert [column.name for column in encoder_of(data).columns] == ["size"]  # neither is a feature
+    found = [[None if v != v else v for v in row] for row in data.y.tolist()]
+    assert found == y
+    again = TableEncoder.from_json(encoder_of(data).to_json())
+    assert again.labels == ("a", "b")
+
+
+def test_several_labels_of_other_kinds_are_named() -> None:
+    table = {"size": [1, 2, 3], "a": ["1", "0", "1"], "b": ["red", "blue", "red"]}
+    with pytest.raises(DataError, match="row 1, column 'b': 'red' is not a number"):
+        read_table(table, ["a", "b"])
+    with pytest.raises(DataError, match="row 1, column 'b': 'red' must be yes or no"):
+        read_table(table, ["a", "b"], task="multilabel")
+    numbers = {"size": [1, 2], "a": ["1", "0"], "b": ["0", "1"]}
+    assert read_table(numbers, ["a", "b"], task="regression").task == "regression"
+    with pytest.raises(ValueError, match="multilabel or regression for several labels"):
+        read_table(table, ["a", "b"], task="multiclass")
+    with pytest.raises(ValueError, match="name columns once"):
+        read_table(table, ["a", "a"])
 
 
 def test_an_unknown_category_is_none_of_the_known_ones(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_a_run_holds_its_files_and_fills_the_empty_labels(run: Path) -> None:
         "metrics.csv",
         "split.json",
         "estimator.safetensors",
+        "held_out.csv",
         "predictions.csv",
         "result.json",
     }
@@ -72,7 +73,7 @@ def test_a_run_holds_its_files_and_fills_the_empty_labels(run: Path) -> None:
     assert set(result["tried"]) == {"none", "knn"}
     filled = lines(run / "predictions.csv")
     assert len(filled) == 60
-    right = [row["kind"] == ("fish", "ape")[int(row["id"][1:]) % 2] for row in filled]
+    right = [row["kind"] == ("fish", "ape")[int(row["name"][1:]) % 2] for row in filled]
     assert sum(right) > 50
 
 
@@ -110,7 +111,7 @@ def test_numbers_are_predicted_by_the_peers_that_can_and_large_tables_by_none(
     found = simple_peers(own, split)
     assert {one["system"] for one in found} == {"logistic", "forest", "boosting", "knn"}
     assert [one["value"] for one in found] == sorted(one["value"] for one in found)
-    assert found[0]["metric"] == "mse"
+    assert found[0]["metric"] == "rmse"
     monkeypatch.setattr("difformer.experiments.own.peers.PEERS_UP_TO", 39)
     assert simple_peers(own, split) == []
 
@@ -152,8 +153,15 @@ def test_new_rows_get_label_probability_and_influential_rows(run: Path, tmp_path
     new = write(tmp_path / "new.csv", make_rows(20, start=200))
     assert predict_own(run, new, tmp_path / "out.csv") == 20
     found = lines(tmp_path / "out.csv")
-    assert list(found[0]) == ["id", "kind", "probability", "influential"]
-    assert sum(r["kind"] == ("fish", "ape")[int(r["id"][1:]) % 2] for r in found) > 16
+    assert list(found[0]) == [
+        "name",
+        "kind",
+        "probability",
+        "probability of ape",
+        "probability of fish",
+        "influential",
+    ]
+    assert sum(r["kind"] == ("fish", "ape")[int(r["name"][1:]) % 2] for r in found) > 16
     assert all(0.5 <= float(row["probability"]) <= 1 for row in found)
     assert all(row["influential"].startswith("r") for row in found)
 
@@ -175,11 +183,19 @@ def test_edges_join_new_rows_to_known_ones(tmp_path: Path) -> None:
     write(tmp_path / "new.csv", [unclear])
     for kind, known in (("fish", range(0, 20, 2)), ("ape", range(1, 20, 2))):
         edges = write(tmp_path / "n.csv", [(f"r{i}", "new") for i in known], ("from", "to"))
-        predict_own(tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv", edges=edges)
+        predict_own(
+            tmp_path / "run",
+            tmp_path / "new.csv",
+            tmp_path / "out.csv",
+            edges=edges,
+            overwrite=True,
+        )
         assert lines(tmp_path / "out.csv")[0]["kind"] == kind
     bad = write(tmp_path / "n.csv", [("r1", "stranger")], ("from", "to"))
     with pytest.raises(DataError, match="row 1, column 'to': 'stranger' is no known id"):
-        predict_own(tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv", edges=bad)
+        predict_own(
+            tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv", edges=bad, overwrite=True
+        )
 
 
 def test_regression_predicts_numbers(tmp_path: Path) -> None:
@@ -407,7 +423,7 @@ def test_predictions_are_those_of_fit_row_by_row(field: Path) -> None:
     filled = lines(field / "predictions.csv")
     assert len({row["probability"] for row in filled}) > 7
     for row in filled:
-        number = int(row["id"][1:])
+        number = int(row["name"][1:])
         assert row["y"] == run.estimator.transduction_[number]
         near = {number // 70 * 70 + (number + step) % 70 for step in (1, -1)}
         named = [int(word.split(" ")[0][1:]) for word in row["influential"].split("; ")]
@@ -415,7 +431,7 @@ def test_predictions_are_those_of_fit_row_by_row(field: Path) -> None:
 
 
 def test_rows_of_training_are_answered_by_id(field: Path, tmp_path: Path) -> None:
-    filled = {row["id"]: row for row in lines(field / "predictions.csv")}
+    filled = {row["name"]: row for row in lines(field / "predictions.csv")}
     new = write(tmp_path / "new.csv", [("r0", "0"), ("x", "0"), ("r3", "3")], ("name", "kind"))
     predict_own(field, new, tmp_path / "out.csv")
     known, unknown, other = lines(tmp_path / "out.csv")
@@ -424,7 +440,7 @@ def test_rows_of_training_are_answered_by_id(field: Path, tmp_path: Path) -> Non
     assert unknown["probability"] != known["probability"]
     # An edge that names it is one that the row of the new table brings.
     edges = write(tmp_path / "e.csv", [(f"r{i}", "r0") for i in range(70, 140)], ("a", "b"))
-    predict_own(field, new, tmp_path / "out.csv", edges=edges)
+    predict_own(field, new, tmp_path / "out.csv", edges=edges, overwrite=True)
     joined = lines(tmp_path / "out.csv")
     assert joined[0]["y"] == "b"
     assert joined[1:] == [unknown, other]
@@ -434,11 +450,11 @@ def test_the_service_answers_rows_of_training_by_id(field: Path) -> None:
     pytest.importorskip("fastapi", reason="the service needs the extra serve")
     from starlette.testclient import TestClient
 
-    filled = {row["id"]: row for row in lines(field / "predictions.csv")}
+    filled = {row["name"]: row for row in lines(field / "predictions.csv")}
     rows = [{"name": "r0", "kind": 0}, {"kind": 0}, {"name": "r0", "kind": 0}]
     with TestClient(make_app(field)) as client:
         found = client.post("/predict", json={"rows": rows}).json()["predictions"]
-    assert f"{found[0]['probability']:.6g}" == filled["r0"]["probability"]
+    assert f"{found[0]['probability']:.9g}" == filled["r0"]["probability"]
     assert found[0] == found[2] != found[1]
 
 
@@ -450,6 +466,6 @@ def test_influential_rows_are_not_named_for_large_tables(
     own = read_table(write(tmp_path / "t.csv", make_rows(60)), "kind", id="name")
     params = {"epochs": 2, "hidden_channels": 16, "graph": None}
     train_own(own, tmp_path / "run", params)
-    assert list(lines(tmp_path / "run" / "predictions.csv")[0]) == ["id", "kind", "probability"]
+    assert "influential" not in lines(tmp_path / "run" / "predictions.csv")[0]
     train_own(own, tmp_path / "asked", params, influential=2)
     assert "influential" in lines(tmp_path / "asked" / "predictions.csv")[0]

@@ -26,11 +26,22 @@ DRAWN = (
 )
 
 
+def every_plot(page: Any) -> None:
+    page.wait_for_function(DRAWN)
+
+
 @contextmanager
-def opened(browser: Any, path: Path, size: tuple[int, int] = DESK) -> Iterator[Any]:
+def opened(
+    browser: Any,
+    path: Path,
+    size: tuple[int, int] = DESK,
+    *,
+    scheme: str = "light",
+    drawn: Callable[[Any], None] = every_plot,
+) -> Iterator[Any]:
     """The page, drawn; afterwards nothing must have gone wrong, and nothing have been asked for."""
     faults: list[str] = []
-    page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
     page.set_default_timeout(120_000)  # a busy machine takes half a minute to read plotly
     page.on("console", lambda m: faults.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: faults.append(str(error)))
@@ -38,7 +49,7 @@ def opened(browser: Any, path: Path, size: tuple[int, int] = DESK) -> Iterator[A
     page.on("dialog", lambda d: (faults.append(f"dialog {d.message}"), d.dismiss()))
     try:
         page.goto(path.as_uri(), timeout=120_000)  # a crowded machine opens 5 MB slowly
-        page.wait_for_function(DRAWN)
+        drawn(page)
         yield page
     finally:
         page.close()
@@ -233,3 +244,67 @@ def test_a_comparison_and_a_series_fit_a_desk_and_a_phone(
             wide = "ts => ts.filter(t => t.scrollWidth > document.body.clientWidth).length"
             assert name == "series" or page.eval_on_selector_all("table", wide) == 0
             page.screenshot(path=kept / f"{name}-{kind}.png", full_page=True)
+
+
+def shown_plots(page: Any) -> None:
+    """Wait until every figure that is not folded is drawn."""
+    page.wait_for_function(
+        "() => window.difformerReport.drawn() >= [...document.querySelectorAll('.plot')]"
+        ".filter(p => !p.closest('details:not([open])')).length"
+    )
+
+
+@pytest.fixture(scope="module")
+def table_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from difformer.experiments.own.table import OwnTable
+    from difformer.experiments.own.train import train_own
+
+    folder = tmp_path_factory.mktemp("table")
+    generator = torch.Generator().manual_seed(0)
+    size = torch.randn(120, generator=generator)
+    lines = ["name,size,weight,kind"]
+    for i in range(120):
+        kind = ("ant" if size[i] < 0 else "elk") if i % 3 else ""
+        lines.append(f"row {i},{size[i]:.3f},{i % 11},{kind}")
+    (folder / "t.csv").write_text("\n".join(lines) + "\n")
+    table = OwnTable(nodes=str(folder / "t.csv"), label="kind", id="name")
+    data = table.read()
+    train_own(data, folder / "run", {"epochs": 15, "hidden_channels": 16}, table=table)
+    return write_report(folder / "run", dataset=data, projection="pca")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 400])
+def test_the_page_of_a_table_opens_at_any_width_in_light_and_dark(
+    browser: Any, table_report: Path, width: int, scheme: str, tmp_path: Path
+) -> None:
+    kept = Path(os.environ.get("DIFFORMER_SCREENSHOTS", tmp_path))
+    with opened(browser, table_report, (width, 900), scheme=scheme, drawn=shown_plots) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        paper, ink = page.evaluate(
+            "(() => { const s = getComputedStyle(document.body);"
+            " return [s.backgroundColor, s.color]; })()"
+        )
+        bright = [sum(map(int, value[4:-1].split(","))) for value in (paper, ink)]
+        assert (bright[0] > bright[1]) == (scheme == "light")
+        shot = kept / f"table-{width}-{scheme}.png"
+        page.screenshot(path=shot, full_page=True)
+        page.fill("#find-rows", "row 17")
+        assert page.locator(".finder tbody tr").count() == 1
+        assert page.locator(".finder li").count() > 0  # the rows that weigh most in it
+        page.locator(".finder li button").first.click()
+        assert page.input_value("#find-rows").startswith("row ")
+        page.fill("#find-rows", "")
+        page.select_option("#order-rows", "least sure first")
+        sure = page.locator(".finder tbody tr td:nth-child(4)").all_inner_texts()
+        assert [float(v) for v in sure] == sorted(float(v) for v in sure)
+        before = page.evaluate("window.difformerReport.drawn()")
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        page.wait_for_function(DRAWN)
+        assert page.evaluate("window.difformerReport.drawn()") > before
+        hints = page.evaluate(
+            "[...document.querySelectorAll('.scroll')]"
+            ".filter(b => b.scrollWidth > b.clientWidth + 1)"
+            ".filter(b => getComputedStyle(b.previousElementSibling).display === 'none').length"
+        )
+        assert hints == 0

@@ -75,7 +75,13 @@ Nodes = Annotated[
     ),
 ]
 Label = Annotated[
-    str | None, _option("--label", "COLUMN", "What to predict; empty cells are predicted.")
+    list[str] | None,
+    _option(
+        "--label",
+        "COLUMN",
+        "What to predict; empty cells are predicted. Repeat it for several columns of yes or no, "
+        "or of numbers.",
+    ),
 ]
 Id = Annotated[str | None, _option("--id", "COLUMN", "The name of each row, for --edges.")]
 EdgesFile = Annotated[
@@ -97,7 +103,11 @@ Kinds = Annotated[
 ]
 Task = Annotated[
     str | None,
-    _option("--task", "multiclass|regression", "What the label is, where its values mislead."),
+    _option(
+        "--task",
+        "multiclass|multilabel|regression",
+        "What the label is, where its values mislead; multilabel is for several labels.",
+    ),
 ]
 
 SYSTEMS = {"difformer-s": "simple", "difformer-a": "sigmoid", "auto": "auto"}
@@ -105,7 +115,7 @@ SYSTEMS = {"difformer-s": "simple", "difformer-a": "sigmoid", "auto": "auto"}
 
 def own_table(
     nodes: Path,
-    label: str | None,
+    label: list[str] | None,
     *,
     id: str | None = None,
     edges: Path | None = None,
@@ -113,7 +123,7 @@ def own_table(
     kinds: list[str] | None = None,
 ) -> OwnTable:
     """The table that the options name."""
-    if label is None:
+    if not label:
         raise ValueError("--label COLUMN must be given with --nodes: what to predict")
     named: dict[str, str] = {}
     for pair in kinds or []:
@@ -123,7 +133,7 @@ def own_table(
         named[column] = kind
     return OwnTable(
         nodes=str(nodes),
-        label=label,
+        label=_one_or_several(label),
         id=id,
         edges=None if edges is None else str(edges),
         task=task,
@@ -134,7 +144,7 @@ def own_table(
 def check_own(**given: Any) -> None:
     """An option of own tables without a table is an error."""
     for name, value in given.items():
-        if value is not None:
+        if value:
             if name == "edges":
                 raise ValueError("--edges must come with --series or --nodes: it names their rows")
             raise ValueError(f"--{name} needs --nodes FILE: the table it is of")
@@ -147,20 +157,30 @@ def table_named(name: str | None) -> Path | None:
     return Path(name) if name is not None and Path(name).suffix.lower() in ENDINGS else None
 
 
-def own_options(name: str, label: str | None, id: str | None, edges: Path | None) -> dict[str, Any]:
+def _one_or_several(label: list[str]) -> str | list[str]:
+    return label[0] if len(label) == 1 else label
+
+
+def own_options(
+    name: str, label: list[str] | None, id: str | None, edges: Path | None
+) -> dict[str, Any]:
     """The options of `read_table` where a dataset is named by a file; none for the others."""
     if table_named(name) is None:
         for option, value in (("label", label), ("id", id), ("edges", edges)):
-            if value is not None:
+            if value:
                 raise ValueError(f"--{option} needs a table in place of the dataset's name: {name}")
         return {}
-    if label is None:
+    if not label:
         raise ValueError(f"--label COLUMN must be given with {name}: what to predict")
-    found = {"label": label, "id": id, "edges": None if edges is None else str(edges)}
+    found: dict[str, Any] = {
+        "label": _one_or_several(label),
+        "id": id,
+        "edges": None if edges is None else str(edges),
+    }
     return {key: value for key, value in found.items() if value is not None}
 
 
-def own_dataset(name: str, label: str | None, id: str | None, edges: Path | None) -> Any:
+def own_dataset(name: str, label: list[str] | None, id: str | None, edges: Path | None) -> Any:
     """The Dataset of a file of one's own, or the name as it is."""
     options = own_options(name, label, id, edges)
     if not options:
@@ -199,16 +219,36 @@ def train_table(table: OwnTable, params: Mapping[str, Any], out: Path | None, to
     if told.json:
         print_json({**result, "folder": str(folder)})
         return
-    figures = "  ".join(f"{k} {v:.4f}" for k, v in result["validation"].items())
-    say(f"graph: {result['graph']}; validation: {figures}", quiet=told.quiet)
+    say(f"graph: {result['graph']}", quiet=told.quiet)
+    if result["held_out"]:
+        print_table(_scores(result["held_out"]))
     if strongest := result.get("peers", [])[:2]:
-        two = ", ".join(f"{p['title']} {p['metric']} {p['value']:.4f}" for p in strongest)
+        two = ", ".join(f"{p['title']} {p['metric']} {p['value']:.4g}" for p in strongest)
         say(f"the strongest simple peers on held-out labels: {two}", quiet=told.quiet)
     empty = result["rows"] - result["labelled"]
     print(f"kept in {folder}" + (f"; {empty} predictions in predictions.csv" if empty else ""))
     if page is not None:
         print(f"look at {page}")
     print(f"new rows: difformer predict {folder} NEW.csv -o OUT.csv")
+
+
+def _scores(told: Mapping[str, Any]) -> Table:
+    """The metrics of the held-out rows with their intervals, in the table's units."""
+
+    def figure(value: float | None) -> str:
+        return "–" if value is None else f"{value:.4g}"
+
+    rows = tuple(
+        (
+            name.replace("_", " "),
+            figure(value),
+            " to ".join(figure(end) for end in told["intervals"][name]),
+            figure(told["baseline"].get(name)),
+        )
+        for name, value in told["metrics"].items()
+    )
+    title = f"on {told['rows']:,} labelled rows held out"
+    return Table((title, "DIFFormer", "95 % interval", "knowing no columns"), rows)
 
 
 def own_params(

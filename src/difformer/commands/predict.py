@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from difformer.commands.output import DataDir, Json, print_json
+from difformer.commands.output import DataDir, Json, print_json, say
 
 
 def command(
@@ -16,7 +16,10 @@ def command(
         Path, typer.Argument(metavar="FILE", help="New rows, or a series; see below.")
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE.csv", help="Where predictions go.")
+        str,
+        typer.Option(
+            "--out", "-o", metavar="FILE.csv", help="Where predictions go; - is standard output."
+        ),
     ],
     edges: Annotated[
         Path | None,
@@ -27,6 +30,19 @@ def command(
             show_default=False,
         ),
     ] = None,
+    level: Annotated[
+        float | None,
+        typer.Option(
+            "--level",
+            metavar="SHARE",
+            help="Add intervals (of numbers) or sets (of classes) that hold the truth this often, "
+            "such as 0.9.",
+            show_default=False,
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace FILE.csv where it is there.")
+    ] = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -34,16 +50,28 @@ def command(
 
     Example: difformer predict runs/table-1 new.csv -o out.csv
 
-    For a run of `train --nodes` FILE has the columns of training, in any format; the output gives
-    each row's label, its probability, and the known rows that weigh most in it. A row with the id
-    and the values of a row of training is answered as in training. For a run on a dataset FILE has
+    For a run of `train --nodes` FILE has the columns of training, in any format, and others that
+    are not looked at; the output gives each row's label, the probability of every class, and the
+    known rows that weigh most in it. A row with the id and the values of a row of training is
+    answered as in training. For a run on a dataset FILE has
     one column per feature, in order; for a run of `train --series` it is a series of the same
     nodes, whose next steps are forecast.
     """
     from difformer.experiments.answers import predict_run
 
-    count = predict_run(run, table, out, edges=edges, data_dir=data_dir)
+    if json and out == "-":
+        raise ValueError("--json must be left out with -o -: both write to standard output")
+    count = predict_run(
+        run,
+        table,
+        out,
+        edges=edges,
+        level=level,
+        overwrite=overwrite,
+        data_dir=data_dir,
+        tell=lambda note: say(f"note: {note}"),
+    )
     if json:
-        print_json({"rows": count, "out": str(out)})
+        print_json({"rows": count, "out": out})
     else:
-        print(f"{count} rows predicted into {out}")
+        say(f"{count} rows predicted into {'standard output' if out == '-' else out}")

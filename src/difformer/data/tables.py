@@ -44,8 +44,13 @@ class TableEncoder:
     """How a table's columns become features: learned from one table, used on any like it."""
 
     columns: tuple[Column, ...]
-    label: str | None = None
+    label: str | tuple[str, ...] | None = None
     id: str | None = None
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The label columns: none, one or several."""
+        return _names(self.label)
 
     @cached_property
     def width(self) -> int:
@@ -54,9 +59,8 @@ class TableEncoder:
 
     def describe(self) -> list[tuple[str, str, str]]:
         """Name, kind and treatment of each column, to be shown before training."""
-        special = [
-            (name, kind, "") for name, kind in ((self.label, "label"), (self.id, "id")) if name
-        ]
+        special = [(name, "label", "") for name in self.labels]
+        special += [(self.id, "id", "")] if self.id else []
         return [*special, *(column.describe() for column in self.columns)]
 
     @classmethod
@@ -64,7 +68,7 @@ class TableEncoder:
         cls,
         source: Source,
         *,
-        label: str | None = None,
+        label: str | Sequence[str] | None = None,
         id: str | None = None,
         kinds: Mapping[str, str] | None = None,
         size: int = CHUNK,
@@ -80,9 +84,10 @@ class TableEncoder:
             if kind not in KINDS:
                 raise DataError(f"kind of {name!r} must be one of {', '.join(KINDS)}, got {kind!r}")
         given, first = {**_given_kinds(source), **asked}, start
+        special = [*_names(label), *([id] if id else [])]
         for chunk in read_chunks(source, size):
-            names = [n for n in chunk if n not in (label, id)]
-            _same_columns(chunk, names, surveys, source, label, id)
+            names = [n for n in chunk if n not in special]
+            _same_columns(chunk, names, surveys, source, special)
             for name in names:
                 survey = surveys.setdefault(name, Survey(name, given=given.get(name)))
                 survey.add(chunk[name], start)
@@ -96,7 +101,7 @@ class TableEncoder:
             columns = tuple(s.column(asked.get(n)) for n, s in surveys.items())
         except DataError as error:
             raise DataError(f"{_name(source)}: {error}") from error
-        encoder = cls(columns, label, id)
+        encoder = cls(columns, label if isinstance(label, str | None) else tuple(label), id)
         if encoder.width == 0:
             reasons = "; ".join(f"{c.name}: {c.reason}" for c in columns)
             raise DataError(f"{_name(source)}: no column can be used ({reasons})")
@@ -152,17 +157,13 @@ class TableEncoder:
     def encode_chunk(
         self, chunk: Chunk, start: int = 1, source: Source = "the table", *, strict: bool = True
     ) -> Any:
-        """One chunk whose first row is row `start`; columns missing or new are errors.
+        """One chunk whose first row is row `start`; a missing column is an error, `extra` ones not.
 
         A cell that cannot be read is an error, too, or missing where not `strict`.
         """
-        wanted = {c.name for c in self.columns}
         for column in self.columns:
             if column.name not in chunk:
                 raise DataError(f"{_name(source)}: column {column.name!r} of training is missing")
-        for name in chunk:
-            if name not in wanted and name not in (self.label, self.id):
-                raise DataError(f"{_name(source)}: column {name!r} was not there in training")
         used = [c for c in self.columns if c.width]
         try:
             blocks = [c.encode(chunk[c.name], start, strict=strict) for c in used]
@@ -171,6 +172,11 @@ class TableEncoder:
         if any(sparse.issparse(b) for b in blocks):
             return sparse.hstack(blocks, format="csr").astype(np.float32)
         return np.hstack(blocks).astype(np.float32)
+
+    def extra(self, chunk: Chunk) -> list[str]:
+        """The columns of a chunk that were not there in training, which are not looked at."""
+        known = {*(c.name for c in self.columns), *self.labels, self.id}
+        return [name for name in chunk if name not in known]
 
     def to_json(self) -> str:
         """All that was learned, as JSON text."""
@@ -186,14 +192,15 @@ class TableEncoder:
             if record["version"] != VERSION:
                 raise ValueError(f"version {record['version']}, not {VERSION}")
             columns = tuple(Column.from_json(c) for c in record["columns"])
-            return cls(columns, record["label"], record["id"])
+            label = record["label"]
+            return cls(columns, tuple(label) if isinstance(label, list) else label, record["id"])
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"not a table's description: {error}") from error
 
 
 def read_table(
     nodes: Source,
-    label: str,
+    label: str | Sequence[str],
     *,
     id: str | None = None,
     edges: Source | None = None,
@@ -206,11 +213,12 @@ def read_table(
 
     Args:
         nodes: a CSV, JSON lines, Parquet or npz file, a data frame, or a mapping of columns.
-        label: the column to predict; an empty cell is a row to predict.
+        label: the column to predict; an empty cell is a row to predict. Several columns are
+            predicted together: all yes or no (0 and 1, true and false) or all numbers.
         id: a column that names each row, for `edges`; without it rows are numbered from 0.
         edges: a file of two or three columns: source, target and perhaps weight.
-        task: "multiclass" or "regression"; by default numbers that are not whole, or many of
-            them, are regression.
+        task: "multiclass", "regression", or "multilabel" for several columns of yes or no; by
+            default numbers that are not whole, or many of them, are regression.
         kinds: columns whose kind is not to be guessed: "number", "date", "category", "text" or
             "skip", which leaves a column out.
         unlabelled: the number that marks a row to predict among classes that are numbers, as it
@@ -220,19 +228,30 @@ def read_table(
     >>> data.class_names, data.y.tolist()
     (('ant', 'cat'), [0, 0, 1, -1])
     """
-    labels: list[Any] = []
+    wanted = _names(label)
+    _check_labels(wanted, id)
+    labels: dict[str, list[Any]] = {name: [] for name in wanted}
     ids: list[str] = []
+    count = 0
     for _, chunk in _numbered(nodes, size):
-        for column, what in ((label, "label"), (id, "id")):
+        for column, what in (*((name, "label") for name in wanted), (id, "id")):
             if column is not None and column not in chunk:
                 known = ", ".join(chunk)
                 raise DataError(f"{_name(nodes)}: has no {what} column {column!r}; it has {known}")
-        labels += [None if is_missing(v) else v for v in chunk[label]]
+        for name in wanted:
+            labels[name] += [None if is_missing(v) else v for v in chunk[name]]
         ids += [str(v).strip() for v in chunk[id]] if id else []
-    where = _row_of(ids or [str(row) for row in range(len(labels))], _name(nodes), id)
+        count += _rows_of(chunk)
+    where = _row_of(ids or [str(row) for row in range(count)], _name(nodes), id)
+    if len(wanted) == 1:
+        label = wanted[0]
     encoder = TableEncoder.learn(nodes, label=label, id=id, kinds=kinds, size=size)
     features = encoder.encode(nodes, size, strict=False)
-    y, task, names = _read_labels(_Labels(labels, label, _name(nodes)), task, unlabelled)
+    read = [_Labels(cells, name, _name(nodes)) for name, cells in labels.items()]
+    if len(read) == 1:
+        y, task, names = _read_labels(read[0], task, unlabelled)
+    else:
+        y, task, names = _read_several(read, task)
     edge_index = weight = None
     if edges is not None:
         numbered = "" if id else ": rows are numbered from 0, or name the column of their ids"
@@ -368,6 +387,57 @@ def _read_labels(
     return y, task, names
 
 
+YES_OR_NO = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
+
+
+def _read_several(
+    columns: Sequence[_Labels], task: str | None
+) -> tuple[Tensor, str, tuple[str, ...]]:
+    """Several label columns, (n, t) float with NaN where empty: all yes or no, or all numbers."""
+    if task not in (None, "multilabel", "regression"):
+        raise ValueError(f"task must be multilabel or regression for several labels, got {task!r}")
+    for column in columns:
+        if all(cell is None for cell in column.cells):
+            raise DataError(f"{column.file}: the label column {column.column!r} is empty")
+    if task is None:
+        binary = all(
+            _truth(c) is not None for column in columns for c in column.cells if c is not None
+        )
+        task = "multilabel" if binary else "regression"
+    names = tuple(column.column for column in columns)
+    if task == "regression":
+        return torch.cat([_quantities(column) for column in columns], 1), task, ()
+    return torch.stack([_truths(column) for column in columns], 1), task, names
+
+
+def _truths(labels: _Labels) -> Tensor:
+    for row, cell in enumerate(labels.cells, 1):
+        if cell is not None and _truth(cell) is None:
+            where = f"{labels.file}: row {row}, column {labels.column!r}"
+            raise DataError(f"{where}: {cell!r} must be yes or no (1 or 0, true or false)")
+    values = [None if cell is None else _truth(cell) for cell in labels.cells]
+    return torch.tensor([math.nan if value is None else value for value in values])
+
+
+def _truth(cell: Any) -> float | None:
+    number = None if isinstance(cell, str) else _as_number(cell)
+    return YES_OR_NO.get(str(cell).strip().lower() if number is None else f"{number:g}")
+
+
+def _names(label: str | Sequence[str] | None) -> tuple[str, ...]:
+    if label is None:
+        return ()
+    return (label,) if isinstance(label, str) else tuple(label)
+
+
+def _check_labels(names: Sequence[str], id: str | None) -> None:
+    for name in names:
+        if names.count(name) > 1 or name == id:
+            raise ValueError(f"label must name columns once, and not the ids: {name!r}")
+    if not names:
+        raise ValueError("label must name at least one column")
+
+
 def _quantities(labels: _Labels) -> Tensor:
     """(n, 1) numbers, NaN where empty."""
     for row, (cell, number) in enumerate(zip(labels.cells, labels.numbers, strict=True), 1):
@@ -422,13 +492,12 @@ def _same_columns(
     names: Sequence[str],
     surveys: Mapping[str, Survey],
     source: Source,
-    label: str | None,
-    id: str | None,
+    special: Sequence[str],
 ) -> None:
     if surveys and list(surveys) != list(names):
         raise DataError(f"{_name(source)}: its columns change on the way: {list(names)}")
-    for name in (label, id):
-        if name is not None and name not in chunk:
+    for name in special:
+        if name not in chunk:
             raise DataError(f"{_name(source)}: has no column {name!r}; it has {', '.join(chunk)}")
 
 

@@ -107,7 +107,7 @@ def _features(data: Dataset) -> Any:
 
 
 def _encode_frame(estimator: Any, X: Any, encoder: TableEncoder) -> Any:
-    special = [name for name in (encoder.label, encoder.id) if name in X.columns]
+    special = [name for name in (*encoder.labels, encoder.id) if name in X.columns]
     frame = X[[name for name in X.columns if name not in special]] if special else X
     validate_data(estimator, frame, reset=False, skip_check_array=True)
     chunk = next(read_chunks(frame))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from difformer.errors import DataError, DifformerError, RunError
 from difformer.experiments.forecast import RECORD as SERIES
 from difformer.experiments.forecast import forecast_csv, open_series
 from difformer.experiments.run import LoadedRun, load_run
-from difformer.files import write_atomic
+from difformer.files import answer_file
 from difformer.nn.model import DIFFormer
 
 __all__ = ["predict_run"]
@@ -31,7 +31,10 @@ def predict_run(
     out: str | Path,
     *,
     edges: str | Path | None = None,
+    level: float | None = None,
+    overwrite: bool = False,
     data_dir: str | Path | None = None,
+    tell: Callable[[str], None] = warnings.warn,
 ) -> int:
     """Predict a file with a finished run into a CSV file; returns how many rows were written.
 
@@ -40,22 +43,31 @@ def predict_run(
     the same nodes, whose next steps are forecast.
 
     Args:
+        out: where the answers go: "-" is standard output, a file that is there is replaced only
+            with `overwrite`.
         edges: for a run on a table: known id, new id (and weight).
+        level: of intervals of numbers, or of sets of classes, beside the answers; None for none.
         data_dir: where datasets are.
+        tell: takes a note about what was passed over.
     """
-    folder, out = Path(folder), Path(out)
+    folder = Path(folder)
     if (folder / "estimator.safetensors").exists():
         from difformer.experiments.own.predict import predict_own
 
-        return predict_own(folder, source, out, edges=edges)
+        return predict_own(
+            folder, source, out, edges=edges, level=level, overwrite=overwrite, tell=tell
+        )
     if edges is not None:
         raise ValueError("edges must be left out: they join the rows of a run on a table")
-    if (folder / SERIES).exists():
-        return _forecast(folder, source, out)
-    return _predict_rows(load_run(folder, data_dir=data_dir), source, out)
+    with answer_file(out, overwrite=overwrite) as file:
+        if (folder / SERIES).exists():
+            return _forecast(folder, source, file, level)
+        if level is not None:
+            raise ValueError("level must be left out: it is for runs on a table or a series")
+        return _predict_rows(load_run(folder, data_dir=data_dir), source, file)
 
 
-def _forecast(folder: Path, source: str | Path, out: Path) -> int:
+def _forecast(folder: Path, source: str | Path, file: TextIO, level: float | None) -> int:
     from difformer.data.series import read_series_file
 
     model, record = open_series(folder)
@@ -64,11 +76,11 @@ def _forecast(folder: Path, source: str | Path, out: Path) -> int:
         text = forecast_csv(model, read_series_file(source), steps)
     except ValueError as error:
         raise DataError(f"{source}: {error}") from error
-    write_atomic(out, text.encode())
+    file.write(text)
     return steps
 
 
-def _predict_rows(run: LoadedRun, source: str | Path, out: Path) -> int:
+def _predict_rows(run: LoadedRun, source: str | Path, file: TextIO) -> int:
     model, data = run.model, run.dataset
     if not isinstance(model, DIFFormer):
         raise DifformerError(f"{run.folder} holds a {run.system}: only DIFFormer predicts new rows")
@@ -79,8 +91,7 @@ def _predict_rows(run: LoadedRun, source: str | Path, out: Path) -> int:
     graph = None if run.graph is None else run.graph.to(torch.zeros(0, dtype=torch.float64))
     frozen = model.double().freeze(data.x.to(torch.float64), graph)
     classes = data.task == "multiclass"
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(file, lineterminator="\n")
     targets = [f"target {i}" for i in range(data.num_outputs)]
     writer.writerow(["id", *(["label", "probability"] if classes else targets)])
     count = 0
@@ -91,7 +102,6 @@ def _predict_rows(run: LoadedRun, source: str | Path, out: Path) -> int:
         for offset, line in enumerate(lines):
             writer.writerow([str(count + offset) if names is None else names[offset], *line])
         count += len(x)
-    write_atomic(out, text.getvalue().encode())
     return count
 
 

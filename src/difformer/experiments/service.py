@@ -318,7 +318,7 @@ def _chunk(run: OwnRun, body: bytes, limits: Limits) -> tuple[Chunk, int]:
 
 def _largest(run: OwnRun) -> dict[str | None, float]:
     """The columns a row may have, with the largest number of each: a float32, or as in training."""
-    largest = dict.fromkeys([*_columns(run), run.encoder.label, run.encoder.id], math.inf)
+    largest = dict.fromkeys([*_columns(run), *run.encoder.labels, run.encoder.id], math.inf)
     for column in run.encoder.columns:
         if column.kind == "number":
             low, high = column.learned["low"], column.learned["high"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -50,9 +50,8 @@ class Table:
         if self.shades is None:
             return ""
         s = min(1.0, max(0.0, self.shades[row][column]))
-        red, green, blue = (round(255 + s * (end - 255)) for end in (24, 77, 140))
-        ink = "#fff" if s > 0.55 else "#1a1a1a"
-        return f"background:rgb({red},{green},{blue});color:{ink}"
+        ink = ";color:#fff" if s > 0.55 else ""  # see-through: right on white and on black
+        return f"background:rgba(24,77,140,{s:.3g}){ink}"
 
 
 @dataclass(frozen=True)
@@ -80,16 +79,38 @@ class Explorer:
     kind: ClassVar[str] = "explorer"
 
 
-Block = Note | Table | Plot | Explorer
+@dataclass(frozen=True)
+class Finder:
+    """Records that are looked up by their first cell; a record may name others near it.
+
+    Args:
+        rows: cells of text; the first is the record's name.
+        near: for each record the names of others and a weight each; None where there are none.
+        curves: for each record a plot of its own (data, layout), drawn when it is chosen.
+    """
+
+    name: str
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    near: Sequence[Sequence[Sequence[Any]]] | None = None
+    near_caption: str = ""
+    orders: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    curves: Sequence[dict[str, Any]] | None = None
+    kind: ClassVar[str] = "finder"
+
+
+Block = Note | Table | Plot | Explorer | Finder
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it; `name` is its anchor."""
+    """A heading and what stands under it; `name` is its anchor. A folded one opens on a click."""
 
     name: str
     title: str
     blocks: Sequence[Block]
+    folded: bool = False
 
 
 def plain(text: object) -> str:

@@ -7,6 +7,7 @@ value that slipped through the escaping still could not run or send anything.
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import math
@@ -18,7 +19,7 @@ from typing import Any, cast
 
 from difformer import __version__
 from difformer.files import write_atomic
-from difformer.report.blocks import Explorer, Plot, Section
+from difformer.report.blocks import Explorer, Finder, Plot, Section
 
 __all__ = ["render_page", "safe_json", "write_page"]
 
@@ -33,7 +34,7 @@ def write_page(
 
 
 def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "") -> str:
-    """The page as text; about 5 MB, nearly all of it plotly."""
+    """The page as text; about 2 MB, nearly all of it plotly, which is compressed."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -44,8 +45,12 @@ def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "") 
         if isinstance(block, Plot)
     }
     explorers = [block.data for block in blocks if isinstance(block, Explorer)]
-    scripts = [_plotly(), _asset("page.js")] if plots or explorers else []
-    policy = " ".join([*(_hash(script) for script in scripts), "'unsafe-eval'"])
+    finders = {block.name: _finder(block) for block in blocks if isinstance(block, Finder)}
+    drawn = bool(plots or explorers or any(f["curves"] for f in finders.values()))
+    script = _asset("page.js") if drawn or finders else ""
+    hashes = [_hash(script)] if script else ["'none'"]
+    policy = " ".join([*hashes, *([_packed_plotly()[1], "'unsafe-eval'"] if drawn else [])])
+    data = {"plots": plots, "explorer": next(iter(explorers), None), "finders": finders}
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(_asset("page.html.j2"))
     return template.render(
@@ -53,11 +58,17 @@ def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "") 
         subtitle=subtitle,
         sections=sections,
         version=__version__,
-        policy=policy if scripts else "'none'",
+        policy=policy,
         style=Markup(_asset("page.css")),
-        scripts=[Markup(script) for script in scripts],
-        data=Markup(safe_json({"plots": plots, "explorer": next(iter(explorers), None)})),
+        script=Markup(script),
+        library=Markup(_packed_plotly()[0]) if drawn else None,
+        data=Markup(safe_json(data)),
     )
+
+
+def _finder(block: Finder) -> dict[str, Any]:
+    kept = ("header", "rows", "near", "near_caption", "orders", "curves")
+    return {name: getattr(block, name) for name in kept}
 
 
 def safe_json(value: Any) -> str:
@@ -88,9 +99,10 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _plotly() -> str:
+def _packed_plotly() -> tuple[str, str]:
+    """Plotly as base64 of gzip, less than half its size, and the hash of what it unpacks to."""
     from plotly.offline import get_plotlyjs
 
     script: str = get_plotlyjs()
-    # An HTML parser ends a script at this text, and reads CR LF as LF, which changes the hash.
-    return script.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")
+    packed = gzip.compress(script.encode(), 9, mtime=0)
+    return base64.b64encode(packed).decode(), _hash(script)

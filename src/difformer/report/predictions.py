@@ -7,10 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from difformer.report.blocks import COLOURS, Note, Plot, Table, number, rounded
+from difformer.report.blocks import COLOURS, Note, Plot, Table, number, plain, rounded
 from difformer.train.objective import calibration as calibration_bins
 
-__all__ = ["calibration", "calibration_block", "confusion", "confusion_blocks", "regression_block"]
+__all__ = [
+    "calibration",
+    "calibration_block",
+    "confusion",
+    "confusion_blocks",
+    "regression_block",
+    "residual_block",
+]
 
 MOST_CLASSES = 30  # a larger matrix is a list of its largest confusions
 MOST_SCATTER = 5000
@@ -132,19 +139,11 @@ def calibration_block(probability: Tensor, y: Tensor, rows: Tensor, part: str) -
     )
 
 
-def regression_block(output: Tensor, y: Tensor, rows: Tensor, part: str) -> Plot:
+def regression_block(output: Tensor, y: Tensor, rows: Tensor, part: str, *, name: str = "") -> Plot:
     """Predicted against true values, of at most 5,000 points."""
-    truth = y.reshape(y.shape[0], -1)[rows].flatten()
-    guess = output.reshape(output.shape[0], -1)[rows].flatten()
-    known = ~truth.isnan()
-    truth, guess = truth[known], guess[known]
-    total = truth.numel()
-    if total > MOST_SCATTER:
-        keep = torch.randperm(total, generator=torch.Generator().manual_seed(0))[:MOST_SCATTER]
-        truth, guess = truth[keep], guess[keep]
+    truth, guess, sampled = _pairs(output, y, rows)
     ends = [float(truth.min()), float(truth.max())] if truth.numel() else [0.0, 1.0]
-    error = float((guess - truth).square().mean()) if truth.numel() else float("nan")
-    sampled = f" ({truth.numel():,} of {total:,} sampled)" if truth.numel() < total else ""
+    words = _errors(truth, guess)
     quantiles = torch.linspace(0, 1, 6, dtype=truth.dtype)
     cells: list[list[str]] = []
     if truth.numel():
@@ -153,32 +152,80 @@ def regression_block(output: Tensor, y: Tensor, rows: Tensor, part: str) -> Plot
             inside = (truth >= low) & (truth <= high)
             mean = float(guess[inside].mean())
             cells.append([f"{number(low, 3)} to {number(high, 3)}", number(mean, 3)])
+    of = f" of {name}" if name else ""
     return Plot(
-        name="predicted",
-        caption=f"Predicted against true values of the {part} rows{sampled}; mean squared error "
-        f"{number(error)}.",
-        alt=f"Scatter plot of predicted against true values; mean squared error {number(error)}.",
-        data=[
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": rounded(ends),
-                "y": rounded(ends),
-                "name": "perfect",
-                "line": {"color": "#777777", "dash": "dash"},
-            },
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": rounded(truth.tolist()),
-                "y": rounded(guess.tolist()),
-                "name": "rows",
-                "marker": {"color": COLOURS[0], "opacity": 0.5, "size": 5},
-            },
-        ],
-        layout={"xaxis": {"title": {"text": "true"}}, "yaxis": {"title": {"text": "predicted"}}},
+        name=f"predicted{name and '-' + name}",
+        caption=f"Predicted against true values{of}, {part} rows{sampled}; {words}.",
+        alt=f"Scatter plot of predicted against true values{of}; {words}.",
+        data=[_line(ends, ends, "perfect"), _points(truth, guess)],
+        layout={
+            "xaxis": {"title": {"text": plain(f"true {name}".strip())}},
+            "yaxis": {"title": {"text": plain(f"predicted {name}".strip())}},
+        },
         table=Table("Mean prediction by fifth of the true values.", ["true", "predicted"], cells),
     )
+
+
+def residual_block(output: Tensor, y: Tensor, rows: Tensor, part: str, *, name: str = "") -> Plot:
+    """The error (predicted − true) against the prediction: no pattern, and nothing to mend."""
+    truth, guess, sampled = _pairs(output, y, rows)
+    error = guess - truth
+    ends = [float(guess.min()), float(guess.max())] if guess.numel() else [0.0, 1.0]
+    shares = (0.05, 0.25, 0.5, 0.75, 0.95)
+    cells = [
+        [f"{100 * share:g} %", number(float(error.quantile(share)))]
+        for share in shares
+        if error.numel()
+    ]
+    of = f" of {name}" if name else ""
+    mean = number(float(error.mean()), 3) if error.numel() else "–"
+    return Plot(
+        name=f"residuals{name and '-' + name}",
+        caption=f"Residuals{of} (predicted − true), {part} rows{sampled}; their mean is {mean}.",
+        alt=f"Scatter plot of residuals{of} against predictions; their mean is {mean}.",
+        data=[_line(ends, [0.0, 0.0], "no error"), _points(guess, error)],
+        layout={
+            "xaxis": {"title": {"text": plain(f"predicted {name}".strip())}},
+            "yaxis": {"title": {"text": "predicted − true"}},
+        },
+        table=Table("Of the residuals, this share is at most", ["share", "residual"], cells),
+    )
+
+
+def _pairs(output: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, str]:
+    """True and predicted values of at most `MOST_SCATTER` known targets, and how many were left."""
+    truth = y.reshape(y.shape[0], -1)[rows].flatten().double()
+    guess = output.reshape(output.shape[0], -1)[rows].flatten().double()
+    known = ~truth.isnan()
+    truth, guess = truth[known], guess[known]
+    total = truth.numel()
+    if total <= MOST_SCATTER:
+        return truth, guess, ""
+    keep = torch.randperm(total, generator=torch.Generator().manual_seed(0))[:MOST_SCATTER]
+    return truth[keep], guess[keep], f" ({MOST_SCATTER:,} of {total:,} sampled)"
+
+
+def _errors(truth: Tensor, guess: Tensor) -> str:
+    if not truth.numel():
+        return "no value is known"
+    error = guess - truth
+    spread = float((truth - truth.mean()).square().sum())
+    fit = number(1 - float(error.square().sum()) / spread, 3) if spread > 0 else "–"
+    root = number(float(error.square().mean().sqrt()))
+    size = number(float(error.abs().mean()))
+    return f"R² {fit}, mean absolute error {size}, root mean squared error {root}"
+
+
+def _line(x: list[float], y: list[float], name: str) -> dict[str, Any]:
+    line = {"color": "#777777", "dash": "dash"}
+    ends = {"x": rounded(x), "y": rounded(y)}
+    return {"type": "scatter", "mode": "lines", "name": name, "line": line, **ends}
+
+
+def _points(x: Tensor, y: Tensor) -> dict[str, Any]:
+    marker = {"color": COLOURS[0], "opacity": 0.5, "size": 5}
+    places = {"x": rounded(x.tolist()), "y": rounded(y.tolist())}
+    return {"type": "scatter", "mode": "markers", "name": "rows", "marker": marker, **places}
 
 
 def _share(part: int, whole: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,17 @@ def write_report(
     sections = run_sections(
         run, dataset=dataset, data_dir=data_dir, projection=projection, max_points=max_points
     )
-    return write_page(path, run.title, sections, subtitle=_headline(run))
+    title, subtitle = run.title, _headline(run)
+    if run.kind == "table":
+        from difformer.report.table_page import headline
+
+        table = run.config.get("data", {})
+        label = table.get("label", "")
+        title = (
+            f"{label if isinstance(label, str) else ', '.join(label)} in {run.config['dataset']}"
+        )
+        subtitle = headline(run)
+    return write_page(path, title, sections, subtitle=subtitle)
 
 
 def run_sections(
@@ -64,18 +75,37 @@ def run_sections(
     # The first seed that has a model stands for the run.
     shown = next((s for s in run.seeds if (s.folder / "model.safetensors").exists()), run.seeds[0])
     found = inspect_run(shown, dataset=dataset, data_dir=data_dir)
-    sections = [results_section(run), curves_section(run)]
+    inside: list[Section] = []
     if isinstance(found, str):
-        sections.append(Section("model", "The trained model", [Note(found, missing=True)]))
+        inside.append(Section("model", "The trained model", [Note(found, missing=True)]))
     else:
         label = shown.label if len(run.seeds) > 1 else ""
         drawn: Any = {"projection": projection, "max_points": max_points, "data_dir": data_dir}
-        sections += model_sections(found, label, **drawn)
-    sections += [cost_section(run, shown), settings_section(run)]
+        inside += model_sections(found, label, **drawn)
+    costs = [cost_section(run, shown), settings_section(run)]
+    own = _own_sections(run, dataset)
+    if own:
+        inside = [section for section in inside if section.name != "predictions"]
+        below = [curves_section(run), *inside, *costs]
+        sections = [*own, *(replace(section, folded=True) for section in below)]
+    else:
+        sections = [results_section(run), curves_section(run), *inside, *costs]
     if run.missing:
         notes = [Note(text, missing=True) for text in run.missing]
         sections.insert(0, Section("missing", "What is missing", notes))
     return [section for section in sections if section.blocks]
+
+
+def _own_sections(run: Run, dataset: Dataset | None) -> list[Section]:
+    """What a run on a table or a series shows above its model; none for other runs."""
+    if run.kind != "table":
+        return []
+    from difformer.report.table_page import table_sections
+
+    found = table_sections(run, dataset)
+    if isinstance(found, str):
+        return [Section("missing-rows", "The rows", [Note(found, missing=True)])]
+    return found
 
 
 def _headline(run: Run) -> str:

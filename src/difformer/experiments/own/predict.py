@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,44 +12,53 @@ import numpy as np
 
 from difformer.data.rawtable import Source, read_chunks
 from difformer.data.tables import read_edges
-from difformer.errors import DataError, RunError
+from difformer.errors import DataError
 from difformer.experiments.own.run import OwnRun
+from difformer.files import answer_file
 
 __all__ = ["predict_own"]
 
 
 def predict_own(
-    folder: str | Path, source: Source, out: str | Path, *, edges: Source | None = None
+    folder: str | Path,
+    source: Source,
+    out: str | Path,
+    *,
+    edges: Source | None = None,
+    level: float | None = None,
+    overwrite: bool = False,
+    tell: Callable[[str], None] = warnings.warn,
 ) -> int:
     """Predict a table, chunk by chunk, into a CSV file; returns how many rows.
 
     Args:
+        out: where the file goes, see `answer_file`.
         edges: known id, new id (and weight): what joins the new rows to known ones.
+        level: of intervals (of numbers) or sets (of classes) beside the answers; None for none.
+        tell: takes a note about what was passed over.
     """
-    run = OwnRun.load(folder)
-    out = Path(out)
-    part = out.with_name(f".new-{out.name}")
-    try:
-        with part.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(run.header)
-            count = 0
-            for lines in _lines(run, source, edges):
-                writer.writerows(lines)
-                count += len(lines)
-        part.replace(out)
-    except OSError as error:
-        raise RunError(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
+    run = OwnRun.load(folder, level=level)
+    with answer_file(out, overwrite=overwrite) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(run.header)
+        count = 0
+        for lines in _lines(run, source, edges, tell):
+            writer.writerows(lines)
+            count += len(lines)
     return count
 
 
-def _lines(run: OwnRun, source: Source, edges: Source | None) -> Iterator[list[list[Any]]]:
+def _lines(
+    run: OwnRun, source: Source, edges: Source | None, tell: Callable[[str], None]
+) -> Iterator[list[list[Any]]]:
     names = _new_names(run, source)
-    graph = None if edges is None else _between(run, names, edges)
+    graph = None if edges is None else _between(run, names, edges, tell)
     start = 0
     for chunk in read_chunks(source):
+        extra = run.encoder.extra(chunk)
+        if extra and not start:
+            where = source if isinstance(source, str | Path) else "the table"
+            tell(f"{where}: not looked at, because not there in training: {', '.join(extra)}")
         features = run.encoder.encode_chunk(chunk, start + 1, source)
         stop = start + features.shape[0]
         mine = None if graph is None else graph[start:stop]
@@ -78,7 +88,7 @@ def _new_names(run: OwnRun, source: Source) -> list[str]:
     return names
 
 
-def _between(run: OwnRun, names: Sequence[str], edges: Source) -> Any:
+def _between(run: OwnRun, names: Sequence[str], edges: Source, tell: Callable[[str], None]) -> Any:
     """A (new rows, known rows) matrix of the edges that a file brings."""
     from scipy.sparse import coo_matrix
 

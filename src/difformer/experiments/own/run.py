@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from difformer.data.download import sha256_of
 from difformer.data.tables import TableEncoder
 from difformer.errors import RunError
 from difformer.estimators.classifier import DIFFormerClassifier
+from difformer.estimators.conformal import set_of
 from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.estimators.rows import Rows
 
 __all__ = ["CLASSES", "Estimator", "OwnRun", "read_result"]
 
 Estimator = DIFFormerClassifier | DIFFormerRegressor
+Array = NDArray[Any]
 
 CLASSES: dict[str, type[Estimator]] = {
     "multiclass": DIFFormerClassifier,
+    "multilabel": DIFFormerClassifier,
     "regression": DIFFormerRegressor,
 }
 """The estimator of each task."""
@@ -31,13 +35,23 @@ CLASSES: dict[str, type[Estimator]] = {
 
 @dataclass(frozen=True)
 class OwnRun:
-    """A finished run, ready to answer for rows it has not seen."""
+    """A finished run, ready to answer for rows it has not seen.
+
+    Args:
+        influential: rows of fit named for each answer.
+        level: the share of answers whose interval (of numbers) or set (of classes) must hold the
+            truth; None for no intervals and sets.
+        quantiles: the conformal quantiles of that level: one per label, in its units, or one of
+            one minus the probability of the true class.
+    """
 
     estimator: Estimator
-    influential: int = 0  # rows of fit named for each answer
+    influential: int = 0
+    level: float | None = None
+    quantiles: tuple[float, ...] = ()
 
     @classmethod
-    def load(cls, folder: str | Path) -> OwnRun:
+    def load(cls, folder: str | Path, *, level: float | None = None) -> OwnRun:
         """Read a run folder, or say in one line why it is none."""
         folder = Path(folder)
         try:
@@ -51,7 +65,17 @@ class OwnRun:
         estimator = kind.load(folder / "estimator.safetensors")
         if estimator.encoder_ is None:
             raise RunError(f"{folder} is not a run on a table: its columns have no names")
-        return cls(estimator, influential)
+        run = cls(estimator, influential)
+        return run if level is None else run.at_level(level, folder, result["task"])
+
+    def at_level(self, level: float, folder: Path, task: str) -> OwnRun:
+        """Itself with intervals or sets, by the errors that held_out.csv holds."""
+        from difformer.experiments.own.scores import HeldOut
+
+        kept = HeldOut.read(folder, self, task)
+        if kept is None:
+            raise RunError(f"{folder} has no held_out.csv: no rows were held out, so no --level")
+        return replace(self, level=level, quantiles=kept.quantiles(level))
 
     @property
     def encoder(self) -> TableEncoder:
@@ -66,73 +90,122 @@ class OwnRun:
         return self.estimator.ids_ or tuple(str(row) for row in range(rows))
 
     @property
-    def is_classifier(self) -> bool:
-        return isinstance(self.estimator, DIFFormerClassifier)
+    def labels(self) -> tuple[str, ...]:
+        """The columns that are predicted."""
+        return self.encoder.labels or ("label",)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, or of the yes-or-no labels; none for numbers."""
+        if not isinstance(self.estimator, DIFFormerClassifier):
+            return ()
+        if len(self.labels) > 1:
+            return self.labels
+        return tuple(str(name) for name in self.estimator.classes_)
 
     @property
     def header(self) -> list[str]:
-        """The columns of a file of predictions."""
-        label = self.encoder.label or "label"
-        known = ["influential"] if self.influential else []
-        return ["id", label, *(["probability"] if self.is_classifier else []), *known]
+        """The columns of a file of predictions: the table's own id and labels first."""
+        names = [self.encoder.id or "id", *self.labels]
+        if self.classes and len(self.labels) == 1:
+            names.append("probability")
+        names += [f"probability of {name}" for name in self.classes]
+        if self.level is not None:
+            share = f"{100 * self.level:g} %"
+            ends = [f"{name} {end} {share}" for name in self.labels for end in ("from", "to")]
+            names += [f"{share} set"] if self.classes else ends
+        return [*names, *(["influential"] if self.influential else [])]
 
     def answer(
         self, features: Any, graph: Any = None, *, ids: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
-        """For each encoded row its label, probability and influential rows [{"id", "weight"}].
+        """For each encoded row its labels, probabilities and influential rows [{"id", "weight"}].
 
         `ids` tell the rows of fit, which are answered as in fit while their values are the same;
         other rows are new.
         """
         model, rows = self.estimator, Rows(features, None if ids is None else tuple(ids))
         if isinstance(model, DIFFormerClassifier):
-            columns = self._classes(model.predict_proba(rows, graph))
+            found = model.predict_proba(rows, graph)
         else:
-            columns = [model.predict(rows, graph).tolist()]
+            found = model.predict(rows, graph)
+        records = self.describe(found)
         if self.influential:
-            columns.append(self._named(*model.influence(rows, graph, top_k=self.influential)))
-        return self._records(columns)
+            self._name(records, *model.influence(rows, graph, top_k=self.influential))
+        return records
 
     def fitted(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """The same for rows of fit by their position: what `transduction_` holds."""
         model, where = self.estimator, np.asarray(rows, np.int64)
         if isinstance(model, DIFFormerClassifier):
-            columns = self._classes(model.label_distributions_[where])
+            found = model.label_distributions_[where]
         else:
-            columns = [model.transduction_[where].tolist()]
+            found = model.transduction_[where]
+        records = self.describe(found)
         if self.influential:
-            columns.append(self._named(*model.influence_in_fit(where, top_k=self.influential)))
-        return self._records(columns)
+            self._name(records, *model.influence_in_fit(where, top_k=self.influential))
+        return records
+
+    def describe(self, found: Array) -> list[dict[str, Any]]:
+        """Answers as records, from probabilities (m, classes) or numbers (m,) or (m, targets)."""
+        if not self.classes:
+            return self._numbers(found.reshape(len(found), -1))
+        several = len(self.labels) > 1
+        records: list[dict[str, Any]] = []
+        for row in found.tolist():
+            if several:
+                record: dict[str, Any] = {
+                    k: int(p > 0.5) for k, p in zip(self.labels, row, strict=True)
+                }
+            else:
+                best = int(np.argmax(row))
+                record = {self.labels[0]: self.classes[best], "probability": row[best]}
+            record["probabilities"] = dict(zip(self.classes, row, strict=True))
+            records.append(record)
+        if self.level is not None:
+            sets = set_of(found, self.quantiles[0])
+            for record, own in zip(records, sets.tolist(), strict=True):
+                record["set"] = [
+                    name for name, in_it in zip(self.classes, own, strict=True) if in_it
+                ]
+        return records
+
+    def _numbers(self, found: Array) -> list[dict[str, Any]]:
+        records = [dict(zip(self.labels, row, strict=True)) for row in found.tolist()]
+        if self.level is not None:
+            half = np.array(self.quantiles)
+            ends = np.stack([found - half, found + half], axis=-1).tolist()
+            for record, own in zip(records, ends, strict=True):
+                record["intervals"] = dict(zip(self.labels, own, strict=True))
+        return records
 
     def lines(self, names: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-        """Answers as lines of a CSV file, numbers with six digits."""
+        """Answers as lines of a CSV file under `header`."""
         return [
-            [name, *(_cell(value) for value in answer.values())]
+            [name, *(cell for value in answer.values() for cell in _cells(value))]
             for name, answer in zip(names, answers, strict=True)
         ]
 
-    def _classes(self, chances: Any) -> list[list[Any]]:
-        assert isinstance(self.estimator, DIFFormerClassifier)
-        labels = self.estimator.classes_[chances.argmax(1)].tolist()
-        return [labels, chances.max(1).tolist()]
-
-    def _records(self, columns: list[list[Any]]) -> list[dict[str, Any]]:
-        return [dict(zip(self.header[1:], row, strict=True)) for row in zip(*columns, strict=True)]
-
-    def _named(self, weights: Any, rows: Any) -> list[list[dict[str, Any]]]:
-        """The rows of fit by id with their weights, heaviest first."""
-        return [
-            [{"id": self.ids[j], "weight": v} for v, j in zip(w, r, strict=True) if v > 0]
-            for w, r in zip(weights.tolist(), rows.tolist(), strict=True)
-        ]
+    def _name(self, records: list[dict[str, Any]], weights: Any, rows: Any) -> None:
+        """Add the rows of fit by id with their weights, heaviest first."""
+        pairs = zip(weights.tolist(), rows.tolist(), strict=True)
+        for record, (own, where) in zip(records, pairs, strict=True):
+            known = zip(own, where, strict=True)
+            record["influential"] = [{"id": self.ids[j], "weight": v} for v, j in known if v > 0]
 
 
-def _cell(value: Any) -> Any:
+def _cells(value: Any) -> list[Any]:
+    """A value of an answer as cells of a CSV file: numbers with nine digits."""
     if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list):
-        return "; ".join(f"{known['id']} ({known['weight']:.4f})" for known in value)
-    return value
+        return [f"{value:.9g}"]
+    if isinstance(value, dict):
+        return [cell for each in value.values() for cell in _cells(each)]
+    if not isinstance(value, list):
+        return [value]
+    if any(isinstance(each, float) for each in value):
+        return [f"{each:.9g}" for each in value]
+    named = (v if isinstance(v, str) else f"{v['id']} ({v['weight']:.4f})" for v in value)
+    return ["; ".join(named)]
 
 
 def read_result(folder: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ class OwnTable:
     """What `read_table` is asked for."""
 
     nodes: str
-    label: str
+    label: str | list[str]
     id: str | None = None
     edges: str | None = None
     task: str | None = None

@@ -14,8 +14,10 @@ from typing import Any
 from difformer.data.dataset import Dataset
 from difformer.data.download import sha256_of
 from difformer.errors import RunError
+from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.experiments.own.peers import simple_peers
 from difformer.experiments.own.run import CLASSES, Estimator, OwnRun, read_result
+from difformer.experiments.own.scores import HeldOut, labelled, score
 from difformer.experiments.own.table import OwnTable
 from difformer.files import write_atomic
 from difformer.train.run import agree_config, csv_text
@@ -64,7 +66,14 @@ def train_own(
         return {"interrupted": True}
     if influential is None:
         influential = 3 if data.num_rows <= NAMED_UP_TO else 0
-    empty = _unlabelled(data)
+    empty = (~labelled(data)).nonzero()[0].tolist()
+    run = OwnRun(estimator, influential)
+    kept = HeldOut.of(estimator, data, run.classes or run.labels)
+    told = score(kept)
+    peers = simple_peers(data, estimator.split_, seed=_seed(estimator))
+    trained = estimator.result_.to_json()
+    if told:  # in the table's units, where the loop's are standardised
+        trained["metrics"] = {"val": told["metrics"]}
     result = {
         "task": data.task,
         "rows": data.num_rows,
@@ -72,20 +81,63 @@ def train_own(
         "features": data.num_features,
         "graph": _graph_name(data, estimator),
         "kernel": str(estimator.kernel_),
-        "validation": estimator.validation_,
-        "peers": simple_peers(data, estimator.split_, seed=_seed(estimator)),
+        "validation": told.get("metrics", {}),
+        "held_out": told,
+        "peers": peers,
         "tried": estimator.candidates_,
-        **estimator.result_.to_json(),
+        "members": _members(estimator),
+        **trained,
         "influential": influential,
     }
-    _write(folder, estimator, result, empty)
+    write_atomic(folder / "metrics.csv", csv_text(_history(estimator)).encode())
+    if kept is not None:
+        write_atomic(folder / "held_out.csv", _held_out_csv(run, data, kept))
+    _write(folder, run, result, empty)
     return read_result(folder)
 
 
-def _unlabelled(data: Dataset) -> list[int]:
-    y = data.y.reshape(data.num_rows, -1)
-    known = (~y.isnan() if y.is_floating_point() else y >= 0).any(1)
-    return (~known).nonzero().squeeze(1).tolist()
+def _members(estimator: Estimator) -> dict[str, float]:
+    """The members of the average by name, with their weights; none where one model answers."""
+    members: Any = getattr(estimator, "members_", [])
+    return {m.name: m.weight for m in members} if len(members) > 1 else {}
+
+
+def _history(estimator: Estimator) -> list[dict[str, Any]]:
+    """The epochs, with errors in the target's units: its standardised mse becomes an rmse."""
+    if not isinstance(estimator, DIFFormerRegressor):
+        return estimator.history_
+    scale: Any = estimator._scale  # pyright: ignore[reportPrivateUsage]
+    if len(scale) > 1:
+        return estimator.history_
+    # The loss is the same curve again.
+    return [
+        {
+            (k[:-3] + "rmse" if k.endswith("_mse") else k): (
+                v**0.5 * float(scale[0]) if k.endswith("_mse") else v
+            )
+            for k, v in row.items()
+            if not k.endswith("_loss")
+        }
+        for row in estimator.history_
+    ]
+
+
+def _held_out_csv(run: OwnRun, data: Dataset, kept: HeldOut) -> bytes:
+    """The held-out rows: id, true labels, and what was predicted without them."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    bare = OwnRun(run.estimator)
+    header = bare.header
+    writer.writerow([header[0], *(f"true {name}" for name in run.labels), *header[1:]])
+    lines = bare.lines([run.ids[row] for row in kept.rows], bare.describe(kept.found))
+    for line, truth in zip(lines, kept.truth.reshape(len(kept.rows), -1).tolist(), strict=True):
+        known = [kept.names[truth[0]]] if data.task == "multiclass" else map(_true, truth)
+        writer.writerow([line[0], *known, *line[1:]])
+    return text.getvalue().encode()
+
+
+def _true(value: float) -> str:
+    return "" if value != value else f"{value:.9g}"
 
 
 def _seed(estimator: Estimator) -> int:
@@ -110,12 +162,11 @@ def _config(data: Dataset, table: OwnTable | None, estimator: Estimator) -> dict
     }
 
 
-def _write(folder: Path, estimator: Estimator, result: Mapping[str, Any], empty: list[int]) -> None:
-    write_atomic(folder / "metrics.csv", csv_text(estimator.history_).encode())
+def _write(folder: Path, run: OwnRun, result: Mapping[str, Any], empty: list[int]) -> None:
+    estimator = run.estimator
     write_atomic(folder / "split.json", (estimator.split_.to_json() + "\n").encode())
     estimator.set_params(checkpoint=None).save(folder / "estimator.safetensors")
     if empty:
-        run = OwnRun(estimator, result["influential"])
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(run.header)

@@ -1,21 +1,36 @@
 "use strict";
 (() => {
   const page = JSON.parse(document.getElementById("data").textContent);
-  const FONT = { family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif", size: 13, color: "#1a1a1a" };
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const FAMILY = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
   const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
-  const AXIS = { gridcolor: "#e6e6e6", zerolinecolor: "#bbb", automargin: true };
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "x", "cross", "triangle-down", "star", "pentagon", "hexagon"];
   const escape = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const format = (value) => Number(value.toPrecision(4)).toLocaleString("en");
   let drawn = 0;
 
-  const layout = (own) => ({
-    font: FONT, paper_bgcolor: "#fff", plot_bgcolor: "#fff", hovermode: "closest",
-    margin: { l: 60, r: 12, t: 12, b: 50 },
-    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
-    ...own,
-    xaxis: { ...AXIS, ...(own.xaxis || {}) }, yaxis: { ...AXIS, ...(own.yaxis || {}) },
-  });
+  // Colours that are dark enough on white are half way to white on black.
+  const shown = (value) => {
+    if (!dark.matches) return value;
+    if (Array.isArray(value)) return value.map(shown);
+    if (value && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, shown(v)]));
+    if (typeof value !== "string" || !/^#[0-9a-f]{3,6}$/i.test(value)) return value;
+    const full = value.length === 4 ? value.replace(/[0-9a-f]/gi, "$&$&") : value;
+    const half = (at) => Math.round((parseInt(full.slice(at, at + 2), 16) + 255) / 2).toString(16).padStart(2, "0");
+    return `#${half(1)}${half(3)}${half(5)}`;
+  };
+  const layout = (own) => {
+    const axis = { gridcolor: colour("grid"), zerolinecolor: colour("zero"), automargin: true };
+    return {
+      font: { family: FAMILY, size: 13, color: colour("ink") },
+      paper_bgcolor: colour("paper"), plot_bgcolor: colour("paper"), hovermode: "closest",
+      margin: { l: 60, r: 12, t: 12, b: 50 },
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+      ...own,
+      xaxis: { ...axis, ...(own.xaxis || {}) }, yaxis: { ...axis, ...(own.yaxis || {}) },
+    };
+  };
 
   const element = (tag, attributes = {}, ...children) => {
     const node = document.createElement(tag);
@@ -24,10 +39,95 @@
     return node;
   };
 
-  for (const box of document.querySelectorAll("[data-plot]")) {
-    const plot = page.plots[box.dataset.plot];
-    Plotly.newPlot(box, plot.data, layout(plot.layout), CONFIG).then(() => { drawn += 1; });
-  }
+  // Plotly is kept compressed, and allowed by the hash of what it unpacks to.
+  const unpack = async () => {
+    const packed = document.getElementById("library");
+    if (!packed) return;
+    const bytes = Uint8Array.from(atob(packed.textContent.trim()), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    document.head.append(element("script", {}, await new Response(stream).text()));
+    packed.remove();
+  };
+
+  const drawPlot = (box, plot) => {
+    if (plot.layout && plot.layout.height) box.style.height = `${plot.layout.height}px`;
+    return Plotly.react(box, shown(plot.data), layout(plot.layout || {}), CONFIG);
+  };
+
+  const find = (data, root) => {
+    const number = root.dataset.finder, most = 25;
+    const place = new Map(data.rows.map((row, i) => [row[0], i]));
+    const input = element("input", { id: `find-${number}`, type: "search", autocomplete: "off", placeholder: data.rows.length ? data.rows[0][0] : "" });
+    const controls = element("div", { class: "controls" }, element("div", {}, element("label", { for: `find-${number}` }, `Search by ${data.header[0]}`), input));
+    const orders = Object.keys(data.orders);
+    const select = element("select", { id: `order-${number}` });
+    for (const name of ["as in the table", ...orders]) select.append(element("option", { value: name }, name));
+    if (orders.length) controls.append(element("div", {}, element("label", { for: `order-${number}` }, "Order"), select));
+    const body = element("tbody", {});
+    const head = element("thead", {}, element("tr", {}, ...data.header.map((cell) => element("th", { scope: "col" }, cell))));
+    const count = element("p", { class: "caption", "aria-live": "polite" });
+    const detail = element("div", { "aria-live": "polite" });
+    const plot = data.curves ? element("div", { class: "plot", role: "img", "aria-label": "The chosen series and its forecast" }) : null;
+    root.append(controls, count, element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What was found" }, element("table", {}, head, body)), detail);
+    if (plot) detail.append(element("h3", {}), plot);
+    let chosen = plot ? 0 : null;
+
+    const choose = (i) => {
+      chosen = i;
+      for (const row of body.children) row.setAttribute("aria-selected", String(Number(row.dataset.at) === i));
+      if (plot) {
+        detail.firstChild.textContent = data.rows[i][0];
+        return drawPlot(plot, data.curves[i]);
+      }
+      detail.replaceChildren();
+      if (!data.near) return null;
+      detail.append(element("h3", {}, `${data.near_caption} ${data.rows[i][0]}`));
+      const list = element("ul", {});
+      for (const [name, weight] of data.near[i]) {
+        const there = place.get(name);
+        const words = there === undefined ? "" : `: ${data.rows[there].slice(1, 3).filter(Boolean).join(", ")}`;
+        const link = element("button", { type: "button", class: "link" }, name);
+        link.addEventListener("click", () => { input.value = name; list_(); if (there !== undefined) choose(there); });
+        list.append(element("li", {}, link, `${words} (weight ${format(weight)})`));
+      }
+      detail.append(data.near[i].length ? list : element("p", {}, "None."));
+      return null;
+    };
+    const list_ = () => {
+      const wanted = input.value.trim().toLowerCase();
+      const order = data.orders[select.value] || data.rows.map((_, i) => i);
+      const found = order.filter((i) => data.rows[i][0].toLowerCase().includes(wanted));
+      const exact = place.get(input.value.trim());
+      if (exact !== undefined) found.unshift(...found.splice(found.indexOf(exact), 1));
+      count.textContent = `${found.length.toLocaleString("en")} found${found.length > most ? `, the first ${most} are shown` : ""}.`;
+      body.replaceChildren(...found.slice(0, most).map((i) => {
+        const [name, ...cells] = data.rows[i];
+        const row = element("tr", { "data-at": i, tabindex: "0" }, element("th", { scope: "row" }, name), ...cells.map((cell) => element("td", {}, cell)));
+        row.addEventListener("click", () => choose(i));
+        row.addEventListener("keydown", (event) => { if (event.key === "Enter") choose(i); });
+        return row;
+      }));
+      if (found.length && wanted) choose(found[0]);
+      hint();
+    };
+    input.addEventListener("input", list_);
+    select.addEventListener("change", list_);
+    list_();
+    if (plot && data.rows.length) Promise.resolve(choose(0)).then(() => { drawn += 1; });
+    return () => { if (plot && chosen !== null) choose(chosen); };
+  };
+
+  // A table that is wider than the screen says so.
+  const hint = () => {
+    for (const box of document.querySelectorAll(".scroll")) {
+      let line = box.previousElementSibling;
+      if (!line || !line.classList.contains("hint")) {
+        line = element("p", { class: "hint", "aria-hidden": "true" }, "Scroll the table sideways for more columns \u2192");
+        box.before(line);
+      }
+      line.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+    }
+  };
 
   const webgl = () => {
     try {
@@ -129,12 +229,16 @@
 
     const groups = () => {
       if (!data.classes) return [{ name: "rows", members: data.rows.map((_, i) => i), marker: { color: data.value, colorscale: "Viridis", showscale: true, colorbar: { thickness: 10 } } }];
+      // A row whose class is not known has the colour of the predicted one, and is open.
       const byClass = new Map();
-      data.y.forEach((y, i) => { if (!byClass.has(y)) byClass.set(y, []); byClass.get(y).push(i); });
-      return [...byClass.keys()].sort((a, b) => a - b).map((y) => ({
-        name: escape(className(y)), members: byClass.get(y),
-        marker: { color: y < 0 ? "#bbbbbb" : data.colours[y % data.colours.length], symbol: SYMBOLS[Math.max(0, y) % SYMBOLS.length] },
-      }));
+      data.y.forEach((y, i) => { const key = y < 0 ? -1 - data.guess[i] : y; if (!byClass.has(key)) byClass.set(key, []); byClass.get(key).push(i); });
+      return [...byClass.keys()].sort((a, b) => (a < 0 ? -1 - a : a) - (b < 0 ? -1 - b : b) || b - a).map((key) => {
+        const y = key < 0 ? -1 - key : key;
+        return {
+          name: escape(className(y)) + (key < 0 ? " (predicted)" : ""), members: byClass.get(key),
+          marker: { color: data.colours[y % data.colours.length], symbol: SYMBOLS[y % SYMBOLS.length] + (key < 0 ? "-open" : ""), line: { width: key < 0 ? 1.5 : 0 } },
+        };
+      });
     };
 
     const makePanel = (panel, number) => {
@@ -185,7 +289,7 @@
         ];
       };
       const bare = { showgrid: false, zeroline: false, showticklabels: false, ticks: "", title: { text: "" } };
-      const draw = () => Plotly.react(plot, traces(), layout({ xaxis: bare, yaxis: bare, margin: { l: 8, r: 8, t: 8, b: 8 }, legend: { orientation: "h", x: 0, y: -0.02, yanchor: "top", itemsizing: "constant" } }), CONFIG);
+      const draw = () => Plotly.react(plot, shown(traces()), layout({ xaxis: bare, yaxis: bare, margin: { l: 8, r: 8, t: 8, b: 8 }, legend: { orientation: "h", x: 0, y: -0.02, yanchor: "top", itemsizing: "constant" } }), CONFIG);
 
       let output = null;
       const filter = () => {
@@ -207,7 +311,7 @@
         if (panel.searched < count) box.append(element("p", {}, `The strongest were looked for among ${panel.searched.toLocaleString("en")} of the drawn rows.`));
         if (!(high > low)) box.append(element("p", {}, "All these edges are equally strong."));
       }
-      Plotly.newPlot(plot, traces(), layout({ xaxis: bare, yaxis: bare, margin: { l: 8, r: 8, t: 8, b: 8 }, legend: { orientation: "h", x: 0, y: -0.02, yanchor: "top", itemsizing: "constant" } }), CONFIG).then(() => {
+      Plotly.newPlot(plot, shown(traces()), layout({ xaxis: bare, yaxis: bare, margin: { l: 8, r: 8, t: 8, b: 8 }, legend: { orientation: "h", x: 0, y: -0.02, yanchor: "top", itemsizing: "constant" } }), CONFIG).then(() => {
         drawn += 1;
         const row = (event) => event.points.map((p) => p.customdata).find((i) => i !== undefined);
         plot.on("plotly_hover", (event) => { const i = row(event); if (i !== undefined && selected === null) show(i); });
@@ -229,9 +333,37 @@
       else choose(i);
     });
     clear.addEventListener("click", () => { input.value = ""; choose(null); });
+    return panels.map((panel) => panel.draw);
   };
 
-  const root = document.getElementById("explorer");
-  if (root && page.explorer) explore(page.explorer, root);
+  // What is folded is drawn when it is opened: before that it has no size.
+  const redraw = [];
+  const begin = (root) => {
+    const mine = (box) => box.closest("details.folded:not([open])") === null && !box.dataset.begun;
+    for (const box of root.querySelectorAll("[data-plot]")) {
+      if (!mine(box)) continue;
+      box.dataset.begun = "1";
+      const draw = () => drawPlot(box, page.plots[box.dataset.plot]);
+      draw().then(() => { drawn += 1; });
+      redraw.push(draw);
+    }
+    for (const box of root.querySelectorAll("[data-finder]")) {
+      if (!mine(box)) continue;
+      box.dataset.begun = "1";
+      redraw.push(find(page.finders[box.dataset.finder], box));
+    }
+    for (const box of root.querySelectorAll("#explorer")) {
+      if (!mine(box) || !page.explorer) continue;
+      box.dataset.begun = "1";
+      redraw.push(...explore(page.explorer, box));
+    }
+    hint();
+  };
   window.difformerReport = { drawn: () => drawn };
+  unpack().then(() => {
+    begin(document);
+    for (const box of document.querySelectorAll("details")) box.addEventListener("toggle", () => { begin(box); hint(); });
+    dark.addEventListener("change", () => redraw.forEach((draw) => draw()));
+    window.addEventListener("resize", hint);
+  });
 })();

@@ -1,0 +1,351 @@
+"""The sections of a run on a table: how good it is, what was read, each row's answer, what matters.
+
+A person who does not know the paper reads these; what is inside the model is folded below them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from difformer.data.dataset import Dataset
+from difformer.errors import DifformerError
+from difformer.experiments.own.importance import column_importance
+from difformer.experiments.own.opened import open_own
+from difformer.experiments.own.run import OwnRun
+from difformer.experiments.own.scores import HeldOut, labelled
+from difformer.experiments.runs import Run
+from difformer.report.blocks import COLOURS, Finder, Note, Plot, Section, Table, number, plain
+from difformer.report.curves import roc_blocks
+from difformer.report.predictions import (
+    calibration_block,
+    confusion_blocks,
+    regression_block,
+    residual_block,
+)
+
+__all__ = ["headline", "subtitle_of", "table_sections"]
+
+MOST_ROWS = 5000  # that the page carries, the rows to predict first
+NEAR = 3  # rows named beside each of them
+LEVEL = 0.9  # of the intervals and sets on the page
+LEAST_SURE = 10
+NAMES = {
+    "r2": "R²",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+    "roc_auc": "area under the ROC curve",
+    "log_loss": "log loss",
+}
+
+
+def subtitle_of(run: Run) -> str:
+    """What the page is about, for whoever opens it first."""
+    result = run.seeds[0].result
+    known, rows = result.get("labelled", 0), result.get("rows", 0)
+    return (
+        f"A DIFFormer learned it from {known:,} rows and answers for the {rows - known:,} others, "
+        "and for new ones."
+    )
+
+
+def headline(run: Run) -> str:
+    """One sentence: the score, its interval, on how many rows, beside the strongest peer."""
+    told = run.seeds[0].result.get("held_out") or {}
+    if not told.get("metrics"):
+        return "No labelled row was held out: how good the model is, is not known."
+    name, value = next(iter(told["metrics"].items()))
+    low, high = told["intervals"][name]
+    base = told["baseline"].get(name)
+    beside = "" if base is None else f"; {number(base, 3)} knowing no columns"
+    title = _title(name)
+    return (
+        f"{title[0].upper()}{title[1:]} {number(value, 3)} (95 % interval {number(low, 3)} to "
+        f"{number(high, 3)}) on {told['rows']:,} labelled rows held out{beside}."
+    )
+
+
+def table_sections(run: Run, dataset: Dataset | None = None) -> list[Section] | str:
+    """Everything above what is inside the model; a sentence where the run cannot be read."""
+    try:
+        own = OwnRun.load(run.folder)
+        data = open_own(run.folder, dataset=dataset).dataset
+        kept = HeldOut.read(Path(run.folder), own, data.task)
+    except (DifformerError, ValueError, OSError, KeyError, IndexError) as error:
+        return f"The rows cannot be shown: {str(error).splitlines()[0]}"
+    result = run.seeds[0].result
+    sections = [
+        Section("result", "How good it is", _result(run, result)),
+        Section("read", "What was read", _read(own, data)),
+        Section("rows", "Predictions", _rows(own, data, kept)),
+    ]
+    if kept is not None:
+        sections.append(
+            Section("quality", "Where it is right and wrong", _quality(own, data, kept))
+        )
+        sections.append(Section("columns", "Which columns matter", [_importance(own, data, kept)]))
+    tried = _tried(result)
+    if tried:
+        sections.append(Section("tried", "What was tried", tried))
+    return sections
+
+
+def _title(name: str) -> str:
+    """'mae_price' as 'mean absolute error of price'."""
+    for key, title in NAMES.items():
+        if name == key:
+            return title
+        if name.startswith(f"{key}_"):
+            return f"{title} of {name.removeprefix(f'{key}_')}"
+    return name.replace("_", " ")
+
+
+def _result(run: Run, result: Mapping[str, Any]) -> list[Any]:
+    told = result.get("held_out") or {}
+    blocks: list[Any] = [Note(headline(run))]
+    if not told:
+        return blocks
+    rows = [
+        [
+            _title(name),
+            number(value),
+            " to ".join(number(end, 3) for end in told["intervals"][name]),
+            number(told["baseline"].get(name)),
+        ]
+        for name, value in told["metrics"].items()
+    ]
+    header = ["", "DIFFormer", "95 % interval", "knowing no columns"]
+    what = "Scores of the labelled rows that were held out, in the units of the label."
+    blocks.append(Table(what, header, rows))
+    peers = result.get("peers") or []
+    if peers:
+        mine = told["metrics"].get(peers[0]["metric"])
+        lines = [[p["title"], number(p["value"])] for p in peers]
+        best = [["DIFFormer (this run)", number(mine)]] if mine is not None else []
+        caption = "Simple methods on held-out labels of the same table."
+        blocks.append(Table(caption, ["method", _title(peers[0]["metric"])], [*best, *lines]))
+    return blocks
+
+
+def _read(own: OwnRun, data: Dataset) -> list[Any]:
+    known = int(labelled(data).sum())
+    edges = f", {data.num_edges:,} edges" if data.edge_index is not None else ""
+    text = (
+        f"{data.num_rows:,} rows: {known:,} with a label, {data.num_rows - known:,} to predict"
+        f"{edges}."
+    )
+    missing = {column.name: column.missing for column in own.encoder.columns}
+    rows = [
+        [name, kind, number(missing.get(name)) if name in missing else "–", how]
+        for name, kind, how in own.encoder.describe()
+    ]
+    table = Table("Columns.", ["column", "is", "empty cells", "becomes"], rows)
+    return [Note(text), _balance(own, data), table]
+
+
+def _balance(own: OwnRun, data: Dataset) -> Plot:
+    """How the known labels are spread: classes as bars, numbers as a histogram."""
+    y = data.y.reshape(data.num_rows, -1)
+    title = ", ".join(own.labels)
+    if data.task == "regression":
+        data_, cells = list[dict[str, Any]](), list[list[str]]()
+        for j, name in enumerate(own.labels):
+            values = y[:, j][~y[:, j].isnan()].numpy()
+            counts, ends = np.histogram(values, bins=min(30, max(5, len(values) // 10)))
+            middle = [float(f"{v:.5g}") for v in (ends[:-1] + ends[1:]) / 2]
+            colour = {"color": COLOURS[j % len(COLOURS)]}
+            data_.append(
+                {"type": "bar", "x": middle, "y": counts.tolist(), "name": plain(name)}
+                | {"marker": colour}
+            )
+            low, mid, high = np.quantile(values, (0, 0.5, 1)).tolist()
+            cells.append([name, number(low), number(mid), number(high)])
+        table = Table("Of the known labels.", ["label", "least", "median", "largest"], cells)
+    else:
+        names = own.classes
+        if data.task == "multiclass":
+            counts = np.bincount(data.y[data.y >= 0].numpy(), minlength=len(names))
+        else:
+            counts = np.nansum(y.numpy(), axis=0)
+        pairs = list(zip(names, (int(c) for c in counts), strict=False))[:40]
+        data_ = [
+            {
+                "type": "bar",
+                "x": [plain(name) for name, _ in pairs],
+                "y": [count for _, count in pairs],
+                "marker": {"color": COLOURS[0]},
+            }
+        ]
+        table = Table("Of the known labels.", ["class", "rows"], [[n, number(c)] for n, c in pairs])
+    words = "; ".join(" ".join(row) for row in table.rows[:10])
+    return Plot(
+        name="balance",
+        caption=f"The known labels: {title}.",
+        alt=f"Bar plot of the known labels of {title}. {words}.",
+        data=data_,
+        layout={
+            "xaxis": {"title": {"text": plain(title)}},
+            "yaxis": {"title": {"text": "rows"}},
+            "height": 260,
+        },
+        table=table,
+    )
+
+
+def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
+    """Every row's answer, to be looked up by its id; the least sure ones as a table."""
+    empty = ~labelled(data)
+    order = np.argsort(~empty, kind="stable")[:MOST_ROWS]  # those to predict come first
+    told = replace(own, influential=0)
+    if kept is not None and kept.task != "multilabel":
+        told = replace(told, level=LEVEL, quantiles=kept.quantiles(LEVEL))
+    answers = told.fitted(order.tolist())
+    doubt = _doubt(own, answers)
+    header = [told.header[0], *(f"true {n}" for n in own.labels), *told.header[1:]]
+    rows: list[list[str]] = []
+    for place, answer in zip(order.tolist(), answers, strict=True):
+        cells = told.lines([own.ids[place]], [answer])[0]
+        rows.append([str(cells[0]), *_truth(own, data, place), *map(_short, cells[1:])])
+    blocks: list[Any] = []
+    least = [i for i in np.argsort(-doubt, kind="stable").tolist() if empty[order[i]]]
+    least = (least or np.argsort(-doubt, kind="stable").tolist())[:LEAST_SURE]
+    if own.classes:
+        caption = "The rows it is least sure of" + (
+            ", of those to predict." if empty.any() else "."
+        )
+        blocks.append(Table(caption, header, [rows[i] for i in least]))
+    shown = "" if len(order) == data.num_rows else f" {len(order):,} of {data.num_rows:,} rows."
+    by_doubt = {"least sure first": np.argsort(-doubt, kind="stable").tolist()}
+    blocks.append(
+        Finder(
+            "rows",
+            f"Every row with its answer; choose one to see which rows weigh most in it.{shown}",
+            header,
+            rows,
+            near=_near(own, order),
+            near_caption="Rows that weigh most in the answer for",
+            orders=by_doubt if own.classes else {},
+        )
+    )
+    return blocks
+
+
+def _near(own: OwnRun, order: Any) -> list[list[list[Any]]] | None:
+    if len(own.ids) > MOST_ROWS:
+        return None
+    weights, where = own.estimator.influence_in_fit(order, top_k=NEAR)
+    if not (weights > 0).any():
+        return None
+    pairs = zip(weights.tolist(), where.tolist(), strict=True)
+    return [
+        [[own.ids[j], float(f"{v:.3g}")] for v, j in zip(w, r, strict=True) if v > 0]
+        for w, r in pairs
+    ]
+
+
+def _doubt(own: OwnRun, answers: list[dict[str, Any]]) -> Any:
+    """How unsure each answer is: one minus the best probability, or the nearness to a half."""
+    if not own.classes:
+        return np.zeros(len(answers))
+    chances = np.array([list(answer["probabilities"].values()) for answer in answers])
+    return 1 - chances.max(1) if len(own.labels) == 1 else 0.5 - np.abs(chances - 0.5).min(1)
+
+
+def _truth(own: OwnRun, data: Dataset, row: int) -> list[str]:
+    values = data.y[row].reshape(-1).tolist()
+    if data.task == "multiclass":
+        return [own.classes[values[0]] if values[0] >= 0 else ""]
+    return ["" if v != v else f"{v:.6g}" for v in values]
+
+
+def _short(cell: Any) -> str:
+    """A cell of a CSV file with the digits that people read."""
+    try:
+        value = float(cell)
+    except (TypeError, ValueError):
+        return str(cell)
+    return number(value) if "." in str(cell) else str(cell)
+
+
+def _quality(own: OwnRun, data: Dataset, kept: HeldOut) -> list[Any]:
+    found, truth = torch.from_numpy(kept.found), torch.from_numpy(kept.truth)
+    rows = torch.arange(len(kept.rows))
+    part = "held-out"
+    if kept.task == "regression":
+        blocks: list[Any] = []
+        for j, name in enumerate(own.labels):
+            args: Any = (
+                found[:, j : j + 1],
+                truth.reshape(len(rows), -1)[:, j : j + 1],
+                rows,
+                part,
+            )
+            blocks += [regression_block(*args, name=name), residual_block(*args, name=name)]
+        return [*_covered(own, kept), *blocks]
+    calibrated = calibration_block(found, truth, rows, part)
+    if kept.task != "multiclass":
+        return [calibrated]
+    blocks = confusion_blocks(found, truth, rows, list(kept.names), part)
+    if len(kept.names) == 2:
+        blocks += roc_blocks(kept.truth, kept.found[:, 1], kept.names[1])
+    return [*blocks, calibrated]
+
+
+def _covered(own: OwnRun, kept: HeldOut) -> list[Any]:
+    """How wide the intervals are, by the held-out errors they come from."""
+    half = kept.quantiles(LEVEL)
+    words = ", ".join(f"{n} ± {number(h, 3)}" for n, h in zip(own.labels, half, strict=True))
+    return [Note(f"{100 * LEVEL:g} % of the answers for rows like these are within: {words}.")]
+
+
+def _importance(own: OwnRun, data: Dataset, kept: HeldOut) -> Any:
+    metric, found = column_importance(own, data, kept)
+    if not found:
+        return Note("No column can be shuffled.", missing=True)
+    found = found[:20]
+    names, values = [n for n, _ in reversed(found)], [float(f"{v:.3g}") for _, v in reversed(found)]
+    title = f"{_title(metric)} worse by"
+    return Plot(
+        name="importance",
+        caption="How much worse the held-out rows are answered when the cells of one column are "
+        "exchanged between them: near zero, the model can do without it.",
+        alt="Bar plot of columns by importance: "
+        + ", ".join(f"{n} {number(v, 3)}" for n, v in found[:10]),
+        data=[
+            {
+                "type": "bar",
+                "orientation": "h",
+                "x": values,
+                "y": [plain(name) for name in names],
+                "marker": {"color": COLOURS[0]},
+            }
+        ],
+        layout={
+            "xaxis": {"title": {"text": title}},
+            "yaxis": {"type": "category"},
+            "height": 120 + 26 * len(found),
+        },
+        table=Table(
+            "The same in numbers.", ["column", title], [[n, number(v, 3)] for n, v in found]
+        ),
+    )
+
+
+def _tried(result: Mapping[str, Any]) -> list[Any]:
+    tried, members = result.get("tried") or {}, result.get("members") or {}
+    if len(tried) < 2:
+        return []
+    taken = {name.split("/")[0]: weight for name, weight in members.items()} | members
+    ranked = sorted(tried.items(), key=lambda pair: (pair[1] is None, pair[1] or 0.0))
+    rows = [
+        [name, number(loss), f"{100 * taken[name]:.0f} %" if name in taken else ""]
+        for name, loss in ranked
+    ]
+    what = f"{len(members)} of them answer together" if members else "the best of them answers"
+    caption = f"Forms of the model by their loss on held-out labels; {what}."
+    return [Table(caption, ["form", "held-out loss", "weight in the answer"], rows)]

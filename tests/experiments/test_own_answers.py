@@ -1,0 +1,217 @@
+"""What a run on a table says of itself, in the table's own units, and where its answers go."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from difformer.data.tables import read_table
+from difformer.errors import RunError
+from difformer.experiments.own.predict import predict_own
+from difformer.experiments.own.run import OwnRun
+from difformer.experiments.own.scores import HeldOut, score
+from difformer.experiments.own.train import train_own
+
+FEW = {"epochs": 60, "hidden_channels": 16, "graph": None}
+
+
+def houses(n: int, seed: int = 0) -> dict[str, list[Any]]:
+    """Rooms, age and price (around 300,000) of houses, and whether they have a garden."""
+    draw = np.random.default_rng(seed)
+    rooms, age = draw.integers(1, 8, n), draw.uniform(0, 80, n)
+    price = 100_000 + 60_000 * rooms - 900 * age + draw.normal(0, 20_000, n)
+    garden = (rooms + draw.normal(0, 1, n) > 4).astype(int)
+    return {
+        "house": [f"h{i}" for i in range(n)],
+        "rooms": rooms.tolist(),
+        "age": age.round(2).tolist(),
+        "price": price.round(2).tolist(),
+        "rent": (price / 250).round(2).tolist(),
+        "garden": garden.tolist(),
+        "garage": (1 - garden).tolist(),
+    }
+
+
+def without(table: dict[str, list[Any]], *names: str) -> dict[str, list[Any]]:
+    return {name: cells for name, cells in table.items() if name not in names}
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def priced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    table = without(houses(300), "rent", "garden", "garage")
+    table["price"][200:] = [None] * 100
+    folder = tmp_path_factory.mktemp("houses") / "run"
+    train_own(read_table(table, "price", id="house"), folder, FEW)
+    return folder
+
+
+def test_a_regression_is_scored_in_the_units_of_its_label(priced: Path) -> None:
+    result = json.loads((priced / "result.json").read_text())
+    told = result["held_out"]
+    kept = lines(priced / "held_out.csv")
+    assert told["rows"] == len(kept) >= 40
+    truth = np.array([float(row["true price"]) for row in kept])
+    found = np.array([float(row["price"]) for row in kept])
+    prices = dict(zip(houses(300)["house"], houses(300)["price"], strict=True))
+    assert [row["true price"] for row in kept] == [
+        f"{np.float32(prices[row['house']]):.9g}" for row in kept
+    ]
+    by_hand = {
+        "r2": 1 - np.square(truth - found).sum() / np.square(truth - truth.mean()).sum(),
+        "mae": np.abs(truth - found).mean(),
+        "rmse": np.sqrt(np.square(truth - found).mean()),
+    }
+    assert told["metrics"] == pytest.approx(by_hand, rel=1e-5)
+    assert result["metrics"] == {"val": told["metrics"]}
+    assert result["validation"] == told["metrics"]
+    assert told["metrics"]["r2"] > 0.6
+    assert 5_000 < told["metrics"]["mae"] < 60_000
+    assert told["baseline"]["r2"] == pytest.approx(0, abs=1e-9)
+    for name, (low, high) in told["intervals"].items():
+        assert low < told["metrics"][name] < high
+    curve = lines(priced / "metrics.csv")
+    best = min(float(row["val_rmse"]) for row in curve)
+    assert best == pytest.approx(told["metrics"]["rmse"], rel=0.05)
+
+
+def test_new_rows_get_intervals_at_the_level_asked_for(priced: Path, tmp_path: Path) -> None:
+    new = houses(400, seed=1)
+    predict_own(
+        priced, without(new, "price", "rent", "garden", "garage"), tmp_path / "o.csv", level=0.8
+    )
+    found = lines(tmp_path / "o.csv")
+    assert list(found[0])[:4] == ["house", "price", "price from 80 %", "price to 80 %"]
+    inside = [
+        float(row["price from 80 %"]) <= price <= float(row["price to 80 %"])
+        for row, price in zip(found, new["price"], strict=True)
+    ]
+    assert 0.68 < np.mean(inside) < 0.92
+    with pytest.raises(ValueError, match="level must lie between 0 and 1, got 90"):
+        predict_own(priced, new, tmp_path / "p.csv", level=90)
+
+
+def test_several_numbers_are_predicted_together_each_in_its_units(tmp_path: Path) -> None:
+    table = without(houses(250), "garden", "garage")
+    table["price"][200:] = [None] * 50
+    table["rent"][200:] = [None] * 50
+    result = train_own(read_table(table, ["price", "rent"], id="house"), tmp_path / "run", FEW)
+    assert result["validation"]["r2_price"] > 0.7
+    ratio = result["validation"]["mae_price"] / result["validation"]["mae_rent"]
+    assert 100 < ratio < 600
+    filled = lines(tmp_path / "run" / "predictions.csv")
+    assert list(filled[0]) == ["house", "price", "rent", "influential"]
+    truth = np.array(houses(250)["rent"][200:])
+    assert np.corrcoef(truth, [float(row["rent"]) for row in filled])[0, 1] > 0.8
+
+
+def test_several_yes_or_no_labels_are_predicted_together(tmp_path: Path) -> None:
+    table = without(houses(250), "price", "rent")
+    for name in ("garden", "garage"):
+        table[name][200:] = [None] * 50
+    own = read_table(table, ["garden", "garage"], id="house")
+    result = train_own(own, tmp_path / "run", FEW)
+    assert result["task"] == "multilabel"
+    assert result["validation"]["roc_auc_garden"] > 0.8
+    filled = lines(tmp_path / "run" / "predictions.csv")
+    chances = ["probability of garden", "probability of garage"]
+    assert list(filled[0])[:5] == ["house", "garden", "garage", *chances]
+    for row in filled:
+        for name in ("garden", "garage"):
+            assert row[name] == str(int(float(row[f"probability of {name}"]) > 0.5))
+    predict_own(tmp_path / "run", without(table, "garden", "garage"), tmp_path / "o.csv")
+    assert len(lines(tmp_path / "o.csv")) == 250
+
+
+def test_every_class_has_its_probability_and_a_set_may_be_asked_for(tmp_path: Path) -> None:
+    table = without(houses(300), "rent", "garage", "price")
+    table["garden"] = [
+        ("bare", "small", "large")[v + (i % 7 == 0)] for i, v in enumerate(table["garden"])
+    ]
+    train_own(read_table(table, "garden", id="house"), tmp_path / "run", FEW)
+    predict_own(tmp_path / "run", table, tmp_path / "o.csv", level=0.9)
+    for row in lines(tmp_path / "o.csv"):
+        chances = {n: float(row[f"probability of {n}"]) for n in ("bare", "small", "large")}
+        assert sum(chances.values()) == pytest.approx(1, abs=1e-6)
+        assert max(chances, key=chances.__getitem__) == row["garden"]
+        assert float(row["probability"]) == max(chances.values())
+        assert row["garden"] in row["90 % set"].split("; ")
+
+
+def test_the_interval_of_a_score_is_narrower_with_more_rows() -> None:
+    draw = np.random.default_rng(0)
+
+    def wide(m: int) -> float:
+        truth, chance = draw.integers(2, size=m), draw.dirichlet((1, 1), size=m)
+        told = score(HeldOut("multiclass", np.arange(m), truth, chance, ("a", "b")))
+        low, high = told["intervals"]["accuracy"]
+        # As wide as a binomial's, whose deviation is sqrt(p (1 - p) / m).
+        p = told["metrics"]["accuracy"]
+        assert high - low == pytest.approx(2 * 1.96 * np.sqrt(p * (1 - p) / m), rel=0.2)
+        return high - low
+
+    assert wide(1600) < wide(100)
+    assert score(None) == {}
+
+
+def test_columns_that_are_new_are_told_of_and_passed_over(priced: Path, tmp_path: Path) -> None:
+    new, notes = houses(5, seed=2), list[str]()
+    predict_own(priced, new, tmp_path / "a.csv", tell=notes.append)
+    assert len(notes) == 1
+    assert notes[0].endswith("because not there in training: rent, garden, garage")
+    plain = without(new, "rent", "garden", "garage")
+    predict_own(priced, plain, tmp_path / "b.csv", tell=notes.append)
+    assert len(notes) == 1
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+def test_an_answer_is_written_where_a_person_says_and_replaces_nothing_else(
+    priced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = without(houses(3, seed=3), "price", "rent", "garden", "garage")
+    predict_own(priced, new, "-")
+    text = capsys.readouterr().out
+    assert text.splitlines()[0].startswith("house,price")
+    target, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    target.write_text("precious")
+    link.symlink_to(target)
+    with pytest.raises(RunError, match=r"link\.csv is there already: add --overwrite"):
+        predict_own(priced, new, link)
+    assert target.read_text() == "precious"
+    predict_own(priced, new, link, overwrite=True)
+    assert link.is_symlink()
+    assert target.read_text() == text
+    with pytest.raises(RunError, match="is a folder"):
+        predict_own(priced, new, tmp_path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    predict_own(priced, new, pipe, overwrite=True)
+    reader.join(timeout=60)
+    assert read == [text]
+    assert pipe.is_fifo()
+    with pytest.raises(Exception, match="rooms"):
+        predict_own(priced, {"house": ["x"]}, tmp_path / "never.csv")
+    assert not (tmp_path / "never.csv").exists()
+
+
+def test_one_class_of_records_is_what_the_files_hold(priced: Path) -> None:
+    run = OwnRun.load(priced, level=0.5)
+    (record,) = run.fitted([0])
+    assert set(record) == {"price", "intervals", "influential"}
+    low, high = record["intervals"]["price"]
+    assert low < record["price"] < high
+    assert len(run.lines(["h0"], [record])[0]) == len(run.header)

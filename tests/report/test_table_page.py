@@ -1,0 +1,147 @@
+"""The page of a run on a table: what a person sees of it, and that the figures are right."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from difformer.experiments.own.importance import column_importance
+from difformer.experiments.own.opened import open_own
+from difformer.experiments.own.run import OwnRun
+from difformer.experiments.own.scores import HeldOut
+from difformer.experiments.own.table import OwnTable
+from difformer.experiments.own.train import train_own
+from difformer.report import write_report
+from difformer.report.curves import at_thresholds, roc_blocks
+from difformer.report.predictions import residual_block
+
+EVIL = "</script><img src=x onerror=alert(1)>"
+
+
+def make_table(path: Path, label: str, n: int = 240) -> Path:
+    """Rooms decide the label, the age a little, the noise nothing; a quarter is unlabelled."""
+    draw = np.random.default_rng(0)
+    rooms, age, noise = draw.integers(1, 8, n), draw.uniform(0, 80, n), draw.normal(size=n)
+    price = 1000 * (100 + 60 * rooms - 0.3 * age + draw.normal(0, 20, n))
+    kinds = np.where(rooms + draw.normal(0, 1, n) > 4, EVIL, "small")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["house", "rooms", "age", "noise", label])
+        for i in range(n):
+            known = f"{price[i]:.2f}" if label == "price" else kinds[i]
+            age_cell = "" if i % 19 == 0 else f"{age[i]:.1f}"
+            line = [f"h{i}", rooms[i], age_cell, f"{noise[i]:.3f}"]
+            writer.writerow([*line, known if i % 4 else ""])
+    return path
+
+
+def make_run(folder: Path, label: str) -> Path:
+    table = OwnTable(nodes=str(make_table(folder / "t.csv", label)), label=label, id="house")
+    data = table.read()
+    train_own(data, folder / "run", {"epochs": 60, "hidden_channels": 16}, table=table)
+    write_report(folder / "run", dataset=data, projection="pca")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    labels = ("price", "size")
+    return {label: make_run(tmp_path_factory.mktemp(label), label) for label in labels}
+
+
+def text_of(run: Path) -> str:
+    return (run / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("label", ["price", "size"])
+def test_the_page_says_first_how_good_it_is_and_folds_what_is_inside(
+    runs: dict[str, Path], label: str
+) -> None:
+    page = text_of(runs[label])
+    sections = re.findall(r'<section id="(\w[\w-]*)"', page)
+    assert sections[:5] == ["result", "read", "rows", "quality", "columns"]
+    folded = re.findall(r'<details class="folded"><summary><h2 id="(\w+)-title"', page)
+    assert {"curves", "energy", "diffusivity", "states", "cost", "settings"} <= set(folded)
+    assert not {"result", "read", "rows", "quality", "columns"} & set(folded)
+    result = json.loads((runs[label] / "result.json").read_text())
+    assert f"on {result['held_out']['rows']} labelled rows held out" in page
+    assert "240 rows: 180 with a label, 60 to predict." in page
+    assert "13 empty: the mean, and a flag" in page  # of age: every nineteenth
+    assert len(page) < 3_000_000
+    assert "missing" not in sections
+    assert EVIL not in page
+
+
+def test_figures_of_a_regression_are_in_the_units_of_the_label(runs: dict[str, Path]) -> None:
+    page = text_of(runs["price"])
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))  # type: ignore[union-attr]
+    for name in ("predicted-price", "residuals-price"):
+        assert name in data["plots"]
+    _, points = data["plots"]["predicted-price"]["data"]
+    assert min(points["y"]) > 50_000  # predictions near zero were standardised ones
+    x, y = np.array(points["x"]), np.array(points["y"])
+    told = json.loads((runs["price"] / "result.json").read_text())["held_out"]["metrics"]
+    assert np.abs(x - y).mean() == pytest.approx(told["mae"], rel=0.01)
+    found = data["finders"]["rows"]
+    assert found["header"][:3] == ["house", "true price", "price"]
+    assert "curve-loss" not in data["plots"]  # each curve once: the loss is the rmse again
+    assert "curve-rmse" in data["plots"]
+
+
+def test_column_importance_finds_the_column_that_decides(runs: dict[str, Path]) -> None:
+    for label in ("price", "size"):
+        own, opened = OwnRun.load(runs[label]), open_own(runs[label])
+        kept = HeldOut.read(runs[label], own, opened.dataset.task)
+        assert kept is not None
+        metric, found = column_importance(own, opened.dataset, kept)
+        assert metric == {"price": "rmse", "size": "log_loss"}[label]
+        names = [name for name, _ in found]
+        values = dict(found)
+        assert names[0] == "rooms"
+        assert set(names) == {"rooms", "age", "noise"}
+        assert abs(values["noise"]) < values["rooms"] / 3
+
+
+def test_what_the_file_of_held_out_rows_holds_is_read_back(runs: dict[str, Path]) -> None:
+    for label in ("price", "size"):
+        own, opened = OwnRun.load(runs[label]), open_own(runs[label])
+        kept = HeldOut.read(runs[label], own, opened.dataset.task)
+        assert kept is not None
+        truth = opened.dataset.y.numpy()[kept.rows].reshape(kept.truth.shape)
+        np.testing.assert_allclose(kept.truth, truth, rtol=1e-6)
+        told = json.loads((runs[label] / "result.json").read_text())["held_out"]["metrics"]
+        assert kept.metrics() == pytest.approx(told, rel=1e-5)
+
+
+def test_the_curves_of_two_classes_are_those_of_scikit_learn() -> None:
+    draw = np.random.default_rng(0)
+    truth = draw.integers(2, size=200)
+    chance = np.round(np.clip(truth * 0.3 + draw.uniform(size=200) * 0.7, 0, 1), 1)  # with ties
+    roc, pr, table = roc_blocks(truth, chance, "yes")
+    area = float(re.search(r"area ([\d.]+)", roc.caption).group(1))  # type: ignore[union-attr]
+    assert area == pytest.approx(roc_auc_score(truth, chance), abs=1e-3)
+    average = float(re.search(r"precision ([\d.]+);", pr.caption).group(1))  # type: ignore[union-attr]
+    assert average == pytest.approx(average_precision_score(truth, chance), abs=1e-3)
+    assert len(table.rows) == 9
+    for threshold, taken, precision, recall, accuracy in at_thresholds(truth, chance):
+        guess = chance >= threshold
+        assert taken == guess.sum()
+        assert recall == truth[guess].sum() / truth.sum()
+        assert accuracy == (guess == truth).mean()
+        assert precision != precision or precision == truth[guess].mean()
+    assert roc_blocks(np.ones(5, int), chance[:5], "yes") == []
+
+
+def test_residuals_are_predicted_minus_true() -> None:
+    truth, guess = torch.tensor([[1.0], [2.0], [float("nan")]]), torch.tensor([[1.5], [1.0], [9.0]])
+    block: Any = residual_block(guess, truth, torch.arange(3), "held-out", name="y")
+    assert block.data[1]["x"] == [1.5, 1.0]
+    assert block.data[1]["y"] == [0.5, -1.0]
