@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +186,48 @@ def test_the_help_shows_the_values_a_run_records(cli: Any) -> None:
             said = str(found).lower() if isinstance(found, bool) else f"{found}"
             if option.name != "epochs":
                 assert option.parse((alone or [usual])[0]) == option.parse(said), option.name
+
+
+@pytest.mark.parametrize("name", ["compare", "tune"])
+def test_the_help_of_a_search_shows_what_it_trains_with(
+    cli: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from importlib import import_module
+
+    from difformer.experiments.compare import DEFAULT_TRAIN
+
+    class SeenError(Exception):
+        """Carries what the command hands on; nothing is trained."""
+
+    def look(*values: Any, **options: Any) -> None:
+        raise SeenError(values, options)
+
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", cli(name, "--help").out).split())
+    module = import_module(f"difformer.commands.{name}")
+    function = getattr(module, name)
+    monkeypatch.setattr(module, name, look)
+    with pytest.raises(SeenError) as caught:
+        module.command("digits", quiet=True)
+    values, options = caught.value.args
+    train = options["train"] if name == "compare" else vars(values[0].train)
+    for option, value in DEFAULT_TRAIN.items():
+        assert train[option] == value
+        assert re.search(rf"--{option} N [^\[]*\[default: {value}\]", text), option
+    for option, parameter in signature(function).parameters.items():
+        simple = isinstance(parameter.default, int | str) and option in options
+        assert not simple or options[option] == parameter.default, option
+
+
+@pytest.mark.parametrize("kind", ["DIFFormerClassifier", "DIFFormerRegressor"])
+def test_signature_parameters_and_settings_of_an_estimator_have_one_default(kind: str) -> None:
+    from difformer.estimators.settings import FitSettings
+
+    made = getattr(difformer, kind)
+    shown = {n: p.default for n, p in signature(made).parameters.items()}
+    assert shown == made().get_params()
+    for field in fields(FitSettings):
+        assert shown[field.name] == field.default
+        assert field.name in str(difformer.DIFFormerClassifier.__doc__)  # which both go by
 
 
 def test_a_series_is_trained_with_the_defaults_of_the_forecaster() -> None:

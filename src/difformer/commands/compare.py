@@ -14,7 +14,7 @@ from difformer.baselines.registry import SYSTEMS
 from difformer.commands.options import DatasetName, Epochs, Patience, parse_names
 from difformer.commands.output import DataDir, Json, Quiet, print_json, print_table, say
 from difformer.commands.own import EdgesFile, Id, Label, own_dataset
-from difformer.experiments.compare import DEFAULT_MODELS, Comparison, compare
+from difformer.experiments.compare import DEFAULT_MODELS, DEFAULT_TRAIN, Comparison, compare
 from difformer.experiments.comparisons import comparison_table
 from difformer.experiments.verdict import verdict
 
@@ -34,8 +34,8 @@ def command(
             help="Settings each system may try on each split, by validation; 0: its defaults.",
         ),
     ] = 0,
-    epochs: Epochs = 300,
-    patience: Patience = 100,
+    epochs: Epochs = DEFAULT_TRAIN["epochs"],
+    patience: Patience = DEFAULT_TRAIN["patience"],
     out: Annotated[
         Path | None,
         typer.Option(

@@ -11,6 +11,7 @@ from difformer.baselines.registry import get_system
 from difformer.commands.options import DatasetName, Epochs, Patience, parse_set
 from difformer.commands.output import DataDir, Json, Quiet, print_json, print_table, say
 from difformer.commands.own import EdgesFile, Id, Label, own_options
+from difformer.experiments.compare import DEFAULT_TRAIN
 from difformer.experiments.experiment import AUTO_SPLIT, Experiment
 from difformer.experiments.tables import Table
 from difformer.experiments.tune import SEARCHES, Trial, TuneResult, grid_size, tune
@@ -36,8 +37,8 @@ def command(
     split: Annotated[
         str, typer.Option("--split", metavar="SPLIT", help="Its test rows are never looked at.")
     ] = AUTO_SPLIT,
-    epochs: Epochs = 300,
-    patience: Patience = 100,
+    epochs: Epochs = DEFAULT_TRAIN["epochs"],
+    patience: Patience = DEFAULT_TRAIN["patience"],
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Fix an option of the system."),
