@@ -100,7 +100,7 @@ def test_drawing_leaves_the_global_random_state_alone() -> None:
         (labels(30), "20 rows a class are asked for, but class 0 has 10"),
         (labels(100), "500 val and 1000 test rows are asked for, but 40 are left"),
         (torch.full((10,), -1), "no labelled row"),
-        (torch.zeros(10, 2), "one class a row; use ratio"),
+        (torch.zeros(10, 2), "one class per row; use ratio"),
     ],
 )
 def test_random_split_says_why_it_cannot(y: torch.Tensor, message: str) -> None:

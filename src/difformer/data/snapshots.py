@@ -48,7 +48,9 @@ class TemporalDataset(Dataset):
         if self.edge_index is not None:
             raise ValueError("edge_index must be None: a temporal dataset's graphs are its edges")
         if self.y.shape != (rows, 1):
-            raise ValueError(f"y must be ({rows}, 1), one target a row, got {tuple(self.y.shape)}")
+            raise ValueError(
+                f"y must be ({rows}, 1), one target per row, got {tuple(self.y.shape)}"
+            )
         if len(self.edges) not in (0, 1, rows // n):
             raise ValueError(
                 f"edges must hold no graph, one, or one for each of the {rows // n} snapshots, "
@@ -94,7 +96,7 @@ class TemporalDataset(Dataset):
         """One line for people."""
         kinds = {0: "no graph", 1: "one graph"}
         graphs = "one graph" if self.num_snapshots == 1 == len(self.edges) else None
-        graphs = graphs or kinds.get(len(self.edges), "a graph a snapshot")
+        graphs = graphs or kinds.get(len(self.edges), "one graph per snapshot")
         return (
             f"{self.name}: {self.num_snapshots:,} snapshots of {self.num_nodes:,} nodes; "
             f"{self.num_features} lags; {graphs}; splits {', '.join(self.splits) or 'none'}"

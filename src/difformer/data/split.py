@@ -132,7 +132,9 @@ def random_split(
     """
     name = name or f"random:{seed}"
     if y.ndim != 1 or y.is_floating_point():
-        raise ValueError(f"split {name}: y must be one class a row; use ratio:0.5/0.25/0.25:{seed}")
+        raise ValueError(
+            f"split {name}: y must be one class per row; use ratio:0.5/0.25/0.25:{seed}"
+        )
     generator = torch.Generator().manual_seed(seed)
     train: list[Tensor] = []
     rest: list[Tensor] = []
@@ -163,14 +165,14 @@ def random_split(
 
 
 def released_split(y: Tensor) -> Split:
-    """The one split of the authors' citation runs: 20 a class by seed 123, 500 val, 1000 test."""
+    """The one split of the authors' citation runs: 20 per class by seed 123, 500 val, 1000 test."""
     return random_split(y, RELEASED_SEED, name="released")
 
 
 def per_class_split(y: Tensor, per_class: int, seed: int = 0) -> Split:
     """`per_class` labels of every class, 1,000 rows for validation, all the rest for testing."""
     if per_class < 1:
-        raise ValueError(f"per-class must train on at least 1 row a class, not {per_class}")
+        raise ValueError(f"per-class must train on at least 1 row per class, not {per_class}")
     name = f"per-class:{per_class}:{seed}"
     return random_split(y, seed, per_class=per_class, num_val=1000, num_test=None, name=name)
 
@@ -216,7 +218,7 @@ def parse_split(text: str, y: Tensor, given: Mapping[str, Split] | None = None) 
     """The split a short string names, over the rows that `y` labels.
 
     A name in `given` (such as public), `released`, `random[:SEED]`, `per-class:K[:SEED]` (K labels
-    a class, 1,000 for validation, the rest for testing), `ratio:A/B/C[:SEED]`, or the path of a
+    per class, 1,000 for validation, the rest for testing), `ratio:A/B/C[:SEED]`, or the path of a
     JSON file that `Split.save` wrote.
     """
     given = given or {}

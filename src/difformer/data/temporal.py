@@ -42,7 +42,7 @@ CHECKSUMS = {
 LAGS = {"chickenpox": 4, "covid": 8, "wikimath": 14}
 PER_STEP = {
     "wikimath": 1
-}  # the authors' code takes a step a snapshot there, one an epoch elsewhere
+}  # the authors' code takes one step per snapshot there, one per epoch elsewhere
 ORIGIN = "PyTorch Geometric Temporal (MIT)"
 
 
@@ -73,7 +73,7 @@ def read_json(path: Path, name: str, *, lags: int) -> TemporalDataset:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(f"{path} is not a {name} file: {reason}") from error
-    if len(edges) > 1:  # a graph a step; a snapshot's is that of its oldest value
+    if len(edges) > 1:  # one graph per step; a snapshot has that of its oldest value
         edges = edges[: max(0, series.shape[0] - lags)]
     found = from_windows(name, series, lags, edges, node_names=names, source=ORIGIN)
     return replace(found, per_step=PER_STEP.get(name))

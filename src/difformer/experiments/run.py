@@ -236,7 +236,7 @@ def choose_split(data: Dataset, name: str) -> Split:
     if data.task == "multiclass":
         try:
             return data.split("random:0")
-        except ValueError:  # too few rows for 20 a class and 1,500 more
+        except ValueError:  # too few rows for 20 per class and 1,500 more
             pass
     return data.split("ratio:0.5/0.25/0.25:0")
 
