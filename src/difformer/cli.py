@@ -147,13 +147,14 @@ def explain(error: BaseException) -> int:
         return _say(f"{error.format_message()}{hint}", 2)  # type: ignore[attr-defined]
     if isinstance(error, DifformerError | ValueError):
         return _say(str(error), 2)
-    if isinstance(error, OSError) and error.errno in _OUTSIDE:
-        name = f" {error.filename}:" if error.filename else ""
-        return _say(f"{name} {error.strerror}: make room, or fix the permissions".strip(), 2)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return _say("out of memory: take fewer rows, a smaller hidden_channels or batches", 2)
     if isinstance(error, BrokenPipeError):  # `| head` has seen enough
         return 0
+    if isinstance(error, OSError):
+        name = f"{error.filename}: " if error.filename else ""
+        hint = ": make room, or fix the permissions" if error.errno in _OUTSIDE else ""
+        return _say(f"{name}{error.strerror or error}{hint}", 2)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return _say("out of memory: take fewer rows, a smaller hidden_channels or batches", 2)
     return _say(
         f"{type(error).__name__}: {error}; this is a fault of difformer: run it again with "
         "--debug and report what it prints",
@@ -161,9 +162,14 @@ def explain(error: BaseException) -> int:
     )
 
 
-_OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+_OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG)
+
+
+LONGEST = 2000  # characters of an error: it may quote a cell of a megabyte
 
 
 def _say(message: str, code: int) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    line = line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
+    print(f"error: {line}", file=sys.stderr)
     return code

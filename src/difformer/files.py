@@ -15,7 +15,32 @@ from typing import TextIO
 
 from difformer.errors import DifformerError, RunError
 
-__all__ = ["answer_file", "cannot_write", "replacing", "write_atomic"]
+__all__ = ["MISREAD", "answer_file", "cannot_write", "reading", "replacing", "write_atomic"]
+
+# What code meets that takes a file at its word: text for a number, a list for a mapping, a size
+# beyond all bounds.
+MISREAD = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    AssertionError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,
+)
+
+
+@contextmanager
+def reading(path: Path, *, error: type[DifformerError] = RunError) -> Generator[None, None, None]:
+    """One line in place of whatever a damaged file makes its reader raise."""
+    try:
+        yield
+    except MISREAD as problem:
+        reason = getattr(problem, "strerror", None) or " ".join(str(problem).split())[:300]
+        raise error(f"{path} cannot be read: {reason or type(problem).__name__}") from problem
 
 
 @contextmanager

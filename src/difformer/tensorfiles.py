@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from difformer.errors import DifformerError, ModelFileError
-from difformer.files import cannot_write, replacing
+from difformer.files import write_atomic
 
 __all__ = ["FORMAT_VERSION", "checksum", "read_tensors", "write_tensors"]
 
@@ -40,11 +40,8 @@ def write_tensors(
         "description": described,
         "checksum": checksum(packed, described),
     }
-    with replacing(path) as part:
-        try:
-            save_file(packed, part, metadata={"difformer": json.dumps(content)})
-        except SafetensorError as error:
-            raise cannot_write(path, error) from error
+    # Not save_file: it writes to a name of its own first, which a killed process leaves behind.
+    write_atomic(path, save(packed, metadata={"difformer": json.dumps(content)}))
 
 
 def read_tensors(

@@ -2,12 +2,12 @@
 
 import json
 import struct
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from difformer import tensorfiles
 from difformer.core.diffusivity import Diffusivity
 from difformer.errors import DifformerError, ModelFileError
 from difformer.nn.files import describe_model
@@ -143,7 +143,7 @@ def test_a_failed_write_leaves_the_old_file(saved, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tensorfiles, "save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(DifformerError, match="^cannot write .*model.safetensors: No space left"):
         model.save(path)
     assert path.read_bytes() == before

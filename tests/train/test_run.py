@@ -102,7 +102,7 @@ def test_damaged_files_are_one_clear_line(problem, tmp_path):
     with pytest.raises(RunError, match=r"result\.json cannot be read"):
         problem.fit(tmp_path)
     (tmp_path / "config.toml").write_text("= no")
-    with pytest.raises(RunError, match=r"cannot read .*config\.toml"):
+    with pytest.raises(RunError, match=r"config\.toml cannot be read"):
         problem.fit(tmp_path)
 
 

@@ -154,7 +154,7 @@ def read_edges_file(path: Path | str, series: Series) -> tuple[Edges, ...]:
         if at is not None and at not in step:
             raise DataError(f"{path}, line {line}: {row['time']!r} is no step of the series")
         weight = _number(path, line, "weight", row.get("weight", "1"))
-        if not weight >= 0:
+        if not 0 <= weight < math.inf:
             raise DataError(f"{path}, line {line}: weight must be 0 or more, got {row['weight']!r}")
         when = 0 if at is None else step[at]
         found.append((when, number[row["source"]], number[row["target"]], weight))

@@ -100,7 +100,14 @@ class Split:
                 if not isinstance(rows, list) or any(type(row) is not int for row in rows):
                     raise TypeError(f"{part} must be a list of row numbers")
             return cls(name, **parts, seed=seed)
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(f"not a split: {reason}") from error
 

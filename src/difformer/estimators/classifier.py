@@ -203,6 +203,8 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
     def _unpacked(self, tensors: dict[str, Tensor], rest: dict[str, Any], where: str) -> None:
         self._classes = Classes.from_json(rest.get("classes"), where)
         self.classes_ = self._classes.public
+        if sum(self._classes.widths) != tensors["outputs"].shape[1]:
+            raise ValueError(f"classes for {sum(self._classes.widths)} outputs")
         self._keep(tensors["outputs"].numpy())
 
     def __sklearn_tags__(self) -> Any:

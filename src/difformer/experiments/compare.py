@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -190,8 +191,8 @@ def compare(
     chosen = splits_of(data, splits) if isinstance(splits, int) else list(splits)
     options = {**DEFAULT_TRAIN, **(train or {})}
     monitor = objective_for(data.task).monitor
-    with TemporaryDirectory() as temporary:
-        root = Path(temporary) if folder is None else Path(folder)
+    with TemporaryDirectory() if folder is None else nullcontext(folder) as place:
+        root = Path(place)
         _agree(root, data, trials, options)
         tasks = [
             Task(name, data, tuple(chosen), trials, options, root / name, monitor.name)

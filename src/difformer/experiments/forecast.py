@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.errors import RunError
+from difformer.files import reading
 
 if TYPE_CHECKING:
     from difformer.data.series import Series
@@ -115,9 +116,10 @@ def open_series(folder: Path | str) -> tuple[DIFFormerForecaster, dict[str, Any]
     record = _record(folder)
     if not (folder / "forecast.csv").exists():
         raise RunError(f"{folder} is not finished: go on with it by --resume")
-    data, graph = _read(record)
-    settings = SeriesSettings(**record["settings"])
-    return settings.forecaster(folder).fit(data, graph), record  # read back, not trained
+    with reading(folder):
+        data, graph = _read(record)
+        settings = SeriesSettings(**record["settings"])
+        return settings.forecaster(folder).fit(data, graph), record  # read back, not trained
 
 
 def forecast_csv(model: DIFFormerForecaster, data: Series, steps: int) -> str:
@@ -143,10 +145,11 @@ def _read(record: Mapping[str, Any]) -> tuple[Series, Any]:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    try:
-        return json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder / RECORD} cannot be read: {error}") from error
+    with reading(folder / RECORD):
+        found: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is not an object")
+        return found
 
 
 def _agree(folder: Path, record: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ from difformer.experiments.sources import (
     snapshots_for,
     whole_graph,
 )
+from difformer.files import reading
 from difformer.nn.model import DIFFormer
 from difformer.tensorfiles import read_tensors
 from difformer.train.batches import Source
@@ -274,11 +275,12 @@ def load_run(
     seeds, the first one's run or that of ``seed``.
     """
     folder = Path(folder)
-    if (folder / "estimator.safetensors").exists():
-        return _load_table(folder, dataset)
-    if (folder / SERIES).exists():
-        return _load_series(folder)
-    return _load_dataset(run_of_seed(folder, seed), dataset, data_dir)
+    with reading(folder):
+        if (folder / "estimator.safetensors").exists():
+            return _load_table(folder, dataset)
+        if (folder / SERIES).exists():
+            return _load_series(folder)
+        return _load_dataset(run_of_seed(folder, seed), dataset, data_dir)
 
 
 def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | None) -> LoadedRun:

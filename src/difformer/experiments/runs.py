@@ -25,6 +25,7 @@ from difformer.errors import DifformerError, RunError
 from difformer.experiments.comparisons import read_comparison
 from difformer.experiments.forecast import RECORD as SERIES
 from difformer.experiments.reproduce import CellResult
+from difformer.files import MISREAD
 from difformer.train.run import read_config, read_metrics
 
 __all__ = ["COMPARISON", "Run", "SeedRun", "differing_settings", "find_runs", "read_run"]
@@ -103,7 +104,8 @@ class Run:
         """One line of a list of runs."""
         part, metric = self.headline or (None, None)
         middle, std = self.mean_std(part, metric) if part and metric else (None, None)
-        times = [s.result["seconds"] for s in self.seeds if s.result.get("seconds") is not None]
+        found = [seed.result.get("seconds") for seed in self.seeds]
+        times = [time for time in found if isinstance(time, int | float)]
         return {
             "run": str(self.folder),
             "kind": self.kind,
@@ -136,7 +138,8 @@ def read_run(folder: Path | str) -> Run:
         config = next((s.config for s in seeds if s.config), {})
     if not config and not any(s.result or s.history or s.split for s in seeds):
         raise RunError(f"{folder} is not a run folder: none of its files can be read")
-    kind = "table" if "nodes" in config.get("data", {}) else "dataset"
+    data = config.get("data")
+    kind = "table" if isinstance(data, dict) and "nodes" in data else "dataset"
     if (folder / SERIES).exists():
         kind = "series"
         record = _try(lambda: _read_json(folder / SERIES), missing, SERIES, {})
@@ -228,7 +231,7 @@ def _read_cell(path: Path) -> Run:
 def _try(read: Callable[[], T], missing: list[str], name: str, default: T) -> T:
     try:
         return read()
-    except (DifformerError, OSError, ValueError, TypeError) as error:
+    except (DifformerError, *MISREAD) as error:
         absent = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
         reason = "is not there" if absent else "is damaged"
         missing.append(f"{name} {reason}: what it holds is left out of this page.")

@@ -231,8 +231,17 @@ class FrozenDIFFormer(nn.Module):
             ]
             if len(layers) != len(model.layers):
                 raise ValueError(f"{len(layers)} contexts for {len(model.layers)} layers")
-            return cls(model, layers, tensors.get("degree"), bool(description["loops"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            degree = tensors.get("degree")
+            for layer in layers:
+                if layer.value is not None and (degree is None or len(degree) != len(layer.value)):
+                    raise ValueError("a graph's values and degrees of other rows")
+            frozen = cls(model, layers, degree, bool(description["loops"]))
+            # One row of zeros through everything: shapes and types that do not fit show here.
+            zeros = torch.zeros(1, model.in_channels, dtype=next(model.parameters()).dtype)
+            if not bool(torch.isfinite(frozen(zeros)).all()):
+                raise ValueError("its answers are not finite")
+            return frozen
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise ModelFileError(f"{path}: what is frozen in it is not whole ({error})") from error
 
     def _apply(self, fn: Any, recurse: bool = True) -> FrozenDIFFormer:
@@ -378,7 +387,8 @@ class _Incoming:
 
     def average(self, rows: slice, value: Tensor | None, own: Tensor) -> Tensor:
         """Ã V for the new rows of one block, (BLOCK, d)."""
-        assert value is not None
+        if value is None:
+            raise ValueError("edges must be left out: nothing of a graph was frozen")
         part = slice(int(self.start[rows.start]), int(self.start[rows.stop]))
         messages = value[self.source[part]] * self.weight[part].unsqueeze(-1)
         out = torch.zeros_like(own).index_add_(0, self.target[part] - rows.start, messages)

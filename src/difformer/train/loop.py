@@ -34,7 +34,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from difformer.data.batch import Batch
-from difformer.errors import RunError, TrainingError
+from difformer.errors import TrainingError
+from difformer.files import reading
 from difformer.train.batches import Source, predict
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import (
@@ -331,6 +332,12 @@ class Fit:
 
     def _restore(self, path: Path) -> None:
         checkpoint = load_checkpoint(path)
+        with reading(path):
+            self._take(checkpoint, path)
+
+    def _take(self, checkpoint: Checkpoint, path: Path) -> None:
+        if checkpoint.best is not None:  # taken at the end only: must fit as well
+            load_weights(self.model, checkpoint.best[1], path)
         load_weights(self.model, checkpoint.model, path)
         if self.companion is not None:
             load_weights(self.companion, checkpoint.companion, path)
@@ -342,10 +349,7 @@ class Fit:
             metrics = {name[4:]: value for name, value in row.items() if name.startswith("val_")}
             if metrics:
                 self._stopping.update(int(row["epoch"]), metrics)
-        try:
-            checkpoint.rng.restore()
-        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-            raise RunError(f"{path} holds no state of a generator ({error}): delete it") from error
+        checkpoint.rng.restore()
 
 
 def pick_device(name: str) -> torch.device:

@@ -25,7 +25,7 @@ import tomli_w
 from torch import nn
 
 from difformer.errors import RunError
-from difformer.files import cannot_write, replacing, write_atomic
+from difformer.files import cannot_write, reading, replacing, write_atomic
 from difformer.tensorfiles import read_tensors, write_tensors
 from difformer.train.checkpoint import Row, copy_state, load_weights
 
@@ -180,7 +180,7 @@ def read_result(path: Path) -> FitResult | None:
     file = path / "result.json"
     if not file.exists():
         return None
-    try:
+    with reading(file):
         content = cast("dict[str, Any]", json.loads(file.read_text(encoding="utf-8")))
         known = {f.name for f in fields(FitResult)}
         content = {name: value for name, value in content.items() if name in known}
@@ -190,8 +190,6 @@ def read_result(path: Path) -> FitResult | None:
         }
         history = read_metrics(path / "metrics.csv")
         return FitResult(**content, history=history, folder=path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{file} cannot be read ({error}): give another folder") from error
 
 
 def read_metrics(path: Path) -> list[Row]:
@@ -217,10 +215,8 @@ def csv_text(history: Sequence[Row], *, header: bool = True) -> str:
 
 def read_config(path: Path) -> dict[str, Any]:
     """A config.toml as nested dicts."""
-    try:
+    with reading(path):
         return _toml.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {error}") from error
 
 
 def plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.conformal import set_of
 from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.estimators.rows import Rows
+from difformer.files import reading
 
 __all__ = ["CLASSES", "Estimator", "OwnRun", "read_result"]
 
@@ -59,8 +60,10 @@ class OwnRun:
             for name, digest in result["files"].items():
                 if sha256_of(folder / name) != digest:
                     raise ValueError(f"{name} is not the file that the run wrote")
-            kind, influential = CLASSES[result["task"]], int(result["influential"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            kind, influential = CLASSES[result["task"]], result["influential"]
+            if type(influential) is not int or influential < 0:
+                raise ValueError(f"influential must be a whole number, it is {influential!r:.50}")
+        except (RunError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{folder} is not a finished run on a table ({error})") from error
         estimator = kind.load(folder / "estimator.safetensors")
         if estimator.encoder_ is None:
@@ -210,4 +213,9 @@ def _cells(value: Any) -> list[Any]:
 
 def read_result(folder: Path) -> dict[str, Any]:
     """What result.json holds."""
-    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    file = folder / "result.json"
+    with reading(file):
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is not an object")
+        return found

@@ -60,6 +60,7 @@ def train_own(
     estimator = CLASSES[data.task](**{**DOOR, **(params or {})})
     agree_config(folder, _config(data, table, estimator))
     if (folder / "result.json").exists():
+        _forget_fits(folder)  # it may have been killed right before this
         return read_result(folder)
     estimator.set_params(checkpoint=folder / "fits", verbose=int(not quiet)).fit(data)
     if estimator.result_.interrupted:
@@ -175,4 +176,8 @@ def _write(folder: Path, run: OwnRun, result: Mapping[str, Any], empty: list[int
     files = {"estimator.safetensors": sha256_of(folder / "estimator.safetensors")}
     text = json.dumps({**result, "files": files}, indent=2) + "\n"
     write_atomic(folder / "result.json", text.encode())
+    _forget_fits(folder)
+
+
+def _forget_fits(folder: Path) -> None:
     shutil.rmtree(folder / "fits", ignore_errors=True)
