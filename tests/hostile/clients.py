@@ -1,0 +1,115 @@
+"""Ask a service with many clients, a third of whose requests are bad, and hold connections open.
+
+python clients.py RUN CLIENTS SECONDS PORT     the service listens already; one line of JSON
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from formats import make_rows
+from mutate import change_value, damage_bytes
+
+from difformer.experiments.own.run import OwnRun
+
+IDLE = 20  # connections that say nothing, and as many whose header never ends
+
+
+async def request(port: int, body: bytes, keep: Any = None) -> tuple[int, bytes, Any]:
+    """One POST over a connection that may be kept; status, body and the connection."""
+    reader, writer = keep or await asyncio.open_connection("127.0.0.1", port)
+    head = "POST /predict HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+    writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+    await writer.drain()
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+    fields = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
+    found = await reader.readexactly(int(fields.get("content-length", 0)))
+    status = int(lines[0].split()[1])
+    if status == 503:
+        assert "retry-after" in fields, "a 503 that does not say when to come back"
+    if fields.get("connection") == "close":
+        writer.close()
+        return status, found, None
+    return status, found, (reader, writer)
+
+
+async def client(
+    number: int, port: int, until: float, right: list[tuple[bytes, Any]], tally: dict[str, Any]
+) -> None:
+    draw, keep = Random(number), None
+    while time.monotonic() < until:
+        body, answer = draw.choice(right)
+        bad = draw.random() < 1 / 3
+        if bad:
+            content = json.loads(body)
+            damaged = draw.random() < 0.5
+            body = (
+                damage_bytes(body, draw)
+                if damaged
+                else json.dumps(change_value(content, draw)).encode()
+            )
+        begin = time.perf_counter()
+        try:
+            status, found, keep = await request(port, body, keep)
+        except (OSError, asyncio.IncompleteReadError):
+            tally["dropped"] += 1
+            keep = None
+            continue
+        tally["waits"].append(time.perf_counter() - begin)
+        tally["statuses"][str(status)] = tally["statuses"].get(str(status), 0) + 1
+        if not bad and status == 200 and json.loads(found)["predictions"] != answer:
+            tally["wrong"] += 1
+        if not bad and status not in (200, 503):
+            tally["wrong"] += 1
+
+
+async def held(port: int, first: bytes, tally: dict[str, Any]) -> None:
+    """A connection that never asks; counted when the service closes it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(first)
+    with contextlib.suppress(OSError):
+        await reader.read()
+    tally["closed"] += 1
+    writer.close()
+
+
+async def ask(run: Path, clients: int, seconds: float, port: int) -> dict[str, Any]:
+    loaded = OwnRun.load(run)
+    columns = [column.name for column in loaded.encoder.columns]
+    right: list[tuple[bytes, Any]] = []
+    for row in make_rows(40):
+        asked = {name: row[name] for name in columns}
+        chunk = {name: [value] for name, value in asked.items()}
+        answer = loaded.answer(loaded.encoder.encode_chunk(chunk))
+        body = json.dumps({"rows": [asked]}).encode()
+        right.append((body, json.loads(json.dumps(answer))))
+    tally: dict[str, Any] = {"waits": [], "statuses": {}, "wrong": 0, "dropped": 0, "closed": 0}
+    holding = [
+        asyncio.create_task(held(port, first, tally))
+        for first in [b"", b"POST /predict HTTP/1.1\r\nx: "] * IDLE
+    ]
+    until = time.monotonic() + seconds
+    await asyncio.gather(*(client(i, port, until, right, tally) for i in range(clients)))
+    await asyncio.wait(holding, timeout=120)
+    waits = sorted(tally.pop("waits"))
+    return {
+        "clients": clients,
+        "seconds": seconds,
+        "requests": len(waits),
+        **tally,
+        "held": 2 * IDLE,
+        "median_seconds": waits[len(waits) // 2],
+        "p99_seconds": waits[int(0.99 * len(waits))],
+    }
+
+
+if __name__ == "__main__":
+    folder, many, duration, at = sys.argv[1:]
+    print(json.dumps(asyncio.run(ask(Path(folder), int(many), float(duration), int(at)))))

@@ -1,0 +1,11 @@
+"""The scripts here run in processes of their own; see test_hostile.py."""
+
+collect_ignore = [
+    "clients.py",
+    "formats.py",
+    "full.py",
+    "fuzz.py",
+    "kills.py",
+    "mutate.py",
+    "threads.py",
+]

@@ -1,0 +1,95 @@
+"""Fuzz formats in this process, which must survive: python fuzz.py FOLDER FORMAT:FIRST:LAST ...
+
+One line of JSON before and after each case; the parent reads them and knows, whatever happens to
+this process, which case it was. A case may end with a right answer or be refused in one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import resource
+import shutil
+import signal
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from random import Random
+from typing import Any
+
+SECONDS = 10
+BYTES = 2 << 30  # of address space beyond what the libraries take
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    import torch
+    from formats import FORMATS
+
+    from difformer.errors import DifformerError
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    wanted = [word.split(":") for word in sys.argv[2:]]
+    roots: dict[Any, Path] = {}
+    for name, *_ in wanted:
+        prepare = FORMATS[name].prepare
+        if prepare not in roots:
+            roots[prepare] = folder / prepare.__name__
+            if not roots[prepare].exists():  # an earlier process may have made them
+                roots[prepare].mkdir()
+                prepare(roots[prepare])
+    place = folder / "case"
+    for name, *_ in wanted:  # so that no case waits for an import, or has its memory counted
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
+            FORMATS[name].case(roots[FORMATS[name].prepare], place, Random("warm"))
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, used + BYTES))
+    signal.signal(signal.SIGALRM, _too_long)
+    for name, first, last in wanted:
+        form = FORMATS[name]
+        for seed in range(int(first), int(last)):
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            _tell(begin=[name, seed])
+            started = time.monotonic()
+            signal.alarm(SECONDS)
+            said = io.StringIO()
+            try:
+                with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                    form.case(roots[form.prepare], place, Random(f"{name} {seed}"))
+                end = {"outcome": "answered"}
+            except DifformerError as error:
+                end = {"outcome": "refused" if str(error).strip() else "fault", "why": "no reason"}
+            except BaseException as error:
+                lines = traceback.format_exc().strip().splitlines()
+                at = [line.strip() for line in lines if "difformer" in line and "File" in line]
+                end = {
+                    "outcome": "fault",
+                    "why": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
+                    "at": at[-3:],
+                }
+            signal.alarm(0)
+            if "Traceback" in said.getvalue():
+                end = {"outcome": "fault", "why": f"printed {said.getvalue()[-300:]!r}"}
+            _tell(end=[name, seed], seconds=round(time.monotonic() - started, 3), **end)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    _tell(done=True, peak_mb=peak)
+
+
+def _too_long(*_: Any) -> None:
+    raise TimeoutError(f"longer than {SECONDS} s")
+
+
+def _tell(**what: Any) -> None:
+    sys.__stdout__.write(json.dumps(what) + "\n")  # type: ignore[union-attr]
+    sys.__stdout__.flush()  # type: ignore[union-attr]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A few of everything that `python -m benchmarks.hostile` does at length; see docs/reliability.md.
+
+With HOSTILE=20000 the fuzzers run that many cases.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from benchmarks import hostile
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="limits and forks as Linux has them"
+)
+pytest.importorskip("pyarrow", reason="Parquet needs the extra parquet")
+pytest.importorskip("fastapi", reason="the service needs the extra serve")
+pytest.importorskip("optuna", reason="tune needs the extra tune")
+
+CASES = -(-int(os.environ.get("HOSTILE", "360")) // len(hostile.FORMATS))
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Path:
+    return hostile.prepare(place)
+
+
+def faults(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: record["faults"] for name, record in found.items() if record["faults"]}
+
+
+@pytest.fixture(scope="module")
+def fuzzed(place: Path) -> dict[str, Any]:
+    (place / "fuzz").mkdir()
+    return hostile.fuzz(place / "fuzz", {name: range(CASES) for name in hostile.FORMATS})
+
+
+def test_a_fuzzed_file_or_request_is_refused_in_one_line_or_answered_rightly(
+    fuzzed: dict[str, Any],
+) -> None:
+    assert faults(fuzzed["formats"]) == {}
+
+
+@pytest.mark.parametrize("name", hostile.FORMATS)
+def test_the_fuzzer_of_each_format_gets_both_answers_and_refusals(
+    fuzzed: dict[str, Any], name: str
+) -> None:
+    record = fuzzed["formats"][name]
+    assert record["cases"] == CASES
+    assert record["answered"] > 0
+    assert record["refused"] > 0
+
+
+def test_fuzzing_stays_within_its_memory_and_time(fuzzed: dict[str, Any]) -> None:
+    assert 0 < fuzzed["peak_mb"] < 2048
+    assert all(record["longest_seconds"] <= 10 for record in fuzzed["formats"].values())
+
+
+def test_a_command_killed_at_a_write_goes_on_to_the_same_bits(place: Path, run: Path) -> None:
+    points = {
+        "train": range(7, 9),
+        "train --nodes": range(91, 92),
+        "train --series": range(16, 17),
+        "compare": range(4, 5),
+        "tune": range(30, 31),
+        "predict": range(1, 2),
+    }
+    found = hostile.kills(place, points)
+    assert faults(found) == {}
+    assert {name: record["kills"] for name, record in found.items()} == {
+        name: len(range_) for name, range_ in points.items()
+    }
+
+
+def test_threads_that_share_a_model_get_the_answers_of_one(run: Path) -> None:
+    found = hostile.threads(run, 4, 100)
+    assert (found["answers"], found["wrong"]) == (100, 0)
+
+
+def test_clients_of_whom_a_third_ask_nonsense_get_right_answers_and_no_5xx(run: Path) -> None:
+    found = hostile.clients(run, 20, 2.0, "--seconds", "1")
+    assert found["wrong"] == 0
+    assert found["closed"] == found["held"]  # idle connections, and headers without an end
+    assert found["statuses"]["200"] > 0
+    assert found["statuses"]["422"] > 0
+    assert {status for status in found["statuses"] if status >= "500"} <= {"503"}
+    assert found["log_lines"] < 10
+
+
+def test_where_it_cannot_write_a_command_says_so_in_one_line(place: Path, run: Path) -> None:
+    cases = [f"predict:{condition}" for condition in ("read-only", "homeless", "20")]
+    cases += ["train --nodes:read-only", "train --nodes:3000", "train:2000", "runs:3000"]
+    cases += ["compare:0", "tune:3000"]
+    found = hostile.full(place, cases)
+    assert {name: fault for name, fault in found.items() if fault} == {}
+    assert list(found) == cases
