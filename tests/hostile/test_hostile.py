@@ -72,9 +72,7 @@ def test_a_command_killed_at_a_write_goes_on_to_the_same_bits(place: Path, run: 
     points = {
         "train": range(7, 9),
         "train --nodes": range(91, 92),
-        "train --series": range(16, 17),
         "compare": range(4, 5),
-        "tune": range(30, 31),
         "predict": range(1, 2),
     }
     found = hostile.kills(place, points)
