@@ -30,6 +30,7 @@ MISREAD = (
     OverflowError,
     RecursionError,
     RuntimeError,
+    MemoryError,
 )
 
 

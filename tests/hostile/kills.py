@@ -34,6 +34,7 @@ def commands(root: Path, out: Path) -> dict[str, list[str]]:
     """The words of each command; what they write is in `out`."""
     table = ["--nodes", str(root / "t.csv"), "--label", "kind", "--id", "name"]
     quick = ["--epochs", "2", "--hidden-channels", "8", "--quiet"]
+    answers = ["-o", str(out / "p.csv"), "--overwrite"]
     # The settings name the table: a run on a dataset, of 40 rows.
     asked = ["train", "--config", str(root / "asked.toml"), *quick, "--no-report"]
     asked += ["--checkpoint-every", "0"]
@@ -54,10 +55,8 @@ def commands(root: Path, out: Path) -> dict[str, list[str]]:
             *["tune", str(root / "t.csv"), "--label", "kind", "--model", "mlp", "--trials", "2"],
             *["--epochs", "2", "--storage", str(out / "s.sqlite")],
         ],
-        "predict": ["predict", str(root / "own"), str(root / "t.csv"), "-o", str(out / "p.csv")],
-        "predict a series": [
-            *["predict", str(root / "series"), str(root / "s.csv"), "-o", str(out / "p.csv")],
-        ],
+        "predict": ["predict", str(root / "own"), str(root / "t.csv"), *answers],
+        "predict a series": ["predict", str(root / "series"), str(root / "s.csv"), *answers],
         "report": ["report", str(root / "own"), "--out", str(out / "r.html")],
         "runs": ["runs", str(root / "own"), str(root / "dataset"), "-o", str(out / "r.html")],
         "reproduce": [

@@ -24,6 +24,7 @@ from difformer.errors import DataError
 
 Array = NDArray[Any]
 
+LARGEST_WEIGHT = 3.4e38  # of a float32
 MISSING = ("", "na", "nan", "null", "none")
 
 
@@ -154,7 +155,7 @@ def read_edges_file(path: Path | str, series: Series) -> tuple[Edges, ...]:
         if at is not None and at not in step:
             raise DataError(f"{path}, line {line}: {row['time']!r} is no step of the series")
         weight = _number(path, line, "weight", row.get("weight", "1"))
-        if not 0 <= weight < math.inf:
+        if not 0 <= weight < LARGEST_WEIGHT:
             raise DataError(f"{path}, line {line}: weight must be 0 or more, got {row['weight']!r}")
         when = 0 if at is None else step[at]
         found.append((when, number[row["source"]], number[row["target"]], weight))

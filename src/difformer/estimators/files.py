@@ -90,6 +90,7 @@ class SaveMixin:
             ValueError,
             AttributeError,
             RuntimeError,
+            OverflowError,
             DataError,
         ) as error:
             raise ModelFileError(f"{path}: not a whole {cls.__name__} ({error})") from error

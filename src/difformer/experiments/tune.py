@@ -29,6 +29,7 @@ PAPER_GRID: dict[str, tuple[Any, ...]] = {
     "model.hidden_channels": (16, 32, 64),
     "model.num_layers": (2, 4, 8, 16),
 }
+FIRST = "first"  # marks the trial of the defaults
 LR_RANGE, DECAY_RANGE = (1e-4, 0.3), (1e-6, 1.0)
 
 Look = Callable[["Trial", int], None]
@@ -114,7 +115,7 @@ def tune(
     with _storage_errors(storage):
         study = _open_study(experiment, search, monitor.direction, storage)
         _agree(study, experiment, data, blind)
-        _go_on(study)
+        _go_on(study, search)
 
     def objective(trial: Any) -> float:
         model, train = _suggest(trial, experiment, search)
@@ -131,6 +132,9 @@ def tune(
 
     with _storage_errors(storage):
         while len(_tried(study)) < trials:
+            if search != "grid":
+                # By the trials that are finished: a trial that was cut short is drawn again.
+                study.sampler = optuna.samplers.TPESampler(seed=len(_tried(study)))
             study.optimize(objective, n_trials=1)
             if look is not None:
                 look(_record(_tried(study)[-1]), trials)
@@ -173,7 +177,7 @@ def _suggest(
     trial: Any, experiment: Experiment, search: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options for a trial; the first one changes nothing."""
-    if trial.user_attrs.get("first"):
+    if trial.user_attrs.get(FIRST):
         return {}, {}
     found: dict[str, Any] = {}
     if search == "grid":
@@ -220,13 +224,9 @@ def _open_study(
         load_if_exists=True,
         direction="maximize" if direction == "max" else "minimize",
     )
-    # A resumed search draws on, it does not draw the same again.
-    seed = len(study.trials)
     if search == "grid":
         grid = {k: list(range(len(v))) for k, v in grid_for(experiment.system).items()}
         study.sampler = optuna.samplers.GridSampler(grid, seed=0)
-    else:
-        study.sampler = optuna.samplers.TPESampler(seed=seed)
     return study
 
 
@@ -249,24 +249,23 @@ def _agree(study: Any, experiment: Experiment, data: Dataset, split: Split) -> N
         )
 
 
-def _go_on(study: Any) -> None:
-    """Queue the defaults, and again each trial that was killed or interrupted before its end."""
+def _go_on(study: Any, search: str) -> None:
+    """Queue the defaults until they are tried, and trials of a grid that were cut short again.
+
+    The other searches draw the settings of a trial that was cut short once more by themselves.
+    """
     from optuna.trial import TrialState
 
+    for trial in study.get_trials(states=(TrialState.RUNNING,)):
+        study.tell(trial.number, state=TrialState.FAIL)
+    known = [t for t in study.get_trials() if t.state is not TrialState.FAIL]
+    if not any(trial.user_attrs.get(FIRST) for trial in known):
+        study.enqueue_trial({}, user_attrs={FIRST: True})
     again: list[Any] = study.user_attrs.get("again", [])
-    for trial in study.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):
-        if trial.number in again:
-            continue
-        study.set_user_attr("again", again := [*again, trial.number])
-        if trial.state is TrialState.RUNNING:
-            study.tell(trial.number, state=TrialState.FAIL)
-        study.enqueue_trial(trial.params, user_attrs=_first(trial.user_attrs.get("first")))
-    if not study.trials:
-        study.enqueue_trial({}, user_attrs=_first(True))
-
-
-def _first(first: bool | None) -> dict[str, bool]:
-    return {"first": True} if first else {}
+    for trial in study.get_trials(states=(TrialState.FAIL,)) if search == "grid" else ():
+        if trial.number not in again and not trial.user_attrs.get(FIRST):
+            study.enqueue_trial(trial.params)
+            study.set_user_attr("again", again := [*again, trial.number])
 
 
 def _tried(study: Any) -> list[Any]:
