@@ -165,7 +165,7 @@ def test_predict_works_on_every_kind(
         frozen = model.double().freeze(digits.x.double())(digits.x[:7].double())
     assert [line["label"] for line in lines] == [str(int(i)) for i in frozen.argmax(1)]
     series = json.loads((root / "series" / "series.json").read_text())["series"]
-    assert run("predict", str(root / "series"), series, "--out", str(out)) == 0
+    assert run("predict", str(root / "series"), series, "--out", str(out), "--overwrite") == 0
     assert out.read_bytes() == (root / "series" / "forecast.csv").read_bytes()
 
 
