@@ -25,6 +25,9 @@ PARTNERS = 256
 # Up to so many rows a dense matrix costs no more than a sparse one, and nothing is lost.
 DENSE_ROWS = 1024
 
+# Rows that tell how many partners count.
+SAMPLE = 256
+
 OmegaOfRows = Callable[[slice], Tensor]
 """ω (rows, m) of a range of rows."""
 
@@ -120,6 +123,7 @@ def keep_partners(omega: OmegaOfRows, own: slice, n: int) -> FixedWeights:
 
 def _affordable(omega: OmegaOfRows, n: int, size: int) -> float:
     """The smallest share of `LOST` that leaves few partners, judged by a range of rows."""
+    size = min(size, SAMPLE)
     start = max(0, (n - size) // 2)
     weights = _normalised(omega(slice(start, min(n, start + size))))
     for share in LOST[:-1]:

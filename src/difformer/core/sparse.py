@@ -142,12 +142,13 @@ class SparseMatrix:
 
     def dropout(self, rate: float) -> SparseMatrix:
         """Each stored value zero with probability `rate`, else scaled by 1 / (1 − rate)."""
-        if rate == 0.0:
-            return self
+        return self if rate == 0.0 else self.with_values(dropout(self.values, rate))
+
+    def with_values(self, values: Tensor) -> SparseMatrix:
+        """The same entries with other values, in O(nonzeros)."""
         flipped = self.transpose
         if flipped is self._csr:
-            raise ValueError("dropout of a matrix declared symmetric would break its symmetry")
-        values = dropout(self.values, rate)
+            raise ValueError("other values of a matrix declared symmetric would break its symmetry")
         # Made with the transpose, which a matrix of constant features has from its first backward.
         assert self._order is not None
         turned = _with(flipped, values[self._order])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,16 @@ from difformer.data.dataset import Dataset
 from difformer.data.neighbours import nearest_known, nearest_neighbours
 from difformer.data.split import Split
 from difformer.data.tables import TableEncoder
-from difformer.estimators.choice import Candidate, Form, Training, pick_kernels
+from difformer.estimators.choice import Candidate, Form, Member, Training, pick_kernels
 from difformer.estimators.graphs import read_graph
+from difformer.estimators.members import FittedMember, freeze_member
+from difformer.estimators.portfolio import search
+from difformer.estimators.problem import Outcome, Problem
 from difformer.estimators.rows import FitRows, Rows, learn_rows, read_rows, to_tensor
 from difformer.estimators.settings import FitSettings
+from difformer.estimators.views import View
 from difformer.nn.config import DIFFormerConfig
-from difformer.nn.frozen import FrozenDIFFormer
-from difformer.nn.model import DIFFormer
 from difformer.nn.recipes import RECIPES
-from difformer.train.objective import Objective
 from difformer.train.settings import TrainSettings
 
 __all__ = ["BaseDIFFormer", "Problem", "dataset_graph"]
@@ -45,17 +46,6 @@ CHUNK = 4096
 USUAL = 2.0
 # Rows whose weights of all rows of fit are held at a time.
 PAIRS = 512
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is learned, as the loop wants it."""
-
-    y: Tensor  # (n,) int64 with -1, or (n, t) float with nan
-    task: str
-    objective: Objective
-    outputs: int
-    strata: Array  # (n,) the class of each row, for a stratified draw; -1 unlabelled
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -89,19 +79,43 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
             if bool((row_weight < 0).any()) or not bool(row_weight[split.train].sum() > 0):
                 raise ValueError("sample_weight must be 0 or more, and above 0 for a labelled row")
         training = self._training(data, problem, row_weight, seed)
-        forms = self._forms(graphs, len(rows))
-        best = self._best(training, forms, split, given=validation is not None)
-        self.kernel_, self.graph_ = best.form.kernel, best.form.graph
-        self.result_, self.history_ = best.result, best.result.history
-        self.best_epoch_, self.n_iter_ = best.result.best_epoch, best.result.epochs
-        self.candidates_ = dict(best.scores)
+        given = validation is not None
+        if self._chooses:
+            self.split_ = split
+            found = search(
+                training,
+                problem,
+                rows.features,
+                self.encoder_,
+                graphs,
+                split,
+                given=given,
+                budget=self.time_budget,
+            )
+            members, result, self.candidates_ = found.members, found.result, dict(found.tried)
+            self.validation_ = dict(result.metrics["val"])
+            self.held_out_rows_ = found.rows.numpy()
+            self.held_out_outputs_ = found.outputs.double().numpy()
+        else:
+            best = self._best(training, self._forms(graphs, len(rows)), split, given=given)
+            members = [Member(best.form, View("plain"), best.model)]
+            result, self.candidates_ = best.result, dict(best.scores)
+        self.kernel_ = members[0].form.kernel
+        self.graph_ = next((m.form.graph for m in members if m.form.graph is not None), None)
+        self.result_, self.history_ = result, result.history
+        self.best_epoch_, self.n_iter_ = result.best_epoch, result.epochs
         # Kept, because with neighbours a new row must find its own.
         self._neighbours = (
             self._near(rows.features) if self.graph_ is graphs.get("knn", rows) else None
         )
         self.ids_ = rows.ids
-        self._fit_rows = None if self.graph_ is None else FitRows.of(rows)
-        return self._freeze(best.model, data.x.double(), self.graph_)
+        self._fit_rows = FitRows.of(rows, by_id=self.graph_ is not None)
+        return self._freeze(members, rows.features)
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether the form of the model is chosen by the labels, from the portfolio."""
+        return self.recipe == "auto" and self.kernel == "auto" and not self.options
 
     def _training(
         self, data: Dataset, problem: Problem, weight: Tensor | None, seed: int
@@ -188,7 +202,7 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
             train = np.setdiff1d(labelled, val)
             if not len(train):
                 raise ValueError("validation must leave labelled rows to train on, it leaves none")
-        elif self.early_stopping or self.kernel == "auto" or choosing:
+        elif not self._chooses and (self.early_stopping or self.kernel == "auto" or choosing):
             val = _draw(problem.strata, self.validation_fraction, seed)
             train = np.setdiff1d(labelled, val)
         else:
@@ -236,18 +250,37 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
             return self.metric
         return "cosine" if self.encoder_ is None else "euclidean"
 
-    def _freeze(self, model: DIFFormer, x: Tensor, graph: Graph | None) -> Tensor:
-        """Keep what new rows need, in float64: their answers then have the same bits anywhere."""
-        model = model.cpu().double().eval()
-        doubled = None if graph is None else graph.to(torch.zeros(0, dtype=torch.float64))
-        with torch.no_grad():
-            states = model.states(x, doubled)
-            output = model.output(states[-1])
-        self.frozen_: FrozenDIFFormer = model.freeze(x, doubled)
-        self.embedding_ = states[-1].numpy()
-        self._before_last = states[-2].float()
-        self._n_features_out = model.hidden_channels
-        return output
+    def _freeze(self, members: Sequence[Member], features: Any) -> Tensor:
+        """Keep what new rows need of every member; the output of all of them together."""
+        self.members_: list[FittedMember] = []
+        outputs: list[Tensor] = []
+        for member in members:
+            fitted, output, states = freeze_member(member, features, member.form.graph)
+            if not self.members_:
+                self.frozen_, self.embedding_ = fitted.frozen, states[-1].numpy()
+                self._before_last = states[0].float()
+                self._n_features_out = member.model.hidden_channels
+            elif fitted.meets and not any(m.meets for m in self.members_):
+                self._before_last = states[0].float()  # of the member that `influence` looks at
+            self.members_.append(fitted)
+            outputs.append(output)
+        return self._combined(outputs)
+
+    def _combined(self, outputs: Sequence[Tensor]) -> Tensor:
+        if len(outputs) == 1 and self.members_[0].temperature == 1:
+            return outputs[0]
+        weights = [member.weight for member in self.members_]
+        return self._outcome.combine(outputs, weights, [m.temperature for m in self.members_])
+
+    @property
+    def _outcome(self) -> Outcome:
+        """What the outputs mean."""
+        raise NotImplementedError
+
+    @property
+    def _looked_at(self) -> FittedMember:
+        """The member whose weights between rows are shown: the first in which rows meet."""
+        return next((m for m in self.members_ if m.meets), self.members_[0])
 
     # --- new rows --------------------------------------------------------------------------
 
@@ -261,29 +294,29 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         where = self._positions(rows, edge_index if _is_given(graph) else None)
         answers = np.empty((len(rows), known.shape[1]))
         answers[where >= 0] = known[where[where >= 0]]
-        run = self.frozen_.encode if encode else self.frozen_.forward
         new = np.flatnonzero(where < 0)
         for start in range(0, len(new), CHUNK):
             part = new[start : start + CHUNK]
             edges, own = _edges_to(part, edge_index, weight)
-            answers[part] = run(_doubled(rows.features[part]), edges, own).numpy()
+            if encode:
+                found = self.members_[0].run(rows.features[part], edges, own, encode=True)
+            else:
+                found = self._combined(
+                    [member.run(rows.features[part], edges, own) for member in self.members_]
+                )
+            answers[part] = found.numpy()
         return answers
 
     def _positions(self, rows: Rows, edge_index: Tensor | None) -> Array:
-        """Each row's position in fit, or -1 for a new row, as is one that brings its own edges.
-
-        Without a graph every row goes the way of a new one: there its answer is the same.
-        """
-        if self._fit_rows is None:
-            return np.full(len(rows), -1)
+        """Each row's position in fit, or -1 for a new row, as is one that brings its own edges."""
         where = self._fit_rows.find(rows)
         if edge_index is not None:
             where[edge_index[1].numpy()] = -1
         return where
 
     def _new_edges(self, rows: Rows, graph: Any) -> tuple[Tensor | None, Tensor | None]:
-        known = None if self.frozen_.num_known is None else self.frozen_.num_known
-        if known is None:
+        known = len(self.embedding_)
+        if self.graph_ is None:
             if graph is not None:
                 raise ValueError("graph must be None: the model was fitted without one")
             return None, None
@@ -355,7 +388,10 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 part = mine[start : start + PAIRS]
                 if new:
                     edges, own = _edges_to(part, edge_index, weight)
-                    pairs = self.frozen_.weights(_doubled(features[part]), before, edges, own)
+                    x = self._looked_at.seen(features[part])
+                    if self._looked_at.frozen.num_known is None:
+                        edges = own = None
+                    pairs = self._looked_at.frozen.weights(x, before, edges, own)
                 else:
                     pairs = self._weights_in_fit(torch.from_numpy(where[part]), before)
                 best = pairs.topk(top_k, dim=1)
@@ -364,12 +400,13 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def _weights_in_fit(self, rows: Tensor, before: Tensor) -> Tensor:
         """What the last layer multiplies every other row's value by, for some rows of fit."""
-        pairs = self.frozen_.weights_in_fit(rows, before)
-        if self.graph_ is not None:
-            graph = self.frozen_.model.normalised(self.graph_)
+        frozen = self._looked_at.frozen
+        pairs = frozen.weights_in_fit(rows, before)
+        if self.graph_ is not None and frozen.num_known is not None:
+            graph = frozen.model.normalised(self.graph_)
             target, source, value = graph.adjacency.rows(rows).coo
             near = torch.zeros_like(pairs).index_put_((target, source), value.to(pairs))
-            w = self.frozen_.model.config.graph_weight
+            w = frozen.model.config.graph_weight
             pairs = pairs + near if w is None else torch.lerp(pairs, near, w)
         return pairs.scatter_(1, rows[:, None], 0.0)
 
@@ -386,10 +423,6 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
 def dataset_graph(data: Dataset) -> Any:
     """A dataset's own edges as `fit` takes them; None where it has none."""
     return None if data.edge_index is None else (data.edge_index, data.edge_weight)
-
-
-def _doubled(features: Any) -> Tensor:
-    return to_tensor(features, torch.float64).to_dense()
 
 
 def _is_given(graph: Any) -> bool:

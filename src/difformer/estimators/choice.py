@@ -14,6 +14,7 @@ from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset, fingerprint
 from difformer.data.split import Split
+from difformer.estimators.views import View
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import FullBatch
 from difformer.train.callbacks import Progress
@@ -24,7 +25,7 @@ from difformer.train.run import FitResult
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
-__all__ = ["Candidate", "Form", "Training", "pick_kernels"]
+__all__ = ["Candidate", "Form", "Member", "Training", "pick_kernels"]
 
 Kernel = str | Diffusivity
 
@@ -41,6 +42,8 @@ class Form:
         graph: the graph between the rows that this form uses, or None.
         options: of the model, but for its kernel.
         cost: of two forms that validate equally well, the one that costs more is not taken.
+        view: how the features are scaled, see `views`.
+        train: training settings of its own: epochs, lr, weight_decay.
     """
 
     name: str
@@ -48,6 +51,26 @@ class Form:
     graph: Graph | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cost: int = 0
+    view: str = "standard"
+    train: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Member:
+    """A trained model of the average that an estimator answers by; alone, the whole of it."""
+
+    form: Form
+    view: View
+    model: DIFFormer
+    weight: float = 1.0
+    temperature: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Of its form and its view."""
+        return (
+            self.form.name if self.view.kind == "plain" else f"{self.form.name}, {self.view.kind}"
+        )
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from difformer.data.dataset import Dataset
-from difformer.estimators.base import BaseDIFFormer, Problem, dataset_graph
+from difformer.estimators.base import BaseDIFFormer, dataset_graph
 from difformer.estimators.files import SaveMixin
 from difformer.estimators.labels import Classes, dataset_classes, read_classes
 from difformer.estimators.outputs import MultiCrossEntropy
+from difformer.estimators.problem import Outcome, Problem
 from difformer.train.objective import Objective, objective_for
 
 __all__ = ["DIFFormerClassifier"]
@@ -169,23 +170,28 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         each = [_softmax(block) for block in blocks]
         return each[0] if classes.kind == "multiclass" else each
 
+    @property
+    def _outcome(self) -> Outcome:
+        classes = self._classes
+        task = "multiclass" if classes.kind == "multiclass" else "multilabel"
+        return Outcome(task, () if classes.kind == "multilabel" else tuple(classes.widths))
+
     def _problem(self, codes: Array) -> Problem:
         classes = self._classes
         strata = codes[:, 0] if classes.kind == "multiclass" else np.where(codes.max(1) >= 0, 0, -1)
         objective: Objective
         if classes.kind == "multiclass":
-            y, task = torch.from_numpy(codes[:, 0]), "multiclass"
+            y = torch.from_numpy(codes[:, 0])
             objective = objective_for("multiclass")
         else:
             y = torch.from_numpy(codes).float()
             y[y < 0] = float("nan")
-            task = "multilabel"
             objective = (
-                objective_for(task)
+                objective_for("multilabel")
                 if classes.kind == "multilabel"
                 else MultiCrossEntropy(classes.widths)
             )
-        return Problem(y, task, objective, sum(classes.widths), strata)
+        return Problem(y, self._outcome, objective, sum(classes.widths), strata)
 
     def _weights(self, codes: Array, sample_weight: Any) -> Any:
         """The row weights, times those of the classes."""

@@ -16,15 +16,15 @@ from difformer.core.graph import Graph
 from difformer.data.split import Split
 from difformer.data.tables import TableEncoder
 from difformer.errors import DataError, ModelFileError
+from difformer.estimators.members import FittedMember
 from difformer.estimators.rows import FitRows
-from difformer.nn.frozen import FrozenDIFFormer
 from difformer.tensorfiles import read_tensors, write_tensors
 
 __all__ = ["SaveMixin"]
 
 E = TypeVar("E", bound="SaveMixin")
 
-_FROZEN = "frozen."
+_MEMBER = "member."
 _FITTED = ("kernel_", "best_epoch_", "n_iter_", "validation_", "candidates_")
 
 
@@ -35,16 +35,19 @@ class SaveMixin:
         """Write the fitted estimator: safe to read from anywhere, unlike a pickle."""
         check_is_fitted(self, "frozen_")
         me: Any = self
-        frozen, described = me.frozen_.pack()
-        tensors = {_FROZEN + name: tensor for name, tensor in frozen.items()}
         own, rest = me._packed()
-        tensors |= own | _rows(me)
+        tensors = {**own, **_rows(me)}
+        members: list[dict[str, Any]] = []
+        for index, member in enumerate(me.members_):
+            packed, described = member.pack()
+            members.append(described)
+            tensors |= {f"{_MEMBER}{index}.{name}": tensor for name, tensor in packed.items()}
         given = {**me.get_params(deep=False), "checkpoint": None}  # a folder of this machine
         params = {name: _plain(name, value) for name, value in given.items()}
         description = {
             "class": type(self).__name__,
             "params": params,
-            "frozen": described,
+            "members": members,
             "fitted": {name: _plain(name, getattr(me, name)) for name in _FITTED},
             "encoder": None if me.encoder_ is None else me.encoder_.to_json(),
             "n_features": int(me.n_features_in_),
@@ -77,10 +80,11 @@ class SaveMixin:
             for name in _FITTED:
                 setattr(estimator, name, description["fitted"][name])
             estimator.history_ = []
-            frozen = {n.removeprefix(_FROZEN): t for n, t in tensors.items() if _FROZEN in n}
-            estimator.frozen_ = FrozenDIFFormer.unpack(
-                path, frozen, description["frozen"], kernel=kernel
-            )
+            estimator.members_ = [
+                FittedMember.unpack(path, _under(f"{_MEMBER}{index}.", tensors), one, kernel)
+                for index, one in enumerate(description["members"])
+            ]
+            estimator.frozen_ = estimator.members_[0].frozen
             _restore_rows(estimator, tensors, description)
             estimator._unpacked(tensors, description, str(path))
             estimator._check_loaded()
@@ -99,19 +103,22 @@ class SaveMixin:
     def _check_loaded(self) -> None:
         """One row of zeros through everything: shapes that do not fit show here, not later."""
         me: Any = self
-        model = me.frozen_.model
         width = me.n_features_in_ if me.encoder_ is None else me.encoder_.width
-        if model.in_channels != width:
-            raise ValueError(f"{width} features for a model of {model.in_channels}")
         n = me.embedding_.shape[0]
         for name, tensor in (("outputs", me._outputs), ("before_last", me._before_last)):
             if tensor.shape[0] != n:
                 raise ValueError(f"{name} has {tensor.shape[0]} rows, embedding {n}")
-        if me.frozen_.num_known not in (None, n):
-            raise ValueError(f"{me.frozen_.num_known} known rows, embedding has {n}")
-        if me._outputs.shape[1] != model.out_channels:
-            raise ValueError(f"outputs are {me._outputs.shape[1]} wide, not {model.out_channels}")
-        me.frozen_(torch.zeros(1, model.in_channels, dtype=torch.float64))
+        zero = np.zeros((1, width), np.float32)
+        for member in me.members_:
+            if member.frozen.num_known not in (None, n):
+                raise ValueError(f"{member.frozen.num_known} known rows, embedding has {n}")
+            outputs = member.run(zero, None, None).shape[1]
+            if me._outputs.shape[1] != outputs:
+                raise ValueError(f"outputs are {me._outputs.shape[1]} wide, not {outputs}")
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
 def _rows(me: Any) -> dict[str, Tensor]:
@@ -119,8 +126,7 @@ def _rows(me: Any) -> dict[str, Tensor]:
     tensors = {"embedding": torch.from_numpy(me.embedding_), "before_last": me._before_last}
     for part, rows in (("train", me.split_.train), ("val", me.split_.val)):
         tensors[f"split.{part}"] = rows
-    if me._fit_rows is not None:
-        tensors["digests"] = torch.from_numpy(me._fit_rows.digests.view(np.int64).copy())
+    tensors["digests"] = torch.from_numpy(me._fit_rows.digests.view(np.int64).copy())
     if me.graph_ is not None:
         tensors["graph.edges"] = me.graph_.edge_index
         if me.graph_.edge_weight is not None:
@@ -146,13 +152,13 @@ def _restore_rows(me: Any, tensors: dict[str, Tensor], description: dict[str, An
     me.ids_ = None if ids is None else tuple(str(name) for name in ids)
     if me.ids_ is not None and len(me.ids_) != n:
         raise ValueError(f"{len(me.ids_)} ids for {n} rows")
-    me.graph_, me._fit_rows = None, None
+    me.graph_ = None
     if "graph.edges" in tensors:
         me.graph_ = Graph.from_edges(tensors["graph.edges"], n, tensors.get("graph.weight"))
-        digests = tensors["digests"].numpy().view(np.uint64)
-        if digests.shape != (n,):
-            raise ValueError(f"{len(digests)} digests for {n} rows")
-        me._fit_rows = FitRows(digests, me.ids_)
+    digests = tensors["digests"].numpy().view(np.uint64)
+    if digests.shape != (n,):
+        raise ValueError(f"{len(digests)} digests for {n} rows")
+    me._fit_rows = FitRows(digests, None if me.graph_ is None else me.ids_)
     me._neighbours = None
     if description["neighbours"] is not None:
         shape = tuple(description["neighbours"])

@@ -14,9 +14,10 @@ from torch import Tensor
 from difformer.data.columns import standardise
 from difformer.data.dataset import Dataset
 from difformer.errors import ModelFileError
-from difformer.estimators.base import BaseDIFFormer, Problem, dataset_graph
+from difformer.estimators.base import BaseDIFFormer, dataset_graph
 from difformer.estimators.files import SaveMixin
 from difformer.estimators.labels import dataset_targets, read_targets
+from difformer.estimators.problem import Outcome, Problem
 from difformer.train.objective import objective_for
 
 __all__ = ["DIFFormerRegressor"]
@@ -69,7 +70,8 @@ class DIFFormerRegressor(SaveMixin, RegressorMixin, BaseDIFFormer):
         self._mean, self._scale, _, _ = standardise(table, clip=False)
         scaled = torch.from_numpy((table - self._mean) / self._scale).float()
         strata = np.where(known.any(1), 0, -1)
-        problem = Problem(scaled, "regression", objective_for("regression"), table.shape[1], strata)
+        objective = objective_for("regression")
+        problem = Problem(scaled, self._outcome, objective, table.shape[1], strata)
         output = self._fit(rows, problem, graph, sample_weight, validation)
         self._keep(output.numpy())
         return self
@@ -78,6 +80,10 @@ class DIFFormerRegressor(SaveMixin, RegressorMixin, BaseDIFFormer):
         """Numbers (m,) or (m, t) through the frozen context: none depends on the others in X."""
         check_is_fitted(self, "frozen_")
         return self._scaled_back(self._answers(X, graph, ids, self._outputs))
+
+    @property
+    def _outcome(self) -> Outcome:
+        return Outcome("regression")
 
     def _keep(self, output: Array) -> None:
         self._outputs = output

@@ -211,7 +211,9 @@ class FitRows:
     ids: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, rows: Rows) -> FitRows:
+    def of(cls, rows: Rows, *, by_id: bool = True) -> FitRows:
+        if not by_id:
+            return cls(_hash(rows.features))
         for name, count in Counter(rows.ids or ()).most_common(1):
             if count > 1:
                 raise ValueError(f"ids (or the index of X) must be different, got {name!r} twice")

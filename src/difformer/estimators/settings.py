@@ -35,8 +35,12 @@ class FitSettings:
     )
     directed: bool = option(False, "keep the direction of a graph's edges")
     hidden_channels: int = option(64, "width of the states", whole(1))
-    kernel: Any = option("simple", 'a diffusivity, or "auto": simple or sigmoid by validation')
-    recipe: str = option("auto", "form of the model; auto: by whether there is a graph")
+    kernel: Any = option(
+        "auto", 'a diffusivity; "auto": the recipe\'s choice, or simple or sigmoid by validation'
+    )
+    recipe: str = option(
+        "auto", "form of the model; auto: an average of the forms that held-out labels favour"
+    )
     options: Mapping[str, Any] | None = option(None, "model options that replace the recipe's")
     scale: bool = option(True, "standardise the columns of dense arrays")
     epochs: int = option(200, "the most epochs to train for", whole(1))
@@ -47,6 +51,9 @@ class FitSettings:
     patience: int = option(50, "stop after this many epochs without a better validation", whole(1))
     validation_fraction: float = option(
         0.2, "share of the labelled rows that are held out", unit_interval(zero=False, one=False)
+    )
+    time_budget: float | None = option(
+        None, 'recipe="auto": seconds after which no further form is tried', number(above_zero=True)
     )
     checkpoint: str | PathLike[str] | None = option(None, "folder to resume a killed fit from")
     random_state: Any = option(None, "a seed makes fits repeatable")

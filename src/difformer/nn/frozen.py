@@ -75,11 +75,16 @@ class FrozenDIFFormer(nn.Module):
         copy.eval()
         copy.share_fixed(model)
         with torch.no_grad():
-            passages = copy.passages(x, edge_index, edge_weight)
-            layers = [_freeze_layer(passage) for passage in passages]
+            return cls.from_passages(copy, copy.passages(x, edge_index, edge_weight))
+
+    @classmethod
+    @torch.no_grad()
+    def from_passages(cls, model: DIFFormer, passages: list[Passage]) -> FrozenDIFFormer:
+        """Keep what a new row needs of a run without dropout; the model is taken as it is."""
+        layers = [_freeze_layer(passage) for passage in passages]
         if passages[0].compared is not None and passages[0].layer.query is None:
             layers = _with_shared_keys(layers)
-        return cls(copy, layers, *_degrees(passages[0].exchange.graph, passages[0].first))
+        return cls(model, layers, *_degrees(passages[0].exchange.graph, passages[0].first))
 
     def forward(
         self, x: Tensor, edge_index: Tensor | None = None, edge_weight: Tensor | None = None

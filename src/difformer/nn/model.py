@@ -121,11 +121,7 @@ class DIFFormer(nn.Module):
         batch: Tensor | None = None,
     ) -> Tensor:
         """The last state Z⁽ᴷ⁾ (n, hidden_channels)."""
-        first, exchange, compared = self._begin(x, edge_index, edge_weight, batch)
-        z = first
-        for layer in self.layers:
-            z = layer(z, first, exchange, compared)
-        return z
+        return self._diffused(*self._begin(x, edge_index, edge_weight, batch))
 
     def states(
         self,
@@ -232,6 +228,20 @@ class DIFFormer(nn.Module):
                 module.reset_parameters()
             if isinstance(module, DiffusionLayer) and module.logit_tau is not None:
                 nn.init.constant_(module.logit_tau, module.initial_logit)
+
+    def diffuse(self, first: Tensor, x: Tensor, edge_index: Edges = None) -> Tensor:
+        """The last state (n, d) of rows x whose first state (n, d) is given, of the model's width.
+
+        Where the layers hold no parameters, d may be any width.
+        """
+        _, exchange, compared = self._begin(x, edge_index, None, None)
+        return self._diffused(first, exchange, compared)
+
+    def _diffused(self, first: Tensor, exchange: Exchange, compared: Tensor | None) -> Tensor:
+        z = first
+        for layer in self.layers:
+            z = layer(z, first, exchange, compared)
+        return z
 
     def embed(self, x: Tensor | SparseMatrix, *, clean: bool = False) -> Tensor:
         """Z⁽⁰⁾ (n, hidden_channels) from features; a sparse matrix costs O(nonzeros).

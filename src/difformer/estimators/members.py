@@ -1,0 +1,105 @@
+"""A fitted member of the average: a view of the features, and a frozen model behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from difformer.core.diffusivity import Diffusivity
+from difformer.core.graph import Graph
+from difformer.estimators.choice import Member
+from difformer.estimators.rows import to_tensor
+from difformer.estimators.views import View
+from difformer.nn.frozen import FrozenDIFFormer
+from difformer.nn.layer import DiffusionLayer
+
+__all__ = ["FittedMember", "freeze_member"]
+
+
+@dataclass(frozen=True)
+class FittedMember:
+    """One model that answers; several answer together, each by its weight.
+
+    Args:
+        name: of its form, and of its view of the features.
+        temperature: what its outputs are divided by before they become probabilities.
+    """
+
+    name: str
+    view: View
+    frozen: FrozenDIFFormer
+    weight: float = 1.0
+    temperature: float = 1.0
+
+    @property
+    def meets(self) -> bool:
+        """Whether rows move one another in it."""
+        layer = self.frozen.model.layers[-1]
+        assert isinstance(layer, DiffusionLayer)
+        return self.frozen.num_known is not None or not layer.diffusivity.local
+
+    def seen(self, features: Any) -> Tensor:
+        """Encoded features as its model takes them, dense, in float64."""
+        return to_tensor(self.view.apply(features), torch.float64).to_dense()
+
+    def run(
+        self, features: Any, edges: Tensor | None, weight: Tensor | None, *, encode: bool = False
+    ) -> Tensor:
+        """Outputs (m, outputs) of new rows, or their states; edges from rows of fit to these."""
+        run = self.frozen.encode if encode else self.frozen.forward
+        if self.frozen.num_known is None:
+            edges = weight = None
+        return run(self.seen(features), edges, weight)
+
+    def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Its tensors and its description, to be part of a file."""
+        tensors, described = self.frozen.pack()
+        tensors = {f"frozen.{name}": tensor for name, tensor in tensors.items()}
+        tensors |= {f"view.{name}": tensor for name, tensor in self.view.tensors().items()}
+        own = {"name": self.name, "weight": self.weight, "temperature": self.temperature}
+        return tensors, {**own, "view": self.view.kind, "frozen": described}
+
+    @classmethod
+    def unpack(
+        cls,
+        path: Path,
+        tensors: dict[str, Tensor],
+        described: dict[str, Any],
+        kernel: Diffusivity | None,
+    ) -> FittedMember:
+        """What `pack` gave."""
+        parts: dict[str, dict[str, Tensor]] = {"frozen": {}, "view": {}}
+        for name, tensor in tensors.items():
+            part, _, own = name.partition(".")
+            parts[part][own] = tensor
+        return cls(
+            str(described["name"]),
+            View.from_tensors(described["view"], parts["view"]),
+            FrozenDIFFormer.unpack(path, parts["frozen"], described["frozen"], kernel=kernel),
+            float(described["weight"]),
+            float(described["temperature"]),
+        )
+
+
+def freeze_member(
+    member: Member, features: Any, graph: Graph | None
+) -> tuple[FittedMember, Tensor, list[Tensor]]:
+    """Keep what new rows need, in float64: their answers then have the same bits anywhere.
+
+    Returns:
+        the member, the outputs (n, outputs) of the rows of fit, and their last two states.
+    """
+    model = member.model.cpu().double().eval()
+    doubled = None if graph is None else graph.to(torch.zeros(0, dtype=torch.float64))
+    x = to_tensor(member.view.apply(features), torch.float64)
+    with torch.no_grad():
+        passages = model.passages(x, doubled)
+        output = model.output(passages[-1].after)
+    frozen = FrozenDIFFormer.from_passages(model, passages)
+    states = [passages[-1].before, passages[-1].after]
+    fitted = FittedMember(member.name, member.view, frozen, member.weight, member.temperature)
+    return fitted, output, states

@@ -1,0 +1,400 @@
+"""recipe="auto": forms of the model compared by held-out labels, and averaged by how they do.
+
+No form suits all data: rows may be alike or not, a graph may join like or unlike rows, labels may
+be few. So a few forms of this one model are trained on parts of the labels and judged on the rest.
+A form's weight in the average falls with the evidence that it is worse than the best,
+
+    w ∝ exp(−z²/2),   z = mean(ℓ_form − ℓ_best) / standard error,   ℓ the loss of a held-out row,
+
+so forms that cannot be told apart count alike, and a clearly worse one does not count at all.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.model_selection import RepeatedStratifiedKFold, StratifiedShuffleSplit
+from torch import Tensor
+
+from difformer.core.graph import Graph
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
+from difformer.estimators.choice import Form, Member, Training
+from difformer.estimators.problem import Problem
+from difformer.estimators.rows import to_tensor
+from difformer.estimators.views import VIEWS, View, learn_view
+from difformer.nn.config import DIFFormerConfig
+from difformer.nn.model import DIFFormer
+from difformer.nn.recipes import RECIPES
+from difformer.train.replicas import averages, fit_replicas, is_linear
+from difformer.train.run import FitResult
+
+__all__ = ["Found", "Judged", "search"]
+
+# Up to so many labelled rows several folds are worth their time; above, one held-out part tells.
+FEW_LABELS = 2000
+FOLDS, REPEATS, HELD_OUT = 5, 2, 0.2
+# The exact sharp form compares all pairs once: up to so many rows this takes seconds.
+SHARP_ROWS = 20_000
+# Numbers (labelled rows × rows) of the linear map that averaging forms keep while they train.
+MAP_NUMBERS = 2**25
+# A form whose weight is below this share of the largest is left out.
+LEAST_WEIGHT = 0.05
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What held-out labels say of one form."""
+
+    form: Form
+    outputs: Tensor  # (rows judged, outputs) at its temperature; nan where it was not judged
+    losses: Tensor  # (rows judged,)
+    temperature: float
+    weight: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses[~self.losses.isnan()].mean())
+
+
+@dataclass(frozen=True)
+class Found:
+    """The members, best first, and all that was tried."""
+
+    members: list[Member]
+    judged: list[Judged]
+    result: FitResult
+    rows: Tensor  # the held-out rows that all members were judged by
+    outputs: Tensor  # (len(rows), outputs) of the average, each by models that had not seen it
+    tried: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+def search(
+    training: Training,
+    problem: Problem,
+    features: Any,
+    encoder: Any,
+    graphs: Mapping[str, Graph | None],
+    split: Split,
+    *,
+    given: bool,
+    budget: float | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Found:
+    """Try the forms that suit the data, and train those that count on all labels.
+
+    Args:
+        split: the labelled rows: all of them in `train`, or, if `given`, those to judge by in
+            `val`, which then nothing is trained on.
+        budget: seconds after which no further form is begun; the first is always tried.
+    """
+    began = time.monotonic()
+    run = _Search(training, problem, features, encoder, split, given)
+    for form in _forms(run, graphs):
+        spent = time.monotonic() - began
+        if budget is not None and run.judged and spent > budget:
+            break
+        run.judge(form)
+        if say is not None:
+            say(_key(form))
+    judged = _weighted(run.judged)
+    members = [run.member(one) for one in judged if one.weight > 0]
+    members.sort(key=lambda member: -member.weight)
+    rows, outputs = run.held_out(judged)
+    metrics = problem.objective.metrics(outputs, problem.y[rows], torch.arange(len(rows)))
+    epochs = int(members[0].form.train["epochs"])
+    seconds = time.monotonic() - began
+    result = FitResult({"val": metrics}, epochs, epochs, "epochs", [], seconds)
+    return Found(members, judged, result, rows, outputs, {_key(one.form): one.loss for one in judged})
+
+
+# --- the forms ---------------------------------------------------------------------------------
+
+_AVERAGING = {"use_weight": False, "learn_qk": False, "dropout_at": "ends"}
+_LINEAR = {**_AVERAGING, "norm": "none", "input_activation": None}
+_SHARP = {"kernel": "sharp", "compare": "input", "sharpness": 40.0, "reach": 10.0}
+_STRONG = {"num_layers": 10, "tau": 0.9, "source": 0.05}
+_WEAK = {"num_layers": 2, "tau": 0.5, "source": 0.33}
+_ALONE = {"kernel": "identity", "num_layers": 1}
+# A row's own state and what comes to it each have a map of their own, and a layer adds to the
+# state: neighbours may then be unlike.
+_TRANSFORMING = {
+    "kernel": "identity",
+    "graph_weight": 1.0,
+    "graph_norm": "row",
+    "self_weight": True,
+    "use_weight": True,
+    "residual": True,
+    "activation": "relu",
+    "norm": "all",
+    "tau": 0.5,
+    "learn_qk": False,
+}
+_FAST = {"epochs": 100, "lr": 0.05}
+_SLOW = {"epochs": 200, "lr": 0.01, "weight_decay": 5e-4}
+
+
+def _form(name: str, view: str, options: Mapping[str, Any], **train: Any) -> Form:
+    own = dict(options)
+    kernel = own.pop("kernel")
+    return Form(name, kernel, None, own, view=view, train=train)
+
+
+def _forms(run: _Search, graphs: Mapping[str, Graph | None]) -> list[Form]:
+    """The portfolio for such data, cheap forms first."""
+    graph = next((g for g in graphs.values() if g is not None), None)
+    sharp = run.num_rows <= SHARP_ROWS
+    forms: list[Form] = []
+    for view in VIEWS:
+        if view != "common":
+            forms.append(_form("linear", view, {**_LINEAR, **_ALONE}, weight_decay=0.03, **_FAST))
+        if sharp:
+            options = {**_LINEAR, **_SHARP, **_STRONG}
+            forms.append(_form("sharp", view, options, weight_decay=0.01, **_FAST))
+    if sharp:
+        for view in ("standard", "steps"):
+            options = {**_LINEAR, **_SHARP, **_WEAK}
+            forms.append(_form("sharp, weak", view, options, weight_decay=0.02, **_FAST))
+    hidden = {**_AVERAGING, "norm": "input", "dropout": 0.5}
+    forms.append(
+        _form(
+            "hidden layer",
+            "standard",
+            {**hidden, **_ALONE, "input_dropout": 0.2},
+            weight_decay=0.01,
+            epochs=100,
+            lr=0.01,
+        )
+    )
+    forms = [form for form in forms if run.view(form.view) is not None]
+    if graph is None:
+        return forms
+    joined: list[Form] = []
+    stable = {**RECIPES["stable"], "kernel": "identity", "graph_weight": 1.0}
+    joined.append(_form("graph", "common", stable, **_SLOW))
+    if sharp:
+        both = {**RECIPES["stable"], **_SHARP, "graph_weight": 0.7}
+        joined.append(
+            _form("graph and sharp", "common", both, weight_decay=5e-4, epochs=200, lr=0.01)
+        )
+    for layers, rate, inner in ((2, 0.2, 0.0), (2, 0.5, 0.2), (4, 0.2, 0.0)):
+        options = {**_TRANSFORMING, "num_layers": layers, "dropout": rate, "input_dropout": inner}
+        joined.append(
+            _form(
+                f"transforming, {layers} layers, dropout {rate}",
+                "common",
+                options,
+                weight_decay=5e-4,
+                epochs=300,
+                lr=0.01,
+            )
+        )
+    # Where a view is no other than the standard one, that one is taken.
+    joined = [
+        replace(form, graph=graph, view=form.view if run.view(form.view) else "standard")
+        for form in joined
+    ]
+    alone = [form for form in forms if not form.name.startswith("sharp, weak")]
+    return [*alone, *joined]
+
+
+# --- judging -----------------------------------------------------------------------------------
+
+
+class _Search:
+    """Forms tried on one problem: the parts that judge them are drawn once."""
+
+    def __init__(
+        self,
+        training: Training,
+        problem: Problem,
+        features: Any,
+        encoder: Any,
+        split: Split,
+        given: bool,
+    ) -> None:
+        self.training, self.problem, self.split, self.given = training, problem, split, given
+        self.features, self.encoder = features, encoder
+        self.seed = training.settings.seed
+        self.judged: list[Judged] = []
+        self._views: dict[str, tuple[View, Dataset] | None] = {}
+        self._states: dict[str, Any] = {}
+        self._alike: dict[tuple[Any, ...], DIFFormer] = {}
+        self.parts = self._parts()
+        self.rows = torch.unique(torch.cat([part.val for part in self.parts]))
+        self.outputs: dict[str, Tensor] = {}
+
+    @property
+    def num_rows(self) -> int:
+        return self.training.data.num_rows
+
+    def view(self, kind: str) -> tuple[View, Dataset] | None:
+        """A view of the features and the data seen through it, made once."""
+        if kind not in self._views:
+            found = learn_view(kind, self.features, self.encoder)
+            self._views[kind] = None
+            if found is not None:
+                x = to_tensor(found.apply(self.features), torch.float32)
+                self._views[kind] = found, replace(self.training.data, x=x)
+        return self._views[kind]
+
+    def _parts(self) -> list[Split]:
+        """Rows to train on and rows to judge by, several times."""
+        train, none = self.split.train, self.split.train[:0]
+        if self.given:
+            return [replace(self.split, test=none)]
+        strata = self.problem.strata[train.numpy()]
+        folds = int(min(FOLDS, np.bincount(strata).min(), len(train)))
+        if folds < 2:  # a class with one label
+            return _hold_out(train, strata, self.seed)
+        if len(train) > FEW_LABELS:
+            size = max(HELD_OUT, len(np.unique(strata)) / len(train))
+            drawn = StratifiedShuffleSplit(1, test_size=size, random_state=self.seed)
+        else:
+            drawn = RepeatedStratifiedKFold(
+                n_splits=folds, n_repeats=REPEATS, random_state=self.seed
+            )
+        return [
+            Split("part", train[a].sort().values, train[b].sort().values, none)
+            for a, b in drawn.split(strata, strata)
+        ]
+
+    def judge(self, form: Form) -> None:
+        """Train the form on each part and keep what the rest of the labels say."""
+        began = time.monotonic()
+        totals = self._judge_copies(form) if self._in_copies(form) else self._judge_alone(form)
+        judged = self.problem.temper(totals, self.rows)
+        seconds = time.monotonic() - began
+        self.judged.append(Judged(form, *judged, seconds=seconds))
+
+    def _in_copies(self, form: Form) -> bool:
+        config = DIFFormerConfig(kernel=form.kernel, **form.options)
+        if not averages(config):
+            return False
+        return is_linear(config) or self.split.train.numel() * self.num_rows <= MAP_NUMBERS
+
+    def _model(self, form: Form) -> DIFFormer:
+        found = self.view(form.view)
+        assert found is not None
+        width = self.training.width
+        if is_linear(DIFFormerConfig(kernel=form.kernel, **form.options)):
+            # A multiple of eight: then a new row's answer has the same bits in any batch.
+            width = -(-self.problem.outputs // 8) * 8
+        model = DIFFormer(
+            found[1].num_features, width, self.problem.outputs, kernel=form.kernel, **form.options
+        )
+        # The weights between rows are made once for all forms that compare them alike.
+        alike = (form.view, str(model.config.kernel), model.config.sharpness, model.config.reach)
+        model.share_fixed(self._alike.setdefault(alike, model))
+        return model
+
+    def _judge_copies(self, form: Form) -> list[tuple[Tensor, Tensor]]:
+        found = self.view(form.view)
+        assert found is not None
+        trained = [part.train for part in self.parts]
+        if not self.given:
+            trained.append(self.split.train)
+        train = {**form.train, "epochs": min(form.train["epochs"], self.training.settings.epochs)}
+        copies = fit_replicas(
+            self._model(form),
+            found[1].x,
+            form.graph,
+            self.problem.outcome.row_losses,
+            self.problem.y,
+            trained,
+            also=self.rows,
+            weight=self.training.weight,
+            seed=self.seed,
+            **train,
+        )
+        self._states[_key(form)] = copies.states[-1]
+        found_rows: list[tuple[Tensor, Tensor]] = []
+        for part, output in zip(self.parts, copies.outputs, strict=False):
+            found_rows.append((part.val, output[torch.searchsorted(copies.rows, part.val)]))
+        return found_rows
+
+    def _judge_alone(self, form: Form) -> list[tuple[Tensor, Tensor]]:
+        """By the loop, on one part: its own held-out rows pick the epoch."""
+        part = self.parts[0]
+        fitted = self._trained(form, part, epochs=int(form.train["epochs"]))
+        self._states[_key(form)] = fitted
+        model, found = fitted.model.cpu().eval(), self.view(form.view)
+        assert found is not None
+        with torch.no_grad():
+            output = model(found[1].x, form.graph)
+        return [(part.val, output[part.val])]
+
+    def _trained(self, form: Form, part: Split, *, epochs: int) -> Any:
+        found = self.view(form.view)
+        assert found is not None
+        settings = replace(
+            self.training.settings,
+            epochs=min(epochs, self.training.settings.epochs),
+            lr=form.train["lr"],
+            weight_decay=form.train["weight_decay"],
+            patience=50,
+        )
+        training = replace(self.training, data=found[1], settings=settings)
+        return training.fit(form, part)
+
+    def member(self, judged: Judged) -> Member:
+        """The form trained on every label."""
+        form, found = judged.form, self.view(judged.form.view)
+        assert found is not None
+        kept = self._states.pop(_key(form))
+        if isinstance(kept, dict):
+            model = self._model(form)
+            model.load_state_dict(kept)
+        elif self.given:
+            model = kept.model
+        else:
+            model = self._trained(form, self.split, epochs=max(1, kept.result.best_epoch)).model
+        return Member(form, found[0], model, judged.weight, judged.temperature)
+
+    def held_out(self, judged: Sequence[Judged]) -> tuple[Tensor, Tensor]:
+        """The rows that all members were judged by, and what the average says of them."""
+        members = [one for one in judged if one.weight > 0]
+        outputs = self.problem.outcome.combine(
+            [one.outputs for one in members], [one.weight for one in members], [1.0] * len(members)
+        )
+        known = ~outputs.isnan().any(1)
+        return self.rows[known], outputs[known]
+
+
+def _key(form: Form) -> str:
+    return f"{form.name}, {form.view}"
+
+
+def _hold_out(train: Tensor, strata: Any, seed: int) -> list[Split]:
+    """One part where some class has a single label: such classes are not judged by."""
+    generator = np.random.default_rng(seed)
+    held: list[int] = []
+    for label in np.unique(strata):
+        rows = generator.permutation(np.flatnonzero(strata == label))
+        held += rows[: min(len(rows) - 1, max(1, round(len(rows) * HELD_OUT)))].tolist()
+    mask = torch.zeros(len(train), dtype=torch.bool)
+    mask[held] = True
+    # One label per class: nothing can be held out, and the labels judge what they trained.
+    return [Split("part", train[~mask], train[mask] if held else train, train[:0])]
+
+
+def _weighted(judged: Sequence[Judged]) -> list[Judged]:
+    """Weights by how sure it is that a form is worse than the best; they sum to one."""
+    best = min(judged, key=lambda one: one.loss)
+    weights: list[float] = []
+    for one in judged:
+        gap = one.losses - best.losses
+        gap = gap[~gap.isnan()]
+        error = float(gap.std()) / math.sqrt(gap.numel()) if gap.numel() > 1 else 0.0
+        z = max(0.0, float(gap.mean()) / (error + 1e-3)) if gap.numel() else math.inf
+        weights.append(math.exp(-(z**2) / 2))
+    largest = max(weights)
+    kept = [w if w >= LEAST_WEIGHT * largest else 0.0 for w in weights]
+    return [replace(one, weight=w / sum(kept)) for one, w in zip(judged, kept, strict=True)]

@@ -1,0 +1,274 @@
+"""Train many copies of one averaging model at once, each on rows of its own: cheap validation.
+
+Where the layers only average (no weights, norm, activation or dropout in between) the last state
+is a fixed linear map of the first, Z⁽ᴷ⁾ = D Z⁽⁰⁾, and a loss on few rows needs only their rows of
+D. These are made once, by one backward pass through the layers, and shared by all copies and
+epochs. With a linear first state even D X is made once: what is left is linear regression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from difformer.core.graph import Graph
+from difformer.core.sparse import SparseMatrix
+from difformer.nn.config import DIFFormerConfig
+from difformer.nn.model import DIFFormer
+
+__all__ = ["Replicas", "averages", "fit_replicas", "is_linear"]
+
+RowLosses = Callable[[Tensor, Tensor], Tensor]
+
+# Entries of D below this are left out: a row's weights sum to about one.
+NEGLIGIBLE = 1e-7
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """What `fit_replicas` returns.
+
+    Args:
+        rows: the rows that some copy was trained on or `also` named, sorted.
+        outputs: (copies, len(rows), outputs), without dropout.
+        states: of each copy, its parameters by name, as `DIFFormer.load_state_dict` takes them.
+    """
+
+    rows: Tensor
+    outputs: Tensor
+    states: list[dict[str, Tensor]]
+
+
+def averages(config: DIFFormerConfig) -> bool:
+    """Whether all that the layers do is to average, by weights that no parameter changes."""
+    fixed = config.kernel in ("identity", "constant") or (
+        config.compare == "input" and not config.learn_qk
+    )
+    plain = not config.use_weight and not config.self_weight and not config.residual
+    plain = plain and config.activation is None and config.norm != "all" and not config.center
+    ends = config.dropout_at == "ends" or config.dropout == 0
+    return fixed and plain and ends and not config.learn_tau
+
+
+def is_linear(config: DIFFormerConfig) -> bool:
+    """Whether the first state is linear in the features, so that the whole model is."""
+    plain = config.input_activation is None and config.norm == "none"
+    return plain and config.dropout == 0 and config.input_dropout == 0
+
+
+def fit_replicas(
+    model: DIFFormer,
+    x: Tensor,
+    graph: Graph | None,
+    row_losses: RowLosses,
+    y: Tensor,
+    trained: Sequence[Tensor],
+    *,
+    also: Tensor | None = None,
+    weight: Tensor | None = None,
+    epochs: int,
+    lr: float,
+    weight_decay: float,
+    seed: int,
+) -> Replicas:
+    """Train one copy of the model for each of the row sets `trained`, all at once, with Adam.
+
+    O(copies · (n p d + r n d)) per epoch for r rows with labels, O(copies · r p) where the model
+    is linear. Every copy starts from the same draw of weights, decided by the seed alone.
+
+    Args:
+        model: of averaging layers (`averages`); its parameters are not changed.
+        x: (n, p), dense or sparse CSR.
+        row_losses: the loss of each row, from outputs (m, c) and targets (m, ...): a copy minimises
+            their mean over its rows.
+        y: (n,) or (n, t), as `row_losses` takes it.
+        also: further rows whose outputs are wanted.
+        weight: (n,) of each row in the loss, or None.
+    """
+    if not averages(model.config):
+        raise ValueError("model must have layers that only average: see `averages`")
+    generator = torch.Generator().manual_seed(seed)
+    wanted = torch.cat([*trained, *([] if also is None else [also])])
+    rows = torch.unique(wanted)
+    spread = _Spread.of(model, x, graph, rows)
+    net = _Copies(model, spread, len(trained), generator)
+    share = _shares(rows, trained, weight).to(model.input.weight)
+    target = y[rows].repeat(len(trained), *[1] * (y.dim() - 1))
+    parameters = net.parameters()
+    optimizer = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
+    with torch.enable_grad():
+        for _ in range(epochs):
+            output = net.outputs(training=True)
+            # A sum over copies: each has a gradient of its own, as if it were alone.
+            each = row_losses(output.flatten(0, 1), target).view(share.shape)
+            loss = (each * share).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    with torch.no_grad():
+        return Replicas(rows, net.outputs(training=False), net.states())
+
+
+def _shares(rows: Tensor, trained: Sequence[Tensor], weight: Tensor | None) -> Tensor:
+    """How much each row counts in each copy's loss, (copies, r): the sum of a copy is one."""
+    share = torch.zeros(len(trained), rows.numel(), dtype=torch.float64)
+    for copy, own in enumerate(trained):
+        share[copy, torch.searchsorted(rows, own)] = 1.0
+    if weight is not None:
+        share = share * weight[rows]
+    return share / share.sum(1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """The labelled rows of D, and the features they are applied to."""
+
+    features: Tensor | SparseMatrix  # D X (r, p) where the model is linear, else X (m, p)
+    weights: Tensor | None  # (r, m), None where every row keeps to itself or all is linear
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor) -> _Spread:
+        model.eval()
+        features = model.check_features(x)
+        alone = model.config.kernel == "identity" and (graph is None or not model.config.use_graph)
+        if alone:
+            part = features[rows] if isinstance(features, Tensor) else features.rows(rows)
+            return cls(part, None)
+        if is_linear(model.config):
+            dense = features if isinstance(features, Tensor) else x.to_dense()
+            return cls(model.diffuse(dense, x, graph)[rows].contiguous(), None)
+        weights = _rows_of_map(model, x, graph, rows)
+        near = (weights.abs() > NEGLIGIBLE).any(0).nonzero().squeeze(1)
+        part = features[near] if isinstance(features, Tensor) else features.rows(near)
+        return cls(part, weights[:, near].contiguous())
+
+
+def _rows_of_map(model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor) -> Tensor:
+    """D[rows] (r, n): the layers are linear, so their gradient is their transpose."""
+    n = x.shape[0]
+    dtype = model.input.weight.dtype
+    with torch.enable_grad():
+        z = torch.zeros(n, rows.numel(), dtype=dtype, requires_grad=True)
+        out = model.diffuse(z, x, graph)
+        picked = out[rows, torch.arange(rows.numel())].sum()
+        (found,) = torch.autograd.grad(picked, z)
+    return found.T.contiguous()
+
+
+class _Copies:
+    """Parameters of all copies, stacked: one product serves them all."""
+
+    def __init__(
+        self, model: DIFFormer, spread: _Spread, copies: int, generator: torch.Generator
+    ) -> None:
+        self.config, self.spread, self.copies, self.generator = (
+            model.config,
+            spread,
+            copies,
+            generator,
+        )
+        self.linear = is_linear(model.config)
+        self.width, self.eps = model.hidden_channels, model.config.norm_eps
+        p, d, c = model.in_channels, model.hidden_channels, model.out_channels
+        self.own: dict[str, Tensor] = {}
+        like = model.input.weight
+        if self.linear and d < c:
+            raise ValueError(f"hidden_channels must be {c} or more, one per output, got {d}")
+        if self.linear:
+            # One linear map is all there is: the first state is the output, and starts at zero.
+            self._add("input.weight", like.new_zeros(copies, p, c))
+        else:
+            self._add("input.weight", self._drawn(p, d, like).expand(copies, -1, -1))
+            self._add("output.weight", self._drawn(d, c, like).expand(copies, -1, -1))
+            if model.config.bias:
+                self._add("input.bias", like.new_zeros(copies, d))
+            if model.input_norm is not None:
+                self._add("input_norm.weight", like.new_ones(copies, d))
+                self._add("input_norm.bias", like.new_zeros(copies, d))
+        if model.config.bias:
+            self._add("output.bias", like.new_zeros(copies, c))
+
+    def _drawn(self, fan_in: int, fan_out: int, like: Tensor) -> Tensor:
+        """Uniform in ±1/√fan_in, as `nn.Linear` draws its weights."""
+        drawn = torch.rand(fan_in, fan_out, generator=self.generator, dtype=like.dtype)
+        return (2 * drawn - 1) / fan_in**0.5
+
+    def _add(self, name: str, value: Tensor) -> None:
+        self.own[name] = value.clone().requires_grad_()
+
+    def parameters(self) -> list[Tensor]:
+        return list(self.own.values())
+
+    def outputs(self, *, training: bool) -> Tensor:
+        """(copies, r, outputs)."""
+        z = self._linear() if self.linear else self._first(training)
+        if not self.linear:
+            if self.spread.weights is not None:
+                z = (self.spread.weights @ z.flatten(1)).view(-1, self.copies, self.width)
+            z = self._drop(z, self.config.dropout, training)
+            z = torch.einsum("rkd,kdc->krc", z, self.own["output.weight"])
+        bias = self.own.get("output.bias")
+        return z if bias is None else z + bias.unsqueeze(1)
+
+    def _linear(self) -> Tensor:
+        return self._mapped(self.spread.features).transpose(0, 1)
+
+    def _mapped(self, x: Tensor | SparseMatrix) -> Tensor:
+        """X W of every copy, (m, copies, width), in one product."""
+        weight = self.own["input.weight"].transpose(0, 1)  # (p, copies, width)
+        flat = weight.flatten(1)
+        z = x @ flat if isinstance(x, Tensor) else x.matmul(flat)
+        return z.view(-1, *weight.shape[1:])
+
+    def _first(self, training: bool) -> Tensor:
+        """Z⁽⁰⁾ of the rows that are wanted, (m, copies, d)."""
+        x, rate = self.spread.features, self.config.input_dropout
+        if isinstance(x, Tensor):
+            x = self._drop(x, rate, training)
+        elif training and rate:
+            x = x.with_values(self._drop(x.values, rate, training))
+        z = self._mapped(x)
+        if "input.bias" in self.own:
+            z = z + self.own["input.bias"]
+        if "input_norm.weight" in self.own:
+            z = F.layer_norm(z, (self.width,), eps=self.eps)
+            z = z * self.own["input_norm.weight"] + self.own["input_norm.bias"]
+        if self.config.input_activation is not None:
+            z = getattr(F, self.config.input_activation)(z)
+        return self._drop(z, self.config.dropout, training)
+
+    def _drop(self, z: Tensor, rate: float, training: bool) -> Tensor:
+        if not training or rate == 0.0:
+            return z
+        kept = torch.empty(z.shape, dtype=z.dtype).bernoulli_(1 - rate, generator=self.generator)
+        return z * kept.div_(1 - rate)
+
+    def states(self) -> list[dict[str, Tensor]]:
+        found: list[dict[str, Tensor]] = []
+        for i in range(self.copies):
+            own = {name: value[i].detach().clone() for name, value in self.own.items()}
+            for name in ("input.weight", "output.weight"):
+                if name in own:
+                    own[name] = own[name].T.contiguous()
+            if self.linear:
+                own |= self._unused(own)
+            found.append(own)
+        return found
+
+    def _unused(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What a linear model's file holds beside its one map: further states are zero."""
+        first = own["input.weight"]  # (c, p)
+        wide = first.new_zeros(self.width, first.shape[1])
+        wide[: first.shape[0]] = first
+        found = {
+            "input.weight": wide,
+            "output.weight": torch.eye(first.shape[0], self.width).to(first),
+        }
+        if self.config.bias:
+            found["input.bias"] = first.new_zeros(self.width)
+        return found
