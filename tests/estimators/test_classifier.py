@@ -133,7 +133,7 @@ def test_a_networkx_graph_may_name_a_frame_s_rows(iris: Iris, few: Array) -> Non
 def test_new_rows_may_bring_edges_from_known_ones(iris: Iris, few: Array) -> None:
     X, y = iris
     same = np.array([(i, j) for i in range(150) for j in range(i) if y[i] == y[j]])
-    model = DIFFormerClassifier(**QUICK).fit(X, few, same)
+    model = DIFFormerClassifier(recipe="stable", **QUICK).fit(X, few, same)
     unclear = np.repeat(X.mean(0, keepdims=True), 3, 0)
     edges = np.array([(j, label) for label in range(3) for j in np.flatnonzero(y == label)[:20]])
     assert model.predict(unclear, edges).tolist() == [0, 1, 2]
@@ -143,9 +143,8 @@ def test_new_rows_may_bring_edges_from_known_ones(iris: Iris, few: Array) -> Non
         model.predict(unclear, [[0, 3]])
 
 
-def test_influence_names_the_rows_that_weigh_most(
-    joined: DIFFormerClassifier, iris: Iris, few: Array
-) -> None:
+def test_influence_names_the_rows_that_weigh_most(iris: Iris, few: Array) -> None:
+    joined = DIFFormerClassifier(graph="knn", recipe="stable", **QUICK).fit(iris[0], few)
     weights, rows = joined.influence(iris[0][:20] + 0.01, top_k=4)
     assert weights.shape == rows.shape == (20, 4)
     assert (np.diff(weights, axis=1) <= 0).all()
@@ -182,7 +181,9 @@ def test_class_and_sample_weights_move_the_answer(iris: Iris, few: Array) -> Non
 
 def test_validation_rows_pick_the_epoch_and_do_not_train(iris: Iris, few: Array) -> None:
     X, _ = iris
-    model = DIFFormerClassifier(early_stopping=True, patience=5, **QUICK).fit(X, few)
+    model = DIFFormerClassifier(recipe="alone", early_stopping=True, patience=5, **QUICK).fit(
+        X, few
+    )
     assert {"accuracy", "loss"} <= set(model.validation_)
     assert model.split_.val.numel() == 6
     given = DIFFormerClassifier(**QUICK).fit(X, few, validation=[0, 1, 2])
@@ -245,7 +246,7 @@ def test_auto_needs_no_validation_where_one_kernel_fits(
 
     monkeypatch.setattr(choice, "available_memory", lambda: 1000)
     auto = DIFFormerClassifier(kernel="auto", **QUICK).fit(iris[0], few)
-    alone = DIFFormerClassifier(**QUICK).fit(iris[0], few)
+    alone = DIFFormerClassifier(kernel="simple", **QUICK).fit(iris[0], few)
     assert np.array_equal(auto.label_distributions_, alone.label_distributions_)
 
 

@@ -42,7 +42,7 @@ def test_neighbours_of_wine_are_found_on_scaled_columns() -> None:
 
 def test_units_do_not_matter() -> None:
     X, y = load_wine(return_X_y=True)
-    quick = {**QUICK, "epochs": 2, "graph": "knn"}
+    quick = {**QUICK, "epochs": 2, "graph": "knn", "recipe": "stable"}
     units = 10.0 ** np.arange(-6, 7)
     plain = DIFFormerClassifier(**quick).fit(X, y)
     scaled = DIFFormerClassifier(**quick).fit(X * units, y)
@@ -249,7 +249,9 @@ def test_edges_may_name_the_ids_of_rows() -> None:
 def test_auto_tries_a_graph_of_neighbours_and_keeps_what_validates_better() -> None:
     X, y = load_wine(return_X_y=True)
     few = some_labels(y, 10, 0)
-    model = DIFFormerClassifier(graph="auto", early_stopping=True, **QUICK).fit(X, few)
+    model = DIFFormerClassifier(graph="auto", kernel="simple", early_stopping=True, **QUICK).fit(
+        X, few
+    )
     assert set(model.candidates_) == {"none", "knn"}
     kept = "none" if model.graph_ is None else "knn"
     assert model.candidates_[kept] == max(model.candidates_.values())

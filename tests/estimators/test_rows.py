@@ -32,7 +32,7 @@ def field() -> tuple[Array, Array, Array]:
 @pytest.fixture(scope="module")
 def model(field: tuple[Array, Array, Array]) -> DIFFormerClassifier:
     X, y, edges = field
-    return DIFFormerClassifier(**QUICK).fit(X, y, edges)
+    return DIFFormerClassifier(recipe="stable", **QUICK).fit(X, y, edges)
 
 
 def test_equal_rows_keep_their_own_answers_on_a_graph(

@@ -93,7 +93,7 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 budget=self.time_budget,
             )
             members, result, self.candidates_ = found.members, found.result, dict(found.tried)
-            self.validation_ = dict(result.metrics["val"])
+            self.validation_ = dict(result.metrics.get("val", {}))
             self.held_out_rows_ = found.rows.numpy()
             self.held_out_outputs_ = found.outputs.double().numpy()
         else:
@@ -115,7 +115,7 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
     @property
     def _chooses(self) -> bool:
         """Whether the form of the model is chosen by the labels, from the portfolio."""
-        return self.recipe == "auto" and self.kernel == "auto" and not self.options
+        return self.recipe == "auto" and self.kernel is None and not self.options
 
     def _training(
         self, data: Dataset, problem: Problem, weight: Tensor | None, seed: int
@@ -146,7 +146,9 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         for name, graph in graphs.items():
             options = self._options(graph is not None)
             layers = int(options.get("num_layers", DIFFormerConfig().num_layers))
-            kernels = pick_kernels(self.kernel, num_rows, self.hidden_channels, layers)
+            kernels = pick_kernels(
+                self.kernel or DIFFormerConfig().kernel, num_rows, self.hidden_channels, layers
+            )
             for cost, kernel in enumerate(kernels):
                 varying = [name] if len(graphs) > 1 else []
                 varying += [str(kernel)] if len(kernels) > 1 or not varying else []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from difformer.nn.model import DIFFormer
 from difformer.nn.recipes import RECIPES
 from difformer.train.replicas import averages, fit_replicas, is_linear
 from difformer.train.run import FitResult
+from difformer.train.seeding import seeded
 
 __all__ = ["Found", "Judged", "search"]
 
@@ -61,7 +62,8 @@ class Judged:
 
     @property
     def loss(self) -> float:
-        return float(self.losses[~self.losses.isnan()].mean())
+        """The mean over the rows it was judged by; nan without any."""
+        return float(self.losses.nanmean())
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,6 @@ def search(
     *,
     given: bool,
     budget: float | None = None,
-    say: Callable[[str], None] | None = None,
 ) -> Found:
     """Try the forms that suit the data, and train those that count on all labels.
 
@@ -102,17 +103,20 @@ def search(
         if budget is not None and run.judged and spent > budget:
             break
         run.judge(form)
-        if say is not None:
-            say(_key(form))
     judged = _weighted(run.judged)
     members = [run.member(one) for one in judged if one.weight > 0]
     members.sort(key=lambda member: -member.weight)
     rows, outputs = run.held_out(judged)
-    metrics = problem.objective.metrics(outputs, problem.y[rows], torch.arange(len(rows)))
+    metrics: dict[str, dict[str, float]] = {}
+    if len(rows):
+        every = torch.arange(len(rows))
+        metrics["val"] = problem.objective.metrics(outputs, problem.y[rows], every)
     epochs = int(members[0].form.train["epochs"])
     seconds = time.monotonic() - began
-    result = FitResult({"val": metrics}, epochs, epochs, "epochs", [], seconds)
-    return Found(members, judged, result, rows, outputs, {_key(one.form): one.loss for one in judged})
+    result = FitResult(metrics, epochs, epochs, "epochs", [], seconds)
+    return Found(
+        members, judged, result, rows, outputs, {_key(one.form): one.loss for one in judged}
+    )
 
 
 # --- the forms ---------------------------------------------------------------------------------
@@ -137,7 +141,9 @@ _TRANSFORMING = {
     "tau": 0.5,
     "learn_qk": False,
 }
+_HIDDEN = {**_AVERAGING, "norm": "input", "dropout": 0.5}
 _FAST = {"epochs": 100, "lr": 0.05}
+_CAREFUL = {"epochs": 100, "lr": 0.01, "weight_decay": 0.01}
 _SLOW = {"epochs": 200, "lr": 0.01, "weight_decay": 5e-4}
 
 
@@ -147,8 +153,8 @@ def _form(name: str, view: str, options: Mapping[str, Any], **train: Any) -> For
     return Form(name, kernel, None, own, view=view, train=train)
 
 
-def _forms(run: _Search, graphs: Mapping[str, Graph | None]) -> list[Form]:
-    """The portfolio for such data, cheap forms first."""
+def _forms(run: _Search, graphs: Mapping[str, Graph | None]) -> Iterator[Form]:
+    """The portfolio for such data, cheap forms first: what they say decides what else is tried."""
     graph = next((g for g in graphs.values() if g is not None), None)
     sharp = run.num_rows <= SHARP_ROWS
     forms: list[Form] = []
@@ -158,24 +164,20 @@ def _forms(run: _Search, graphs: Mapping[str, Graph | None]) -> list[Form]:
         if sharp:
             options = {**_LINEAR, **_SHARP, **_STRONG}
             forms.append(_form("sharp", view, options, weight_decay=0.01, **_FAST))
-    if sharp:
+    if sharp and graph is None:
         for view in ("standard", "steps"):
             options = {**_LINEAR, **_SHARP, **_WEAK}
             forms.append(_form("sharp, weak", view, options, weight_decay=0.02, **_FAST))
-    hidden = {**_AVERAGING, "norm": "input", "dropout": 0.5}
-    forms.append(
-        _form(
-            "hidden layer",
-            "standard",
-            {**hidden, **_ALONE, "input_dropout": 0.2},
-            weight_decay=0.01,
-            epochs=100,
-            lr=0.01,
-        )
-    )
     forms = [form for form in forms if run.view(form.view) is not None]
+    yield from forms
+    alone = {**_HIDDEN, **_ALONE, "input_dropout": 0.2}
+    yield _form("hidden layer", "standard", alone, **_CAREFUL)
+    if sharp:  # through the view in which rows teach one another most
+        by_view = {one.form.view: one.loss for one in run.judged if one.form.name == "sharp"}
+        best = min(by_view, key=lambda view: by_view[view])
+        yield _form("sharp, hidden layer", best, {**_HIDDEN, **_SHARP, **_STRONG}, **_CAREFUL)
     if graph is None:
-        return forms
+        return
     joined: list[Form] = []
     stable = {**RECIPES["stable"], "kernel": "identity", "graph_weight": 1.0}
     joined.append(_form("graph", "common", stable, **_SLOW))
@@ -196,13 +198,10 @@ def _forms(run: _Search, graphs: Mapping[str, Graph | None]) -> list[Form]:
                 lr=0.01,
             )
         )
-    # Where a view is no other than the standard one, that one is taken.
-    joined = [
-        replace(form, graph=graph, view=form.view if run.view(form.view) else "standard")
-        for form in joined
-    ]
-    alone = [form for form in forms if not form.name.startswith("sharp, weak")]
-    return [*alone, *joined]
+    for form in joined:
+        # Where a view is no other than the standard one, that one is taken.
+        view = form.view if run.view(form.view) else "standard"
+        yield replace(form, graph=graph, view=view)
 
 
 # --- judging -----------------------------------------------------------------------------------
@@ -228,7 +227,7 @@ class _Search:
         self._states: dict[str, Any] = {}
         self._alike: dict[tuple[Any, ...], DIFFormer] = {}
         self.parts = self._parts()
-        self.rows = torch.unique(torch.cat([part.val for part in self.parts]))
+        self.rows = torch.unique(torch.cat([split.val[:0], *(part.val for part in self.parts)]))
         self.outputs: dict[str, Tensor] = {}
 
     @property
@@ -275,21 +274,29 @@ class _Search:
         self.judged.append(Judged(form, *judged, seconds=seconds))
 
     def _in_copies(self, form: Form) -> bool:
-        config = DIFFormerConfig(kernel=form.kernel, **form.options)
+        config = self._config(form)
         if not averages(config):
             return False
         return is_linear(config) or self.split.train.numel() * self.num_rows <= MAP_NUMBERS
+
+    def _config(self, form: Form) -> DIFFormerConfig:
+        return DIFFormerConfig(kernel=form.kernel, **form.options)
 
     def _model(self, form: Form) -> DIFFormer:
         found = self.view(form.view)
         assert found is not None
         width = self.training.width
-        if is_linear(DIFFormerConfig(kernel=form.kernel, **form.options)):
+        if is_linear(self._config(form)):
             # A multiple of eight: then a new row's answer has the same bits in any batch.
             width = -(-self.problem.outputs // 8) * 8
-        model = DIFFormer(
-            found[1].num_features, width, self.problem.outputs, kernel=form.kernel, **form.options
-        )
+        with seeded(self.seed, own=True):
+            model = DIFFormer(
+                found[1].num_features,
+                width,
+                self.problem.outputs,
+                kernel=form.kernel,
+                **form.options,
+            )
         # The weights between rows are made once for all forms that compare them alike.
         alike = (form.view, str(model.config.kernel), model.config.sharpness, model.config.reach)
         model.share_fixed(self._alike.setdefault(alike, model))
@@ -298,7 +305,8 @@ class _Search:
     def _judge_copies(self, form: Form) -> list[tuple[Tensor, Tensor]]:
         found = self.view(form.view)
         assert found is not None
-        trained = [part.train for part in self.parts]
+        parts = self.parts if is_linear(self._config(form)) else self.parts[:FOLDS]
+        trained = [part.train for part in parts]
         if not self.given:
             trained.append(self.split.train)
         train = {**form.train, "epochs": min(form.train["epochs"], self.training.settings.epochs)}
@@ -316,7 +324,7 @@ class _Search:
         )
         self._states[_key(form)] = copies.states[-1]
         found_rows: list[tuple[Tensor, Tensor]] = []
-        for part, output in zip(self.parts, copies.outputs, strict=False):
+        for part, output in zip(parts, copies.outputs, strict=False):
             found_rows.append((part.val, output[torch.searchsorted(copies.rows, part.val)]))
         return found_rows
 
@@ -373,7 +381,10 @@ def _key(form: Form) -> str:
 
 
 def _hold_out(train: Tensor, strata: Any, seed: int) -> list[Split]:
-    """One part where some class has a single label: such classes are not judged by."""
+    """One part where some class has a single label, which stays in training.
+
+    None where all classes have: nothing can be held out, and every form counts alike.
+    """
     generator = np.random.default_rng(seed)
     held: list[int] = []
     for label in np.unique(strata):
@@ -381,19 +392,18 @@ def _hold_out(train: Tensor, strata: Any, seed: int) -> list[Split]:
         held += rows[: min(len(rows) - 1, max(1, round(len(rows) * HELD_OUT)))].tolist()
     mask = torch.zeros(len(train), dtype=torch.bool)
     mask[held] = True
-    # One label per class: nothing can be held out, and the labels judge what they trained.
-    return [Split("part", train[~mask], train[mask] if held else train, train[:0])]
+    return [Split("part", train[~mask], train[mask], train[:0])] if held else []
 
 
 def _weighted(judged: Sequence[Judged]) -> list[Judged]:
     """Weights by how sure it is that a form is worse than the best; they sum to one."""
-    best = min(judged, key=lambda one: one.loss)
+    best = min(judged, key=lambda one: one.loss if one.loss == one.loss else 0.0)
     weights: list[float] = []
     for one in judged:
         gap = one.losses - best.losses
         gap = gap[~gap.isnan()]
         error = float(gap.std()) / math.sqrt(gap.numel()) if gap.numel() > 1 else 0.0
-        z = max(0.0, float(gap.mean()) / (error + 1e-3)) if gap.numel() else math.inf
+        z = max(0.0, float(gap.mean()) / (error + 1e-3)) if gap.numel() else 0.0
         weights.append(math.exp(-(z**2) / 2))
     largest = max(weights)
     kept = [w if w >= LEAST_WEIGHT * largest else 0.0 for w in weights]

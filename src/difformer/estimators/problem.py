@@ -103,12 +103,12 @@ class Problem:
         Returns:
             outputs (rows, outputs) and losses (rows,), nan where a row was in no part, and T.
         """
-        where = torch.cat([own for own, _ in judged])
-        output = torch.cat([out for _, out in judged])
+        where = torch.cat([rows[:0], *(own for own, _ in judged)])
+        output = torch.cat([torch.empty(0, self.outputs), *(out for _, out in judged)])
         place = torch.searchsorted(rows, where)
         count = torch.zeros(len(rows)).index_add_(0, place, torch.ones(len(where)))
         best, temperature = float("inf"), 1.0
-        if self.task != "regression":
+        if self.task != "regression" and len(where):
             for log in LOG_TEMPERATURES:
                 loss = float(
                     self.outcome.row_losses(output / torch.tensor(log).exp(), self.y[where]).mean()

@@ -36,7 +36,7 @@ class FitSettings:
     directed: bool = option(False, "keep the direction of a graph's edges")
     hidden_channels: int = option(64, "width of the states", whole(1))
     kernel: Any = option(
-        "auto", 'a diffusivity; "auto": the recipe\'s choice, or simple or sigmoid by validation'
+        None, 'a diffusivity; none: the recipe decides; "auto": simple or sigmoid by validation'
     )
     recipe: str = option(
         "auto", "form of the model; auto: an average of the forms that held-out labels favour"

@@ -96,6 +96,7 @@ def _common(encoder: TableEncoder) -> View | None:
     own = factors[numbers]
     if len(own) < 2 or own.max() <= 1.01 * own.min():
         return None
+    own = own / own.max()  # squares of huge scales overflow
     factors[numbers] = own / np.sqrt(np.mean(own**2))
     return View("common", factors=factors)
 

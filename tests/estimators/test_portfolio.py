@@ -1,0 +1,187 @@
+"""recipe="auto": held-out labels decide which forms of the model answer, and how much."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits, load_wine, make_moons
+from sklearn.linear_model import LogisticRegression
+
+from difformer import DIFFormerClassifier, DIFFormerRegressor
+from difformer.data.tables import TableEncoder
+from difformer.estimators.choice import Form
+from difformer.estimators.portfolio import Judged, _weighted
+from difformer.estimators.problem import Outcome, Problem
+from difformer.estimators.views import STEPS, learn_view
+from difformer.train.objective import objective_for
+
+
+def moons(labels: int = 3, n: int = 240) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    X, y = make_moons(n, noise=0.08, random_state=0)
+    known = np.concatenate([np.flatnonzero(y == c)[:labels] for c in (0, 1)])
+    few = np.full(n, -1)
+    few[known] = y[known]
+    return X, y, few
+
+
+def test_rows_that_lie_together_teach_one_another() -> None:
+    """Three labels per digit: neighbours tell far more than a line through the labels does."""
+    X, y = (part[:600] for part in load_digits(return_X_y=True))
+    few = np.full(600, -1)
+    for digit in range(10):
+        few[np.flatnonzero(y == digit)[:3]] = digit
+    chosen = DIFFormerClassifier(random_state=0).fit(X, few)
+    labelled = few >= 0
+    line = LogisticRegression(max_iter=1000).fit(X[labelled] / 16, y[labelled])
+    assert "sharp" in chosen.members_[0].name
+    gained = chosen.transduction_[~labelled] == y[~labelled]
+    assert gained.mean() > line.score(X[~labelled] / 16, y[~labelled]) + 0.03
+
+
+def test_unlike_neighbours_are_told_apart() -> None:
+    """Neighbours are of the other class: averaging cannot learn it, a map of its own can."""
+    generator = np.random.default_rng(0)
+    n = 200
+    y = np.arange(n) % 2
+    X = generator.normal(size=(n, 4)) + 0.6 * y[:, None]
+    left, right = np.flatnonzero(y == 0), np.flatnonzero(y == 1)
+    edges = np.stack([generator.choice(left, 800), generator.choice(right, 800)])
+    few = np.where(generator.random(n) < 0.4, y, -1)
+    model = DIFFormerClassifier(random_state=0).fit(X, few, edges)
+    assert any("transforming" in member.name for member in model.members_)
+    assert (model.transduction_ == y)[few < 0].mean() > 0.9
+
+
+def test_the_same_seed_gives_the_same_bits_and_the_global_generator_is_left_alone() -> None:
+    X, _, few = moons()
+    before = torch.get_rng_state()
+    first = DIFFormerClassifier(random_state=3).fit(X, few)
+    assert torch.equal(before, torch.get_rng_state())
+    again = DIFFormerClassifier(random_state=3).fit(X, few)
+    assert np.array_equal(first.label_distributions_, again.label_distributions_)
+    assert first.candidates_ == again.candidates_
+
+
+def test_what_was_tried_is_told_and_the_weights_sum_to_one() -> None:
+    X, _, few = moons()
+    model = DIFFormerClassifier(random_state=0).fit(X, few)
+    names = [member.name for member in model.members_]
+    assert set(names) <= set(model.candidates_)
+    assert sum(member.weight for member in model.members_) == pytest.approx(1)
+    assert {"loss", "accuracy", "ece"} <= set(model.validation_)
+    assert set(model.held_out_rows_) <= set(np.flatnonzero(few >= 0))
+
+
+def test_a_time_budget_leaves_at_least_one_form() -> None:
+    X, _, few = moons()
+    model = DIFFormerClassifier(random_state=0, time_budget=1e-9).fit(X, few)
+    assert len(model.candidates_) == 1
+
+
+@pytest.mark.parametrize("labels", [1, 2])
+def test_one_or_two_labels_per_class_are_enough_to_fit(labels: int) -> None:
+    X, y, few = moons(labels)
+    model = DIFFormerClassifier(random_state=0).fit(X, few)
+    assert (model.transduction_ == y).mean() > 0.6
+
+
+def test_new_rows_are_answered_as_they_would_be_in_fit() -> None:
+    X, y = load_wine(return_X_y=True)
+    few = np.where(np.arange(len(y)) % 4 == 0, y, -1)
+    model = DIFFormerClassifier(random_state=0).fit(X, few)
+    assert np.array_equal(model.predict_proba(X), model.label_distributions_)
+    part = model.predict_proba(X[5:60])  # these rows are new: they meet the rows of fit
+    assert abs(part - model.label_distributions_[5:60]).max() < 1e-6
+
+
+def test_members_are_saved(tmp_path) -> None:
+    X, y = load_wine(return_X_y=True)
+    few = np.where(np.arange(len(y)) % 4 == 0, y, -1)
+    model = DIFFormerClassifier(random_state=0).fit(X, few)
+    model.save(tmp_path / "m.safetensors")
+    again = DIFFormerClassifier.load(tmp_path / "m.safetensors")
+    assert [m.name for m in again.members_] == [m.name for m in model.members_]
+    assert np.array_equal(again.predict_proba(X[:9]), model.predict_proba(X[:9]))
+
+
+def test_regression_by_default_beats_the_mean_by_far() -> None:
+    generator = np.random.default_rng(0)
+    X = generator.uniform(-1, 1, size=(200, 3))
+    y = np.sin(3 * X[:, 0]) + X[:, 1]
+    known = np.where(np.arange(200) < 60, y, np.nan)
+    model = DIFFormerRegressor(random_state=0).fit(X, known)
+    error = np.mean((model.transduction_[60:] - y[60:]) ** 2) / y.var()
+    assert error < 0.2
+
+
+# --- weights and temperatures --------------------------------------------------------------------
+
+
+def judged(losses: list[float]) -> Judged:
+    tensor = torch.tensor(losses)
+    return Judged(Form("f", "identity"), tensor.unsqueeze(1), tensor, 1.0)
+
+
+def test_forms_that_cannot_be_told_apart_count_alike_and_a_worse_one_does_not() -> None:
+    equal = [0.1, 0.5, 0.3, 0.7]
+    worse = [value + 2 + 0.01 * i for i, value in enumerate(equal)]
+    weights = [one.weight for one in _weighted([judged(equal), judged(equal), judged(worse)])]
+    assert weights == pytest.approx([0.5, 0.5, 0.0])
+
+
+def test_a_form_is_compared_on_the_rows_that_it_was_judged_by() -> None:
+    nan = float("nan")
+    first, second = judged([0.1, 0.2, 5.0, 6.0]), judged([0.1, 0.2, nan, nan])
+    weights = [one.weight for one in _weighted([first, second])]
+    assert weights == pytest.approx([0.5, 0.5])
+
+
+def test_the_temperature_is_that_of_the_held_out_rows() -> None:
+    """Outputs four times too large are divided by about four."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4000, 3, generator=generator)
+    y = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    problem = Problem(y, Outcome("multiclass", (3,)), objective_for("multiclass"), 3, y.numpy())
+    rows = torch.arange(4000)
+    outputs, losses, temperature = problem.temper([(rows, 4 * logits)], rows)
+    assert temperature == pytest.approx(4, rel=0.1)
+    expected = torch.nn.functional.cross_entropy(logits, y)
+    assert float(losses.mean()) == pytest.approx(float(expected), abs=0.01)
+    torch.testing.assert_close(outputs.softmax(1), (4 * logits / temperature).softmax(1))
+
+
+@pytest.mark.parametrize("outcome", [Outcome("multiclass", (3,)), Outcome("multilabel")])
+def test_combined_outputs_are_the_mean_of_probabilities(outcome: Outcome) -> None:
+    a, b = torch.randn(5, 3), torch.randn(5, 3)
+    turn = torch.sigmoid if outcome.task == "multilabel" else lambda t: t.softmax(1)
+    found = turn(outcome.combine([a, b], [0.25, 0.75], [2.0, 1.0]))
+    torch.testing.assert_close(found, 0.25 * turn(a / 2) + 0.75 * turn(b))
+
+
+# --- views ---------------------------------------------------------------------------------------
+
+
+def test_steps_see_ranks_not_values() -> None:
+    """A monotone change of a column hardly changes what its steps say."""
+    x = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
+    one, other = x, np.exp(3 * x).astype(np.float32)
+    views = [learn_view("steps", t, TableEncoder.of_numbers(t, ["a", "b"])) for t in (one, other)]
+    first, second = (view.apply(t) for view, t in zip(views, (one, other), strict=True))
+    assert first.shape == (300, 2 * STEPS)
+    assert np.corrcoef(first.ravel(), second.ravel())[0, 1] > 0.9
+
+
+def test_the_common_view_keeps_the_unit_that_columns_share() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 3)) * [1, 2, 4]
+    encoder = TableEncoder.of_numbers(x, ["a", "b", "c"])
+    seen = learn_view("common", encoder.encode_array(x), encoder).apply(encoder.encode_array(x))
+    ratio = seen.std(0) / x.std(0)
+    assert ratio.max() == pytest.approx(ratio.min(), rel=1e-3)
+
+
+def test_a_view_that_would_be_no_other_is_left_out() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    x = (x - x.mean(0)) / x.std(0)
+    encoder = TableEncoder.of_numbers(x, ["a", "b", "c"])
+    assert learn_view("common", encoder.encode_array(x), encoder) is None
