@@ -280,8 +280,8 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         raise NotImplementedError
 
     @property
-    def _looked_at(self) -> FittedMember:
-        """The member whose weights between rows are shown: the first in which rows meet."""
+    def shown_member(self) -> FittedMember:
+        """The member that is looked into: the heaviest in which rows meet."""
         return next((m for m in self.members_ if m.meets), self.members_[0])
 
     # --- new rows --------------------------------------------------------------------------
@@ -390,10 +390,10 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 part = mine[start : start + PAIRS]
                 if new:
                     edges, own = _edges_to(part, edge_index, weight)
-                    x = self._looked_at.seen(features[part])
-                    if self._looked_at.frozen.num_known is None:
+                    x = self.shown_member.seen(features[part])
+                    if self.shown_member.frozen.num_known is None:
                         edges = own = None
-                    pairs = self._looked_at.frozen.weights(x, before, edges, own)
+                    pairs = self.shown_member.frozen.weights(x, before, edges, own)
                 else:
                     pairs = self._weights_in_fit(torch.from_numpy(where[part]), before)
                 best = pairs.topk(top_k, dim=1)
@@ -402,7 +402,7 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def _weights_in_fit(self, rows: Tensor, before: Tensor) -> Tensor:
         """What the last layer multiplies every other row's value by, for some rows of fit."""
-        frozen = self._looked_at.frozen
+        frozen = self.shown_member.frozen
         pairs = frozen.weights_in_fit(rows, before)
         if self.graph_ is not None and frozen.num_known is not None:
             graph = frozen.model.normalised(self.graph_)

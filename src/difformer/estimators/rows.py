@@ -21,7 +21,7 @@ from difformer.data.rawtable import is_frame, read_chunks
 from difformer.data.tables import LARGEST, TableEncoder
 from difformer.errors import DataError
 
-__all__ = ["FitRows", "Rows", "learn_rows", "read_rows", "to_tensor"]
+__all__ = ["FitRows", "Rows", "dataset_features", "learn_rows", "read_rows", "to_tensor"]
 
 Array = NDArray[Any]
 
@@ -54,8 +54,8 @@ def learn_rows(estimator: Any, X: Any, ids: Any) -> tuple[TableEncoder | None, R
             names = [column.name for column in X.encoder.columns]
             estimator.n_features_in_ = len(names)
             estimator.feature_names_in_ = np.array(names, dtype=object)
-            return X.encoder, Rows(_features(X), _row_ids(X, ids, X.num_rows))
-        given = _features(X)
+            return X.encoder, Rows(dataset_features(X), _row_ids(X, ids, X.num_rows))
+        given = dataset_features(X)
     if is_frame(given):
         encoder, features = _learn_frame(estimator, given)
     else:
@@ -79,8 +79,8 @@ def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
         if X.encoder is not None:
             if encoder is None or X.encoder.to_json() != encoder.to_json():
                 raise ValueError("X must be encoded as in fit: give its data frame instead")
-            return Rows(_features(X), _row_ids(X, ids, X.num_rows))
-        given = _features(X)
+            return Rows(dataset_features(X), _row_ids(X, ids, X.num_rows))
+        given = dataset_features(X)
     if is_frame(given) and encoder is not None:
         if ids is None and encoder.id is not None and encoder.id in given.columns:
             ids = given[encoder.id]
@@ -102,7 +102,8 @@ def to_tensor(features: Any, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(features)).to(dtype)
 
 
-def _features(data: Dataset) -> Any:
+def dataset_features(data: Dataset) -> Any:
+    """A dataset's features as an array or a CSR matrix."""
     return data.x.numpy() if data.x.layout == torch.strided else scipy_csr(data.x)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.split import Split
 from difformer.errors import RunError
+from difformer.estimators.rows import dataset_features
 from difformer.experiments.own.run import Estimator, OwnRun
 from difformer.experiments.own.table import OwnTable
 from difformer.nn.model import DIFFormer
@@ -40,5 +41,7 @@ def open_own(folder: str | Path, *, dataset: Dataset | None = None) -> OpenOwn:
     if dataset.fingerprint != asked["fingerprint"]:
         raise RunError(f"{asked['nodes']} has changed since {folder} was trained on it")
     estimator, split = run.estimator, run.estimator.split_.check(dataset.num_rows)
-    model = deepcopy(estimator.frozen_.model).float()
-    return OpenOwn(model, dataset, split, estimator.graph_, estimator)
+    member = estimator.shown_member
+    seen = replace(dataset, x=member.seen(dataset_features(dataset)).float())
+    graph = None if member.frozen.num_known is None else estimator.graph_
+    return OpenOwn(deepcopy(member.frozen.model).float(), seen, split, graph, estimator)
