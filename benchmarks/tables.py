@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import suite_tables
+from benchmarks.hostile_tables import hostile, hostile_kills, hostile_rest
 from benchmarks.scale_tables import large, scale, scale_paper, scale_sent
 
 DOCS = tuple(
     Path("docs") / f"{name}.md"
-    for name in ("defaults", "estimators", "reproduce", "scale", "speed")
+    for name in ("defaults", "estimators", "reliability", "reproduce", "scale", "speed")
 )
 
 
@@ -212,9 +213,12 @@ SUITE = (
     suite_tables.suite_behind,
     suite_tables.suite_costs,
 )
-TABLES = {f.__name__: f for f in (*MAKERS, large, scale, scale_sent, scale_paper, *SUITE)}
+HOSTILE = (hostile, hostile_kills, hostile_rest)
+SCALE = (large, scale, scale_sent, scale_paper)
+TABLES = {f.__name__: f for f in (*MAKERS, *SCALE, *SUITE, *HOSTILE)}
 # Several tables of one result file.
 FILES = {"scale_sent": "scale", "scale_paper": "scale", **{f.__name__: "suite" for f in SUITE}}
+FILES |= {f.__name__: "hostile" for f in HOSTILE}
 
 
 def table(name: str) -> str:

@@ -27,7 +27,16 @@ from typing import Any
 from formats import prepare_runs
 
 MODES = ("before", "half", "after")
-TIMES = ("seconds", "tuning_seconds", "peak_memory", "memory", "date", "duration", "when")
+TIMES = (
+    "seconds",
+    "tuning_seconds",
+    "peak_memory",
+    "memory",
+    "date",
+    "duration",
+    "when",
+    "machine",
+)
 
 
 def commands(root: Path, out: Path) -> dict[str, list[str]]:

@@ -34,6 +34,7 @@ BENCHMARKS = (
     "kernel_choice",
     "neighbour_classes",
     "service_load",
+    "hostile",
     "simclr",
 )
 
