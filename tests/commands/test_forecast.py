@@ -125,3 +125,70 @@ def test_a_graph_of_other_nodes_is_answered_in_one_line(
     assert "'z' is no node of the series" in capsys.readouterr().err
     assert run("train", "cora", "--edges", str(files[1])) == 2
     assert "--edges must come with --series" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def districts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weekly counts of five districts, one without a case, one with few, a few weeks missing."""
+    folder = tmp_path_factory.mktemp("districts")
+    draw = np.random.default_rng(0)
+    rate = np.exp(2 + np.sin(np.arange(110)[:, None] / 8 + np.arange(5) / 2))
+    values = draw.poisson(rate).astype(str).astype(object)
+    values[:, 3], values[:, 4] = "0", "0"
+    values[40, 4] = "2"
+    values[60:64, 0] = ""
+    days = [str(np.datetime64("2020-01-06") + 7 * i) for i in range(110)]
+    names = "week,north,south,east,none,few"
+    lines = [",".join([day, *row]) for day, row in zip(days, values, strict=True)]
+    (folder / "s.csv").write_text("\n".join([names, *lines]) + "\n")
+    (folder / "newer.csv").write_text("\n".join([names, *lines, "2022-02-14,9,9,9,0,7"]) + "\n")
+    words = ["--series", str(folder / "s.csv"), "--out", str(folder / "run"), "--epochs", "10"]
+    assert run("train", *words, "--set", "steps=3") == 0
+    return folder
+
+
+def test_real_counts_are_forecast_beside_simple_methods(districts: Path) -> None:
+    record = json.loads((districts / "run" / "series.json").read_text())
+    assert record["naive_nodes"] == ["none", "few"]
+    assert record["transform"] in ("none", "sqrt", "log")
+    tested = record["backtest"]
+    assert tested["origins"] == list(range(83, 108))  # 27 weeks, a quarter, three steps each
+    wanted = {"DIFFormer", "last value", "seasonal naive", "mean of lags", "AR"}
+    assert set(tested["methods"]) == wanted | {"AR with neighbours"}
+    assert all(len(m["mse_by_step"]) == 3 for m in tested["methods"].values())
+    with (districts / "run" / "intervals.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 15
+    for row in rows:
+        low, middle, high = (float(row[k]) for k in ("from 90 %", "forecast", "to 90 %"))
+        assert 0 <= low <= middle <= high
+        assert (high > low) == (row["node"] not in ("none", "few"))
+
+
+def test_newer_values_are_forecast_without_refitting(districts: Path, tmp_path: Path) -> None:
+    before = (districts / "run" / "model.safetensors").read_bytes()
+    newer, out = str(districts / "newer.csv"), tmp_path / "o.csv"
+    words = ["predict", str(districts / "run"), "--series", newer, "-o", str(out)]
+    assert run(*words) == 0
+    lines = out.read_text().splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == ["2022-02-21", "2022-02-28", "2022-03-07"]
+    assert [line.split(",")[5] for line in lines[1:]] == ["7", "7", "7"]
+    assert run(*words) == 2  # it is there already
+    assert run(*words, "--overwrite", "--level", "0.8") == 0
+    assert out.read_text().startswith("time,node,forecast,from 80 %,to 80 %")
+    assert run(*words, "--overwrite", "--level", "0.77") == 2
+    assert run("predict", str(districts / "run"), "-o", str(out), "--overwrite") == 2
+    assert (districts / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_the_page_of_a_series_has_a_fan_for_each_node(districts: Path) -> None:
+    page = (districts / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Left to their last value, for they hardly vary: none, few." in page
+    start = page.index('id="data">') + len('id="data">')
+    data = json.loads(page[start : page.index("</script>", start)])
+    found = data["finders"]["nodes"]
+    assert [row[0] for row in found["rows"]] == ["north", "south", "east", "none", "few"]
+    assert [len(curve["data"]) for curve in found["curves"]] == [4, 4, 4, 4, 4]
+    assert data["plots"]["by-step"]["data"][0]["name"] == "DIFFormer"
+    assert 'id="energy"' in page
+    assert len(page) < 3_000_000

@@ -22,6 +22,7 @@ from difformer.experiments.values import options_of
 
 __all__ = ["forecast", "series_settings"]
 
+ERRORS = ("mse", "mae", "mase")
 KERNELS = {"difformer-s": "simple", "difformer-a": "sigmoid"}
 
 
@@ -45,7 +46,7 @@ def forecast(
     if as_json:
         print_json({**record, "folder": str(folder)})
         return
-    print_table(_table(record), f"one-step forecasts of {series.name}, in its units")
+    print_table(_table(record), f"forecasts of {series.name}, in its units")
     print(f"kept in {folder}" + (f"; look at {page}" if page else ""))
     print(f"the next {settings.steps} steps are in {folder / 'forecast.csv'}")
 
@@ -73,7 +74,19 @@ def _table(record: Mapping[str, Any]) -> Table:
     if tested is None:
         rows = (("validation", f"{record['validation']['mse']:.4f} (standardised)"),)
         return Table(("", "mean squared error"), rows)
-    names = {"mse": "DIFFormer", "last_value_mse": "last value", "mean_of_lags_mse": "mean of lags"}
-    rows = tuple((title, f"{tested[key]:.6g}") for key, title in names.items())
-    note = f"backtest from steps {', '.join(str(o) for o in tested['origins'])}"
-    return Table(("", "mean squared error"), rows, (note,))
+    rows = tuple(
+        (title, *(f"{told[key]:.4g}" if told[key] is not None else "–" for key in ERRORS))
+        for title, told in sorted(tested["methods"].items(), key=lambda pair: pair[1]["mse"])
+    )
+    first, last, steps = tested["origins"][0], tested["origins"][-1], record["settings"]["steps"]
+    notes = [
+        f"{steps} steps ahead from every step {first} to {last}, none of which was learned from"
+    ]
+    share = tested["coverage"]["0.9"]["coverage"]
+    if share is not None:
+        notes.append(f"90 % intervals of the earlier half held {100 * share:.0f} % of the later")
+    if record["naive_nodes"]:
+        left = record["naive_nodes"]
+        named = ", ".join(left[:8]) + (" and others" if len(left) > 8 else "")
+        notes.append(f"left to their last value, for they hardly vary ({len(left)}): {named}")
+    return Table(("", "mse", "mae", "mase"), rows, tuple(notes))

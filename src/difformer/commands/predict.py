@@ -12,15 +12,25 @@ from difformer.commands.output import DataDir, Json, print_json, say
 
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `train`.")],
-    table: Annotated[
-        Path, typer.Argument(metavar="FILE", help="New rows, or a series; see below.")
-    ],
     out: Annotated[
         str,
         typer.Option(
             "--out", "-o", metavar="FILE.csv", help="Where predictions go; - is standard output."
         ),
     ],
+    table: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="New rows; see below.", show_default=False),
+    ] = None,
+    series: Annotated[
+        Path | None,
+        typer.Option(
+            "--series",
+            metavar="FILE",
+            help="In place of FILE: newer values, whose next steps are forecast without refitting.",
+            show_default=False,
+        ),
+    ] = None,
     edges: Annotated[
         Path | None,
         typer.Option(
@@ -59,11 +69,14 @@ def command(
     """
     from difformer.experiments.answers import predict_run
 
+    given = table or series
+    if given is None or (table is not None and series is not None):
+        raise ValueError("FILE must be given, or --series FILE: what to predict")
     if json and out == "-":
         raise ValueError("--json must be left out with -o -: both write to standard output")
     count = predict_run(
         run,
-        table,
+        given,
         out,
         edges=edges,
         level=level,

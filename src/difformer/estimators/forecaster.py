@@ -153,6 +153,12 @@ class DIFFormerForecaster(BaseEstimator):
         edges = [tensor for pair in snapshots.edges for tensor in pair]
         return fingerprint(snapshots.x, snapshots.y, *edges)
 
+    @property
+    def series_(self) -> Series:
+        """The series of `fit`."""
+        check_is_fitted(self, "model_")
+        return self._last
+
     def snapshots(self) -> TemporalDataset:
         """The series of `fit` as the model sees it: scaled windows, one snapshot per step."""
         check_is_fitted(self, "model_")

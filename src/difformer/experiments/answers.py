@@ -15,7 +15,7 @@ from difformer.data.rawtable import read_chunks
 from difformer.data.snapshots import TemporalDataset
 from difformer.errors import DataError, DifformerError, RunError
 from difformer.experiments.forecast import RECORD as SERIES
-from difformer.experiments.forecast import forecast_csv, open_series
+from difformer.experiments.forecast import forecast_csv, intervals_csv, open_series
 from difformer.experiments.run import LoadedRun, load_run
 from difformer.files import answer_file
 from difformer.nn.model import DIFFormer
@@ -73,7 +73,11 @@ def _forecast(folder: Path, source: str | Path, file: TextIO, level: float | Non
     model, record = open_series(folder)
     steps = record["settings"]["steps"]
     try:
-        text = forecast_csv(model, read_series_file(source), steps)
+        data = read_series_file(source)
+        if level is None:
+            text = forecast_csv(model, data, steps)
+        else:
+            text = intervals_csv(model, data, record, level)
     except ValueError as error:
         raise DataError(f"{source}: {error}") from error
     file.write(text)

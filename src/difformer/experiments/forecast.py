@@ -1,7 +1,8 @@
 """Train on a user's own series and forecast it: a run folder like any other, and beside it
 
-series.json    the files, the settings, the nodes, and a backtest beside naive forecasts
-forecast.csv   the steps after the series, in its units; written last
+series.json    the files, the settings, the nodes, and a backtest beside simple forecasts
+intervals.csv  the steps after the series with their intervals, one line per step and node
+forecast.csv   the same steps, one column per node; written last
 
 No torch until something is trained: the command line reads the settings from here.
 """
@@ -14,6 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +24,24 @@ from difformer.files import reading
 
 if TYPE_CHECKING:
     from difformer.data.series import Series
+    from difformer.estimators.backtest import Backtest
     from difformer.estimators.forecaster import DIFFormerForecaster
 
-__all__ = ["RECORD", "SeriesSettings", "open_series", "train_series"]
+__all__ = [
+    "LEVEL",
+    "RECORD",
+    "SeriesSettings",
+    "forecast_csv",
+    "half_widths",
+    "intervals_csv",
+    "next_stamps",
+    "open_series",
+    "train_series",
+]
 
 RECORD = "series.json"  # what makes a run folder one of a series
+LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals that a run keeps
+LEVEL = 0.9  # of those in intervals.csv and on the page
 
 
 def _option(default: Any, text: str) -> Any:
@@ -39,7 +54,10 @@ class SeriesSettings:
 
     lags: int = _option(4, "past values of a node that are its features")
     steps: int = _option(4, "steps to forecast after the series")
-    origins: int = _option(5, "origins of the backtest; 0 for none")
+    origins: int | None = _option(
+        None, "newest steps that the backtest forecasts from, 0 for none; by default a quarter"
+    )
+    transform: str = _option("auto", "of values: none, sqrt, log; auto: for counts by validation")
     hidden_channels: int = _option(16, "width of the states")
     kernel: str = _option("simple", "diffusivity: simple or sigmoid")
     recipe: str = _option("forecast", "form of the model, see nn.recipes")
@@ -54,7 +72,8 @@ class SeriesSettings:
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("origins", 0)):
-            if getattr(self, name) < least:
+            value = getattr(self, name)
+            if value is not None and value < least:
                 raise ValueError(f"{name} must be {least} or more, got {getattr(self, name)}")
 
     def forecaster(self, folder: Path) -> DIFFormerForecaster:
@@ -92,22 +111,95 @@ def train_series(
     ):  # Ctrl-C in the backtest too leaves the run to be gone on with
         model = settings.forecaster(folder).fit(data, graph)
         tested = None
-        if settings.origins and not interrupt.is_set():
-            tested = model.backtest(data, graph, horizon=1, origins=settings.origins)
+        if settings.origins != 0 and not interrupt.is_set() and not model.result_.interrupted:
+            try:
+                tested = model.backtest(
+                    data, graph, horizon=settings.steps, origins=settings.origins
+                )
+            except ValueError as error:  # too few steps before the first origin
+                record["no_backtest"] = str(error)
         interrupted = interrupt.is_set() or model.result_.interrupted
+    if interrupted:
+        return {**record, "interrupted": True}
     record |= {
         "steps": len(data.values),
         "nodes": list(data.names),
         "graphs": 0 if graph is None else len(graph),
         "validation": model.validation_,
-        "interrupted": interrupted,
+        "transform": model.transform_,
+        "naive_nodes": list(model.naive_nodes_),
+        "interrupted": False,
     }
-    if not interrupted:
-        if tested is not None:
-            record["backtest"] = {"origins": tested.origins.tolist(), **tested.summary()}
-        write_atomic(folder / RECORD, _text(record))
-        write_atomic(folder / "forecast.csv", forecast_csv(model, data, settings.steps).encode())
+    if tested is not None:
+        record["backtest"] = _finite(_told(tested))
+        text = intervals_csv(model, data, record, LEVEL)
+        write_atomic(folder / "intervals.csv", text.encode())
+    write_atomic(folder / RECORD, _text(record))
+    write_atomic(folder / "forecast.csv", forecast_csv(model, data, settings.steps).encode())
     return record
+
+
+def _told(tested: Backtest) -> dict[str, Any]:
+    """What series.json says of a backtest; the quantiles are of errors in units of the sizes."""
+    return {
+        "origins": tested.origins.tolist(),
+        **tested.summary(),
+        "coverage": {str(level): tested.coverage(level) for level in LEVELS},
+        "quantiles": {str(level): tested.quantiles(level).tolist() for level in LEVELS},
+        "sizes": tested.sizes().tolist(),
+    }
+
+
+def half_widths(record: Mapping[str, Any], level: float) -> Any:
+    """(steps, nodes) half the width of the intervals of a level, in the units of the series."""
+    import numpy as np
+
+    tested = record.get("backtest")
+    if tested is None:
+        raise RunError("intervals need a backtest, and the run has none: train it with origins")
+    if str(level) not in tested["quantiles"]:
+        raise ValueError(f"level must be one of {', '.join(map(str, LEVELS))}, got {level!r}")
+    kept = [np.inf if q is None else q for q in tested["quantiles"][str(level)]]
+    size = np.array([s or 0.0 for s in tested["sizes"]])
+    # A node that was forecast exactly has an interval of no width, also where others' is infinite.
+    return np.where(size > 0, np.array(kept)[:, None] * np.maximum(size, 1e-300), 0.0)
+
+
+def intervals_csv(
+    model: DIFFormerForecaster, data: Series, record: Mapping[str, Any], level: float
+) -> str:
+    """The next steps as CSV, one line per step and node: the forecast and its interval."""
+    steps = record["settings"]["steps"]
+    stamps = next_stamps(data, steps)
+    half, share = half_widths(record, level), f"{100 * level:g} %"
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["time", "node", "forecast", f"from {share}", f"to {share}"])
+    names = data.names or tuple(str(j) for j in range(data.values.shape[1]))
+    low = 0.0 if bool((data.values[data.values == data.values] >= 0).all()) else None
+    for step, row in enumerate(model.predict(steps, series=data)):
+        for node, value, own in zip(names, row, half[step], strict=True):
+            least = value - own if low is None else max(low, value - own)
+            cells = (f"{v:.9g}" for v in (value, least, value + own))
+            writer.writerow([stamps[step], node, *cells])
+    return text.getvalue()
+
+
+def next_stamps(data: Series, steps: int) -> list[str]:
+    """The times of the next steps as text: +1, +2, ... where they are not known."""
+    from difformer.estimators.forecaster import following
+
+    stamps = following(data.stamps, steps)
+    return [f"+{i + 1}" if stamps is None else _shown(stamps[i]) for i in range(steps)]
+
+
+def _finite(value: Any) -> Any:
+    """Plain values as JSON has them: a number that is not finite becomes None."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def open_series(folder: Path | str) -> tuple[DIFFormerForecaster, dict[str, Any]]:
@@ -124,15 +216,12 @@ def open_series(folder: Path | str) -> tuple[DIFFormerForecaster, dict[str, Any]
 
 def forecast_csv(model: DIFFormerForecaster, data: Series, steps: int) -> str:
     """The next steps of a series as CSV: the time, then one column per node."""
-    from difformer.estimators.forecaster import following
-
-    stamps = following(data.stamps, steps)
+    stamps = next_stamps(data, steps)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["time", *data.names])
     for step, row in enumerate(model.predict(steps, series=data)):
-        stamp = f"+{step + 1}" if stamps is None else _shown(stamps[step])
-        writer.writerow([stamp, *(f"{value:.9g}" for value in row)])
+        writer.writerow([stamps[step], *(f"{value:.9g}" for value in row)])
     return text.getvalue()
 
 

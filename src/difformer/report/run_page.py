@@ -98,11 +98,16 @@ def run_sections(
 
 def _own_sections(run: Run, dataset: Dataset | None) -> list[Section]:
     """What a run on a table or a series shows above its model; none for other runs."""
-    if run.kind != "table":
-        return []
-    from difformer.report.table_page import table_sections
+    if run.kind == "table":
+        from difformer.report.table_page import table_sections
 
-    found = table_sections(run, dataset)
+        found = table_sections(run, dataset)
+    elif run.kind == "series":
+        from difformer.report.series_page import series_sections
+
+        found = series_sections(run)
+    else:
+        return []
     if isinstance(found, str):
         return [Section("missing-rows", "The rows", [Note(found, missing=True)])]
     return found

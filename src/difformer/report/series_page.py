@@ -1,0 +1,152 @@
+"""The sections of a run on a series: how good it is, each node's forecast as a fan, its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from difformer.errors import DifformerError
+from difformer.experiments.forecast import LEVEL, half_widths, next_stamps, open_series
+from difformer.experiments.runs import Run
+from difformer.report.blocks import COLOURS, Finder, Note, Plot, Section, Table, number, rounded
+
+__all__ = ["series_sections"]
+
+MOST_NODES = 400  # that the page carries
+SHOWN = 120  # newest steps of each
+
+
+def series_sections(run: Run) -> list[Section] | str:
+    """Everything above what is inside the model; a sentence where the run cannot be read."""
+    try:
+        model, record = open_series(run.folder)
+        ahead = np.asarray(model.predict(record["settings"]["steps"]))
+        half = half_widths(record, LEVEL) if record.get("backtest") else None
+    except (DifformerError, ValueError, OSError, KeyError) as error:
+        return f"The series cannot be shown: {str(error).splitlines()[0]}"
+    tested = record.get("backtest")
+    sections = [
+        Section("result", "How good it is", _result(record, tested)),
+        Section("nodes", "Forecasts", [_fans(model, record, ahead, half)]),
+    ]
+    if tested:
+        sections.append(Section("steps", "Error by step", [_by_step(tested)]))
+    return sections
+
+
+def _result(record: Mapping[str, Any], tested: Mapping[str, Any] | None) -> list[Any]:
+    blocks: list[Any] = []
+    if not tested:
+        why = record.get("no_backtest", "none was asked for")
+        return [Note(f"There is no backtest: {why}.", missing=True)]
+    ranked = sorted(tested["methods"].items(), key=lambda pair: pair[1]["mse"])
+    ours = tested["methods"]["DIFFormer"]
+    other, best = next((n, e) for n, e in ranked if n != "DIFFormer")
+    steps, origins = record["settings"]["steps"], tested["origins"]
+    blocks.append(
+        Note(
+            f"Mean absolute error {number(ours['mae'], 3)} over {steps} steps ahead from "
+            f"{len(origins):,} consecutive origins; the best simple forecast, {other}, "
+            f"{number(best['mae'], 3)}."
+        )
+    )
+    rows = [[n, number(e["mse"]), number(e["mae"]), number(e["mase"], 3)] for n, e in ranked]
+    caption = "Errors of forecasts that saw none of these steps; mase 1 is the last value's."
+    blocks.append(
+        Table(caption, ["forecast", "mean squared", "mean absolute", "mean absolute scaled"], rows)
+    )
+    told = tested["coverage"][str(LEVEL)]
+    if told["coverage"] is not None:
+        blocks.append(
+            Note(
+                f"{100 * LEVEL:g} % intervals by the errors of the earlier origins held "
+                f"{100 * told['coverage']:.0f} % of the later values (pinball loss "
+                f"{number(told['pinball'], 3)})."
+            )
+        )
+    if record.get("naive_nodes"):
+        left = record["naive_nodes"]
+        blocks.append(Note(f"Left to their last value, for they hardly vary: {', '.join(left)}."))
+    return blocks
+
+
+def _fans(model: Any, record: Mapping[str, Any], ahead: Any, half: Any) -> Finder:
+    data = model.series_
+    names = data.names or tuple(str(j) for j in range(data.values.shape[1]))
+    values = data.values[-SHOWN:]
+    first = len(data.values) - len(values)
+    times = [str(t).removesuffix(" 00:00:00") for t in data.stamps[-SHOWN:]]
+    times = times or [str(first + i) for i in range(len(values))]
+    later = next_stamps(data, len(ahead))
+    sizes = (record.get("backtest") or {}).get("sizes") or [None] * len(names)
+    left, least = set(record.get("naive_nodes", ())), bool((values[values == values] >= 0).all())
+    rows: list[list[str]] = []
+    curves: list[dict[str, Any]] = []
+    order = np.argsort([-(s or 0.0) for s in sizes], kind="stable").tolist()
+    for j in range(min(len(names), MOST_NODES)):
+        known = values[:, j][~np.isnan(values[:, j])]
+        last = number(float(known[-1])) if known.size else "–"
+        how = "last value" if names[j] in left else "DIFFormer"
+        rows.append([names[j], last, number(float(ahead[0, j])), number(sizes[j], 3), how])
+        curves.append(_fan(values[:, j], ahead[:, j], half, j, times, later, least))
+    header = ["node", "last value", "next step", "mean absolute error", "by"]
+    kept = "" if len(rows) == len(names) else f" The first {len(rows):,} of {len(names):,}."
+    return Finder(
+        "nodes",
+        f"Choose a node to see its newest values and its forecast with {100 * LEVEL:g} % "
+        f"intervals.{kept}",
+        header,
+        rows,
+        orders={"largest error first": [i for i in order if i < len(rows)]},
+        curves=curves,
+    )
+
+
+def _fan(
+    values: Any, ahead: Any, half: Any, node: int, times: list[str], later: list[str], least: bool
+) -> dict[str, Any]:
+    line: Any = {"type": "scatter", "mode": "lines"}
+    data: list[dict[str, Any]] = []
+    if half is not None and np.isfinite(half[:, node]).all():
+        low, high = ahead - half[:, node], ahead + half[:, node]
+        low = np.maximum(low, 0.0) if least else low
+        edge = {"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+        data.append({**line, "x": later, "y": rounded(high), **edge})
+        fill = {"fill": "tonexty", "fillcolor": "rgba(204,102,119,0.25)"}
+        band = {"name": f"{100 * LEVEL:g} % interval", "showlegend": True}
+        data.append({**line, "x": later, "y": rounded(low), **edge, **fill, **band})
+    known = {"name": "known", "line": {"color": COLOURS[0]}}
+    data.append({**line, "x": times, "y": rounded(values), **known})
+    forecast = {"name": "forecast", "mode": "lines+markers", "line": {"color": COLOURS[1]}}
+    data.append({**line, "x": later, "y": rounded(ahead), **forecast})
+    return {"data": data, "layout": {}}
+
+
+def _by_step(tested: Mapping[str, Any]) -> Plot:
+    methods = tested["methods"]
+    steps = list(range(1, len(methods["DIFFormer"]["mse_by_step"]) + 1))
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "x": steps,
+            "y": rounded(np.sqrt(np.array(told["mse_by_step"], float))),
+            "name": name,
+            "line": {"color": COLOURS[i % len(COLOURS)], "width": 3 if i == 0 else 1.5},
+        }
+        for i, (name, told) in enumerate(methods.items())
+    ]
+    rows = [[n, *(number(v**0.5) for v in told["mse_by_step"])] for n, told in methods.items()]
+    return Plot(
+        name="by-step",
+        caption="Root mean squared error by step ahead, in the units of the series.",
+        alt="Line plot of the error of every forecast by step ahead.",
+        data=data,
+        layout={
+            "xaxis": {"title": {"text": "steps ahead"}, "dtick": max(1, len(steps) // 12)},
+            "yaxis": {"title": {"text": "root mean squared error"}, "rangemode": "tozero"},
+        },
+        table=Table("The same in numbers.", ["forecast", *map(str, steps)], rows),
+    )
