@@ -113,8 +113,11 @@ def test_reproduce_gives_a_cell_no_split_but_its_own() -> None:
     assert {c.column.name for c in only} == {"20news-2000"}
 
 
-def test_no_words_show_the_help(cli: Any) -> None:
-    assert "Commands:" in "".join(vars(cli())[k] for k in ("out", "err"))
+def test_no_words_show_the_help_and_nothing_went_wrong(cli: Any) -> None:
+    bare, asked = cli(), cli("--help")
+    assert (bare.code, bare.err) == (0, "")
+    assert bare.out == asked.out
+    assert "Commands:" in bare.out
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,6 @@ class HeadedCommand(TyperCommand):
 
 app = typer.Typer(
     cls=LazyGroup,
-    no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start here: difformer demo. Each command has its own --help, with an example.",
@@ -122,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; with --debug anywhere, an error shows its traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    words = [word for word in words if word != "--debug"] or ["--help"]
     try:
         code = app(words, prog_name="difformer", standalone_mode=False)
     except BaseException as error:

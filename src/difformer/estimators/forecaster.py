@@ -79,7 +79,7 @@ class DIFFormerForecaster(BaseEstimator):
     kernel: Any = "simple"
     recipe: str = "forecast"
     options: Mapping[str, Any] | None = None
-    transform: str = "none"
+    transform: str = "auto"
     epochs: int = 300
     lr: float = 0.01
     weight_decay: float = 0.0

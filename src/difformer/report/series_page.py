@@ -53,7 +53,10 @@ def _result(record: Mapping[str, Any], tested: Mapping[str, Any] | None) -> list
         )
     )
     rows = [[n, number(e["mse"]), number(e["mae"]), number(e["mase"], 3)] for n, e in ranked]
-    caption = "Errors of forecasts that saw none of these steps; mase 1 is the last value's."
+    caption = (
+        "Errors of forecasts that saw none of these steps; scaled: in units of the mean change "
+        "from step to step before them."
+    )
     blocks.append(
         Table(caption, ["forecast", "mean squared", "mean absolute", "mean absolute scaled"], rows)
     )
