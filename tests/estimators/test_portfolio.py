@@ -103,6 +103,8 @@ def test_members_are_saved(tmp_path) -> None:
     again = DIFFormerClassifier.load(tmp_path / "m.safetensors")
     assert [m.name for m in again.members_] == [m.name for m in model.members_]
     assert np.array_equal(again.predict_proba(X[:9]), model.predict_proba(X[:9]))
+    assert np.array_equal(again.held_out_rows_, model.held_out_rows_)
+    assert np.array_equal(again.held_out_outputs_, model.held_out_outputs_)
 
 
 def test_regression_by_default_beats_the_mean_by_far() -> None:

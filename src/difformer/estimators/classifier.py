@@ -49,12 +49,15 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         hidden_channels: width of the states.
         kernel: "simple" (DIFFormer-s, linear cost), "sigmoid" (DIFFormer-a, quadratic), another
             diffusivity, or "auto": -a where it fits in memory and validates better, -s otherwise.
-            "auto" trains both on `validation_fraction` fewer labels, then the better one on all.
-        recipe: form of the model, see `difformer.nn.recipes`; "auto": "stable" with a graph,
-            "alone" without one.
+            None leaves it to the recipe.
+        recipe: form of the model, see `difformer.nn.recipes`. "auto" tries several and averages
+            those that held-out labels favour; with a kernel or options it is "stable" with a graph
+            and "alone" without one.
         options: model options that replace the recipe's, see `DIFFormerConfig`.
+        time_budget: seconds after which "auto" begins no further form.
         scale: standardise the columns of a dense array; those of a data frame always are.
-        epochs, lr, weight_decay: of training with Adam.
+        epochs: the most epochs of any form.
+        lr, weight_decay: of training with Adam, for a named recipe.
         consistency: weight of the agreement between two dropout passes on all rows (one class per
             row only); twice the time, and better where labels are few.
         early_stopping: hold out `validation_fraction` of the labelled rows of each class, keep
@@ -73,7 +76,10 @@ class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
         transduction_: the label of every row of fit.
         label_distributions_: its probabilities, as `predict_proba` gives them.
         embedding_: (n, hidden_channels), the last states of the rows of fit.
-        frozen_: the `FrozenDIFFormer` that answers for new rows.
+        members_: the models that answer, heaviest first, each with its weight and temperature.
+        frozen_: the `FrozenDIFFormer` of the first of them.
+        held_out_rows_, held_out_outputs_: labelled rows, and what models that had not seen their
+            labels say of them; only with recipe="auto".
         graph_: the `Graph` between the rows of fit, or None.
         encoder_: how columns become features, a `TableEncoder`; None for sparse rows.
         ids_: the ids of the rows of fit, or None.

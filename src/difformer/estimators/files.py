@@ -127,6 +127,9 @@ def _rows(me: Any) -> dict[str, Tensor]:
     for part, rows in (("train", me.split_.train), ("val", me.split_.val)):
         tensors[f"split.{part}"] = rows
     tensors["digests"] = torch.from_numpy(me._fit_rows.digests.view(np.int64).copy())
+    if hasattr(me, "held_out_rows_"):
+        tensors["held_out.rows"] = torch.from_numpy(me.held_out_rows_)
+        tensors["held_out.outputs"] = torch.from_numpy(me.held_out_outputs_)
     if me.graph_ is not None:
         tensors["graph.edges"] = me.graph_.edge_index
         if me.graph_.edge_weight is not None:
@@ -152,6 +155,14 @@ def _restore_rows(me: Any, tensors: dict[str, Tensor], description: dict[str, An
     me.ids_ = None if ids is None else tuple(str(name) for name in ids)
     if me.ids_ is not None and len(me.ids_) != n:
         raise ValueError(f"{len(me.ids_)} ids for {n} rows")
+    if "held_out.rows" in tensors:
+        me.held_out_rows_ = tensors["held_out.rows"].numpy()
+        me.held_out_outputs_ = tensors["held_out.outputs"].numpy()
+        known = torch.cat([me.split_.train, me.split_.val]).numpy()
+        if not np.isin(me.held_out_rows_, known).all():
+            raise ValueError("held-out rows are not labelled rows of fit")
+        if me.held_out_rows_.shape != me.held_out_outputs_.shape[:1]:
+            raise ValueError("held-out rows and outputs differ in number")
     me.graph_ = None
     if "graph.edges" in tensors:
         me.graph_ = Graph.from_edges(tensors["graph.edges"], n, tensors.get("graph.weight"))
