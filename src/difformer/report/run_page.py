@@ -86,7 +86,9 @@ def run_sections(
     own = _own_sections(run, dataset)
     if own:
         inside = [section for section in inside if section.name != "predictions"]
-        below = [curves_section(run), *inside, *costs]
+        # An average of several forms has no one curve.
+        curves = [curves_section(run)] if any(s.history for s in run.seeds) else []
+        below = [*curves, *inside, *costs]
         sections = [*own, *(replace(section, folded=True) for section in below)]
     else:
         sections = [results_section(run), curves_section(run), *inside, *costs]

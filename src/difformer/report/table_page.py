@@ -74,7 +74,7 @@ def table_sections(run: Run, dataset: Dataset | None = None) -> list[Section] | 
     """Everything above what is inside the model; a sentence where the run cannot be read."""
     try:
         own = OwnRun.load(run.folder)
-        data = open_own(run.folder, dataset=dataset).dataset
+        data = open_own(run.folder, dataset=dataset).table
         kept = HeldOut.read(Path(run.folder), own, data.task)
     except (DifformerError, ValueError, OSError, KeyError, IndexError) as error:
         return f"The rows cannot be shown: {str(error).splitlines()[0]}"

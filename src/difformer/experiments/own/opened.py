@@ -28,6 +28,7 @@ class OpenOwn:
     split: Split
     graph: Graph | None
     estimator: Estimator
+    table: Dataset  # as it was read; `dataset` has its features as the model sees them
 
 
 def open_own(folder: str | Path, *, dataset: Dataset | None = None) -> OpenOwn:
@@ -44,4 +45,5 @@ def open_own(folder: str | Path, *, dataset: Dataset | None = None) -> OpenOwn:
     member = estimator.shown_member
     seen = replace(dataset, x=member.seen(dataset_features(dataset)).float())
     graph = None if member.frozen.num_known is None else estimator.graph_
-    return OpenOwn(deepcopy(member.frozen.model).float(), seen, split, graph, estimator)
+    model = deepcopy(member.frozen.model).float()
+    return OpenOwn(model, seen, split, graph, estimator, dataset)
