@@ -142,4 +142,4 @@ def test_help_signature_and_run_have_one_default(
     assert run("train", "t.csv", *words) == 0
     kept = read_config(Path("runs/t-1/config.toml"))["own"]
     different = {name for name, value in kept.items() if value != defaults[name]}
-    assert different == {"graph", "early_stopping", "random_state", "hidden_channels"}
+    assert different == {"random_state", "hidden_channels"}

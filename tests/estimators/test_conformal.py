@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.datasets import make_classification, make_friedman1
 
 from difformer.estimators import DIFFormerClassifier, DIFFormerRegressor
-from difformer.estimators.conformal import IntervalMixin, SetMixin, conformal_quantile, set_of
-
-
-class Regressor(IntervalMixin, DIFFormerRegressor):
-    """With intervals."""
-
-
-class Classifier(SetMixin, DIFFormerClassifier):
-    """With sets."""
-
+from difformer.estimators.conformal import conformal_quantile, set_of
 
 FEW = {"epochs": 60, "hidden_channels": 16, "early_stopping": True, "random_state": 0}
 
@@ -44,14 +36,14 @@ def test_the_quantile_of_too_few_scores_is_infinite_and_levels_are_checked() -> 
             conformal_quantile(np.arange(9.0), level)  # type: ignore[arg-type]
 
 
-def test_nine_of_ten_intervals_hold_the_truth_of_rows_held_back() -> None:
+def test_nine_of_ten_intervals_hold_the_truth_of_rows_held_back(tmp_path: Path) -> None:
     covered: list[float] = []
     for seed in range(3):
         X, y = make_friedman1(900, noise=1.0, random_state=seed)
         y = 1000 + 50 * y  # in units of its own
         few = y.copy()
         few[400:] = np.nan
-        model = Regressor(**{**FEW, "random_state": seed}).fit(X, few)
+        model = DIFFormerRegressor(**{**FEW, "random_state": seed}).fit(X, few)
         found = model.predict_interval(X[400:], level=0.9)
         assert found.shape == (500, 2)
         np.testing.assert_allclose(found.mean(1), model.predict(X[400:]))
@@ -60,6 +52,9 @@ def test_nine_of_ten_intervals_hold_the_truth_of_rows_held_back() -> None:
         assert (narrow[:, 1] - narrow[:, 0] < found[:, 1] - found[:, 0]).all()
     # 80 held-out scores a fit: each fit's coverage is Beta with deviation 0.033, their mean 0.019.
     assert 0.85 <= np.mean(covered) <= 0.96, covered
+    model.save(tmp_path / "m.safetensors")
+    again = DIFFormerRegressor.load(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(again.predict_interval(X[400:], level=0.5), narrow)
 
 
 def test_intervals_of_several_targets_are_each_in_its_own_units() -> None:
@@ -67,13 +62,13 @@ def test_intervals_of_several_targets_are_each_in_its_own_units() -> None:
     many = np.stack([y, 1000 * y], axis=1)
     many[200:] = np.nan
     many[0, 1] = np.nan  # one target of a row may be unknown
-    found = Regressor(**FEW).fit(X, many).predict_interval(X[200:])
+    found = DIFFormerRegressor(**FEW).fit(X, many).predict_interval(X[200:])
     assert found.shape == (100, 2, 2)
     width = (found[..., 1] - found[..., 0])[0]
     assert 200 < width[1] / width[0] < 5000
 
 
-def test_nine_of_ten_sets_hold_the_true_class_of_rows_held_back() -> None:
+def test_nine_of_ten_sets_hold_the_true_class_of_rows_held_back(tmp_path: Path) -> None:
     covered: list[float] = []
     for seed in range(3):
         X, y = make_classification(
@@ -81,7 +76,7 @@ def test_nine_of_ten_sets_hold_the_true_class_of_rows_held_back() -> None:
         )
         few = y.copy()
         few[400:] = -1
-        model = Classifier(**{**FEW, "random_state": seed}).fit(X, few)
+        model = DIFFormerClassifier(**{**FEW, "random_state": seed}).fit(X, few)
         found = model.predict_set(X[400:], level=0.9)
         assert found.shape == (500, 3)
         assert found.dtype == bool
@@ -89,6 +84,9 @@ def test_nine_of_ten_sets_hold_the_true_class_of_rows_held_back() -> None:
         assert (found.sum(1) > 1).any()  # the classes overlap: one is not always enough
         covered.append(float(found[np.arange(500), y[400:]].mean()))
     assert 0.85 <= np.mean(covered) <= 0.96, covered
+    model.save(tmp_path / "m.safetensors")
+    again = DIFFormerClassifier.load(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(again.predict_set(X[400:]), found)
 
 
 def test_a_set_holds_what_is_within_the_quantile_and_never_nothing() -> None:
@@ -100,9 +98,9 @@ def test_a_set_holds_what_is_within_the_quantile_and_never_nothing() -> None:
 
 def test_what_cannot_be_told_is_one_clear_line() -> None:
     X, y = make_classification(60, 5, random_state=0)
-    plain = Classifier(epochs=2, hidden_channels=8, recipe="alone", kernel="simple")
+    plain = DIFFormerClassifier(epochs=2, hidden_channels=8, recipe="alone", kernel="simple")
     with pytest.raises(ValueError, match="no labelled rows were held out in fit"):
         plain.fit(X, y).predict_set(X)
-    many = Classifier(**{**FEW, "epochs": 2}).fit(X, np.stack([y, 1 - y], axis=1))
+    many = DIFFormerClassifier(**{**FEW, "epochs": 2}).fit(X, np.stack([y, 1 - y], axis=1))
     with pytest.raises(ValueError, match="need one class per row, y was multilabel"):
         many.predict_set(X)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from difformer.data.dataset import Dataset
 from difformer.estimators.base import BaseDIFFormer, dataset_graph
+from difformer.estimators.conformal import SetMixin
 from difformer.estimators.files import SaveMixin
 from difformer.estimators.labels import Classes, dataset_classes, read_classes
 from difformer.estimators.outputs import MultiCrossEntropy
@@ -27,7 +28,7 @@ Array = NDArray[Any]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DIFFormerClassifier(SaveMixin, ClassifierMixin, BaseDIFFormer):
+class DIFFormerClassifier(SaveMixin, SetMixin, ClassifierMixin, BaseDIFFormer):
     """Classify rows from few labels: every row is moved by all others, and by a graph if given.
 
     An epoch costs O(n d²) per layer for ``kernel="simple"``, O(e d) more with a graph; memory O(n).

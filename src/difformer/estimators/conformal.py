@@ -86,7 +86,7 @@ class _Scored:
         if scores is None:
             raise ValueError(
                 "no labelled rows were held out in fit: set early_stopping=True, give validation "
-                'rows, or use recipe="auto" with kernel="auto"'
+                'rows, or use recipe="auto"'
             )
         return np.array([conformal_quantile(c[c != UNKNOWN], level) for c in scores.T])
 

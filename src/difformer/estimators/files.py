@@ -130,6 +130,8 @@ def _rows(me: Any) -> dict[str, Tensor]:
     if hasattr(me, "held_out_rows_"):
         tensors["held_out.rows"] = torch.from_numpy(me.held_out_rows_)
         tensors["held_out.outputs"] = torch.from_numpy(me.held_out_outputs_)
+    if me.held_out_scores_ is not None:
+        tensors["held_out.scores"] = torch.from_numpy(np.ascontiguousarray(me.held_out_scores_))
     if me.graph_ is not None:
         tensors["graph.edges"] = me.graph_.edge_index
         if me.graph_.edge_weight is not None:
@@ -163,6 +165,8 @@ def _restore_rows(me: Any, tensors: dict[str, Tensor], description: dict[str, An
             raise ValueError("held-out rows are not labelled rows of fit")
         if me.held_out_rows_.shape != me.held_out_outputs_.shape[:1]:
             raise ValueError("held-out rows and outputs differ in number")
+    scores = tensors.get("held_out.scores")
+    me.held_out_scores_ = None if scores is None else scores.numpy()
     me.graph_ = None
     if "graph.edges" in tensors:
         me.graph_ = Graph.from_edges(tensors["graph.edges"], n, tensors.get("graph.weight"))

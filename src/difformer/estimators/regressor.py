@@ -15,6 +15,7 @@ from difformer.data.columns import standardise
 from difformer.data.dataset import Dataset
 from difformer.errors import ModelFileError
 from difformer.estimators.base import BaseDIFFormer, dataset_graph
+from difformer.estimators.conformal import IntervalMixin
 from difformer.estimators.files import SaveMixin
 from difformer.estimators.labels import dataset_targets, read_targets
 from difformer.estimators.problem import Outcome, Problem
@@ -25,7 +26,7 @@ __all__ = ["DIFFormerRegressor"]
 Array = NDArray[Any]
 
 
-class DIFFormerRegressor(SaveMixin, RegressorMixin, BaseDIFFormer):
+class DIFFormerRegressor(SaveMixin, IntervalMixin, RegressorMixin, BaseDIFFormer):
     """Predict one or several numbers per row; NaN or None in y marks an unlabelled row.
 
     The targets are standardised for training and scaled back. The parameters, and how graphs and
