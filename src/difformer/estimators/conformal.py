@@ -67,8 +67,8 @@ class _Scored:
 
     held_out_scores_: Array | None
 
-    def _fit(self, rows: Any, problem: Any, *rest: Any) -> Any:
-        output = cast("Any", super())._fit(rows, problem, *rest)
+    def _fit(self, rows: Any, problem: Any, graph: Any, weight: Any, validation: Any) -> Any:
+        output = cast("Any", super())._fit(rows, problem, graph, weight, validation)
         found = held_out(self, output.numpy())
         self.held_out_scores_ = None
         if found is not None and len(found[0]):
