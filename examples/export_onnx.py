@@ -10,7 +10,7 @@ import difformer
 digits, y = load_digits(return_X_y=True)
 X = digits.astype(np.float32)
 few = np.where(np.arange(len(y)) < 200, y, -1)
-model = difformer.DIFFormerClassifier(epochs=30, random_state=0).fit(X, few)
+model = difformer.DIFFormerClassifier(recipe="alone", epochs=30, random_state=0).fit(X, few)
 wanted = model.predict_proba(X)
 mean, scale = (torch.as_tensor(part, dtype=torch.float32) for part in model.scaling_)
 

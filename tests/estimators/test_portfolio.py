@@ -86,6 +86,14 @@ def test_one_or_two_labels_per_class_are_enough_to_fit(labels: int) -> None:
     assert (model.transduction_ == y).mean() > 0.6
 
 
+def test_one_label_per_class_is_enough_on_a_graph() -> None:
+    X, y, few = moons(1, n=60)
+    ring = np.stack([np.arange(60), (np.arange(60) + 1) % 60])
+    model = DIFFormerClassifier(epochs=5, random_state=0).fit(X, few, ring)
+    assert model.validation_ == {}
+    assert (model.transduction_[few >= 0] == y[few >= 0]).all()
+
+
 def test_new_rows_are_answered_as_they_would_be_in_fit() -> None:
     X, y = load_wine(return_X_y=True)
     few = np.where(np.arange(len(y)) % 4 == 0, y, -1)

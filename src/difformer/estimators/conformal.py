@@ -55,8 +55,7 @@ def held_out(estimator: Any, outputs: Any = None) -> tuple[Array, Array] | None:
     """
     rows = getattr(estimator, "held_out_rows_", None)
     if rows is not None:
-        kept = np.asarray(estimator.held_out_outputs_, np.float64)
-        return np.asarray(rows, np.int64), kept.reshape(len(rows), -1)
+        return np.asarray(rows, np.int64), np.asarray(estimator.held_out_outputs_, np.float64)
     rows = estimator.split_.val.numpy()
     outputs = estimator._outputs if outputs is None else outputs
     return (rows, outputs[rows]) if len(rows) else None

@@ -330,14 +330,14 @@ class _Search:
 
     def _judge_alone(self, form: Form) -> list[tuple[Tensor, Tensor]]:
         """By the loop, on one part: its own held-out rows pick the epoch."""
-        part = self.parts[0]
+        part = self.parts[0] if self.parts else self.split
         fitted = self._trained(form, part, epochs=int(form.train["epochs"]))
         self._states[_key(form)] = fitted
         model, found = fitted.model.cpu().eval(), self.view(form.view)
         assert found is not None
         with torch.no_grad():
             output = model(found[1].x, form.graph)
-        return [(part.val, output[part.val])]
+        return [(part.val, output[part.val])] if self.parts else []
 
     def _trained(self, form: Form, part: Split, *, epochs: int) -> Any:
         found = self.view(form.view)
@@ -360,7 +360,7 @@ class _Search:
         if isinstance(kept, dict):
             model = self._model(form)
             model.load_state_dict(kept)
-        elif self.given:
+        elif self.given or not self.parts:
             model = kept.model
         else:
             model = self._trained(form, self.split, epochs=max(1, kept.result.best_epoch)).model
