@@ -148,6 +148,23 @@ def test_a_killed_run_goes_on_to_the_same_bits(
         train_own(other, tmp_path / "run", settings, resume=True)
 
 
+def test_ctrl_c_while_forms_are_compared_leaves_a_run_that_can_be_resumed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from difformer.estimators.portfolio import _Search
+
+    settings = {"epochs": 25, "hidden_channels": 16}
+    own = read_table(run.parent / "t.csv", "kind", id="name")
+
+    def interrupt(self: Any, form: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Search, "judge", interrupt)
+        assert train_own(own, tmp_path / "run", settings) == {"interrupted": True}
+    assert not train_own(own, tmp_path / "run", settings, resume=True)["interrupted"]
+
+
 def test_new_rows_get_label_probability_and_influential_rows(run: Path, tmp_path: Path) -> None:
     new = write(tmp_path / "new.csv", make_rows(20, start=200))
     assert predict_own(run, new, tmp_path / "out.csv") == 20

@@ -62,7 +62,11 @@ def train_own(
     if (folder / "result.json").exists():
         _forget_fits(folder)  # it may have been killed right before this
         return read_result(folder)
-    estimator.set_params(checkpoint=folder / "fits", verbose=int(not quiet)).fit(data)
+    estimator.set_params(checkpoint=folder / "fits", verbose=int(not quiet))
+    try:
+        estimator.fit(data)
+    except KeyboardInterrupt:  # while forms were compared: a resumed run compares them again
+        return {"interrupted": True}
     if estimator.result_.interrupted:
         return {"interrupted": True}
     if influential is None:
