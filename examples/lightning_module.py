@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 import difformer
 
-data = difformer.load_dataset("digits")
-split = data.split("random:0")
+lightning.seed_everything(0, verbose=False)
+data, split = difformer.load_dataset("digits"), difformer.load_dataset("digits").split("random:0")
 
 
 class Classifier(lightning.LightningModule):
