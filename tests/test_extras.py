@@ -17,6 +17,7 @@ from difformer.core.graph import Graph
 from difformer.data.neighbours import _index  # type: ignore[attr-defined]
 from difformer.data.rawtable import _parquet  # type: ignore[attr-defined]
 from difformer.data.registry import load_dataset
+from difformer.data.shards.engine import Engine
 from difformer.errors import DifformerError
 from difformer.experiments.encoders.pretrained import _lite0, minilm  # type: ignore[attr-defined]
 from difformer.experiments.experiment import Experiment
@@ -31,6 +32,7 @@ USES: dict[str, tuple[str, Callable[[], Any]]] = {
     "faiss": ("knn", lambda: _index(torch.randn(5, 2), 2, "euclidean", 0)),
     "pyarrow": ("parquet", lambda: next(iter(_parquet(Path("x.parquet"), 10)))),
     "pymetis": ("scale", lambda: _metis(Graph.from_edges(EDGES, 3), 2)),
+    "duckdb": ("shards", lambda: Engine(Path("none"), 4 * 10**9, 0, lambda *_: None)),
     "fastapi": ("serve", lambda: make_app(Path("none"))),
     "efficientnet_lite_pytorch": ("features", lambda: _lite0()),
     "sentence_transformers": ("features", lambda: minilm(None, None)),  # type: ignore[arg-type]

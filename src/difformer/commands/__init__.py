@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "report": "Write the page of a run.",
     "runs": "List runs and compare them.",
     "energy": "Check the energy's descent on a trained model's own states.",
+    "shard": "Turn tables larger than memory into parts to train from.",
     "features": "Turn images or text into features.",
     "bench": "Measure how fast this machine runs it.",
     "serve": "Answer predictions over HTTP.",

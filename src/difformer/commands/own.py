@@ -37,6 +37,7 @@ __all__ = [
     "own_options",
     "own_params",
     "own_table",
+    "parse_kinds",
     "table_named",
     "train_table",
 ]
@@ -125,20 +126,25 @@ def own_table(
     """The table that the options name."""
     if not label:
         raise ValueError("--label COLUMN must be given with --nodes: what to predict")
-    named: dict[str, str] = {}
-    for pair in kinds or []:
-        column, equals, kind = pair.rpartition("=")
-        if not equals or not column:
-            raise ValueError(f"--kind must be COLUMN=KIND, got {pair!r}")
-        named[column] = kind
     return OwnTable(
         nodes=str(nodes),
         label=_one_or_several(label),
         id=id,
         edges=None if edges is None else str(edges),
         task=task,
-        kinds=named,
+        kinds=parse_kinds(kinds),
     )
+
+
+def parse_kinds(pairs: list[str] | None) -> dict[str, str]:
+    """What `--kind COLUMN=KIND` says, by column."""
+    named: dict[str, str] = {}
+    for pair in pairs or []:
+        column, equals, kind = pair.rpartition("=")
+        if not equals or not column:
+            raise ValueError(f"--kind must be COLUMN=KIND, got {pair!r}")
+        named[column] = kind
+    return named
 
 
 def check_own(**given: Any) -> None:

@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 
 from difformer.errors import DataError
 
-__all__ = ["KINDS", "Column", "Survey", "encode_numbers", "is_missing", "standardise"]
+__all__ = [
+    "KINDS",
+    "Column",
+    "Numbers",
+    "Survey",
+    "cell_text",
+    "encode_numbers",
+    "is_missing",
+    "standardise",
+]
 
 KINDS = ("number", "date", "category", "text", "skip")
 
@@ -242,14 +251,104 @@ def encode_numbers(values: Array, columns: Sequence[Column]) -> Array:
 
 
 @dataclass
+class Numbers:
+    """The numbers of a column: all of them, or beyond `most` an even sample and exact moments."""
+
+    most: int | None = None
+    known: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    mean: float = 0.0
+    spread: float = 0.0  # sum of squared distances from the mean
+    gone: bool = False  # some are missing
+    distinct: Array | None = field(default_factory=lambda: np.zeros(0))
+    """The different ones; None where they are more than a category has."""
+    _kept: list[Array] = field(default_factory=list[Array])
+    _step: int = 1  # one of so many is kept
+    _next: int = 0  # how many to pass over before the next that is kept
+
+    def add(self, values: Array) -> None:
+        """Take in numbers, NaN where missing."""
+        if self.most is None:
+            self._kept.append(values)
+            return
+        gone = np.isnan(values)
+        self.gone = self.gone or bool(gone.any())
+        values = values[~gone] if gone.any() else values
+        if not len(values):
+            return
+        self._add_moments(values)
+        if self.distinct is not None:
+            self.distinct = np.union1d(self.distinct, values)
+            if len(self.distinct) > MOST_CATEGORIES:
+                self.distinct = None
+        self._kept.append(values[self._next :: self._step].copy())
+        self._next = (self._next - len(values)) % self._step
+        if sum(map(len, self._kept)) > 2 * self.most:
+            sample = np.concatenate(self._kept)
+            # The next to be kept is `_next` numbers away from the end; half of the others go.
+            self._next += self._step * (len(sample) % 2)
+            self._step *= 2
+            self._kept = [sample[::2]]
+
+    def _add_moments(self, values: Array) -> None:
+        self.low = min(self.low, float(values.min()))
+        self.high = max(self.high, float(values.max()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = float(values.mean())
+            spread = float(np.square(values - mean).sum())
+            total, away = self.known + len(values), mean - self.mean
+            self.spread += spread + away * away * self.known * len(values) / total
+            self.mean += away * len(values) / total
+        self.known = total
+
+    def sample(self) -> Array:
+        """All numbers, with NaN where missing, or the sample without."""
+        return np.concatenate(self._kept) if self._kept else np.zeros(0)
+
+    @property
+    def empty(self) -> bool:
+        """Whether all are missing."""
+        return not self.known if self.most is not None else bool(np.isnan(self.sample()).all())
+
+    @property
+    def missing(self) -> bool:
+        """Whether some are missing."""
+        return self.gone if self.most is not None else bool(np.isnan(self.sample()).any())
+
+    def unique(self) -> Array:
+        """The different numbers, in order; of a sample where they are many."""
+        if self.distinct is not None and self.most is not None:
+            return self.distinct
+        numbers = self.sample()
+        return np.unique(numbers[~np.isnan(numbers)])
+
+    def scale(self) -> tuple[float, float, float, float]:
+        """Mean, deviation, lowest and highest value to be encoded, as `standardise` has them."""
+        sample = self.sample()
+        mean, scale, low, high = (float(v[0]) for v in standardise(sample[:, None]))
+        if self.known <= len(sample) or not math.isfinite(self.spread) or self.low == self.high:
+            return mean, scale, low, high
+        bounds = _usual(np.concatenate([sample, [self.low, self.high]]))
+        if bounds is not None:  # a few values are far outside: the sample says what is usual
+            mean, scale, _, _ = (float(v[0]) for v in standardise(sample.clip(*bounds)[:, None]))
+            return mean, scale, *bounds
+        scale = math.sqrt(self.spread / self.known)
+        return self.mean, scale, self.mean - FARTHEST * scale, self.mean + FARTHEST * scale
+
+
+@dataclass
 class Survey:
-    """What one pass over a column's cells finds; eight bytes per cell, and bounded texts."""
+    """What one pass over a column's cells finds; eight bytes per cell, and bounded texts.
+
+    With `most` no more than twice so many numbers are held; see `Numbers`.
+    """
 
     name: str
     cells: int = 0
     missing: int = 0
     written: str = ""  # the format of its numbers or dates, by its first rows
-    values: list[Array] = field(default_factory=list[Array])
+    most: int | None = None
     infinite: int = 0
     bad: int = 0  # cells that are neither missing nor of that format
     first_bad: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
@@ -259,11 +358,14 @@ class Survey:
     overflow: bool = False  # more distinct values than a category may have
     given: str | None = None  # the kind that is asked for, or that the column's type says
 
+    def __post_init__(self) -> None:
+        self.numbers = Numbers(self.most)
+
     def add(self, cells: Cells, start: int) -> None:
         """Take in the cells of one chunk whose first is row `start`."""
         self.written = self.written or _format(cells, self.given)
         values, bad = read_numbers(cells, self.written)
-        self.values.append(values)
+        self.numbers.add(values)
         self.cells += len(cells)
         self.missing += int(np.isnan(values).sum()) - len(bad)
         self._take_bad([(start + i, cells[i]) for i in bad])
@@ -273,7 +375,7 @@ class Survey:
         for first in range(0, len(cells), SAMPLE):
             if self.overflow:
                 break
-            texts = (_text(c) for c in cells[first : first + SAMPLE] if not is_missing(c))
+            texts = (cell_text(c) for c in cells[first : first + SAMPLE] if not is_missing(c))
             self.distinct.update(texts)
             self.overflow = len(self.distinct) > MOST_CATEGORIES
 
@@ -296,8 +398,7 @@ class Survey:
         known = self.cells - self.missing
         if known == 0:
             return "skip", "empty"
-        numbers = np.concatenate(self.values)
-        few = np.unique(numbers[~np.isnan(numbers)])
+        few = self.numbers.unique()
         same = len(few) == 1 if not self.bad else not len(few) and len(self.distinct) == 1
         if same and not self.missing and not self.infinite:
             return "skip", "the same in every row"
@@ -321,8 +422,7 @@ class Survey:
             learned = self._number(kind)
         elif kind == "category":
             if self.overflow and not self.distinct:  # numbers by their type
-                numbers = np.unique(np.concatenate(self.values)).tolist()
-                self.distinct.update(_text(v) for v in numbers if v == v)
+                self.distinct.update(cell_text(v) for v in self.numbers.unique().tolist())
             if len(self.distinct) > MOST_CATEGORIES:
                 raise DataError(
                     f"column {self.name!r} must have at most {MOST_CATEGORIES} different values "
@@ -344,15 +444,14 @@ class Survey:
         return Column(self.name, kind, reason, self.missing, learned, bad)
 
     def _number(self, kind: str) -> dict[str, Any]:
-        numbers = np.concatenate(self.values)
-        if np.isnan(numbers).all():
+        if self.numbers.empty:
             if not self.first_bad:
                 raise DataError(f"column {self.name!r} must hold a {kind}, it is empty")
             row, cell = self.first_bad[0]
             raise DataError(f"row {row}, column {self.name!r}: {cell!r} is not a {kind}")
-        mean, scale, low, high = (float(v[0]) for v in standardise(numbers[:, None]))
+        mean, scale, low, high = self.numbers.scale()
         learned = {"mean": mean, "scale": scale, "low": low, "high": high}
-        return {**learned, "flag": bool(np.isnan(numbers).any()), "written": self.written}
+        return {**learned, "flag": self.numbers.missing, "written": self.written}
 
 
 @dataclass(frozen=True)
@@ -405,7 +504,7 @@ class Column:
                 written = f", written {self.learned['written']} in training"
                 raise DataError(f"{where} is not a {what}{written}")
             return encode_numbers(values[:, None], (self,))
-        texts = ["" if is_missing(c) else _text(c) for c in cells]
+        texts = ["" if is_missing(c) else cell_text(c) for c in cells]
         if self.kind == "category":
             return _one_hot(self.learned["values"]).transform(np.array(texts, object)[:, None])
         return _tfidf(self.learned["terms"], self.learned["idf"]).transform(texts)
@@ -445,7 +544,7 @@ class Column:
             raise DataError(f"not a column: {error}") from error
 
 
-def _text(cell: Any) -> str:
+def cell_text(cell: Any) -> str:
     """A cell as the text of its category: a whole number is written the same in any type."""
     if isinstance(cell, float | np.floating) and float(cell).is_integer():
         return str(int(cell))

@@ -27,7 +27,8 @@ Chunk = dict[str, Any]
 """The cells of some rows, by column: lists, or arrays where a column is of numbers."""
 
 Source = Any
-"""A file's path, a mapping of columns, or a data frame (of pandas or polars)."""
+"""A file's path, a mapping of columns, a data frame (of pandas or polars), or an object whose
+`chunks(size)` gives the chunks anew each time."""
 
 
 def is_frame(source: Any) -> bool:
@@ -48,6 +49,9 @@ def read_chunks(source: Source, size: int = CHUNK) -> Iterator[Chunk]:
         if len(set(lengths.values())) > 1:
             raise DataError(f"columns must be of one length, got {lengths}")
         yield columns
+        return
+    if hasattr(source, "chunks"):
+        yield from source.chunks(size)
         return
     path = Path(source)
     if not path.is_file():

@@ -21,6 +21,7 @@ from difformer.data.columns import (
     PLAIN,
     Column,
     Survey,
+    cell_text,
     encode_numbers,
     is_missing,
     standardise,
@@ -30,7 +31,7 @@ from difformer.data.dataset import Dataset
 from difformer.data.rawtable import CHUNK, Chunk, Source, is_frame, read_chunks
 from difformer.errors import DataError
 
-__all__ = ["TableEncoder", "from_pyg", "read_edges", "read_table"]
+__all__ = ["LabelCoder", "TableEncoder", "from_pyg", "read_edges", "read_table"]
 
 VERSION = 2
 MOST_CLASSES = 50  # whole numbers with more distinct values are quantities
@@ -73,10 +74,12 @@ class TableEncoder:
         kinds: Mapping[str, str] | None = None,
         size: int = CHUNK,
         start: int = 1,
+        most: int | None = None,
     ) -> TableEncoder:
         """Learn from one pass over a table, chunk by chunk; the label column is not looked at.
 
-        Errors and reports number its rows from `start` on.
+        Errors and reports number its rows from `start` on. `most` bounds the numbers of a column
+        that are held at once, see `Survey`.
         """
         surveys: dict[str, Survey] = {}
         asked = kinds or {}
@@ -89,7 +92,7 @@ class TableEncoder:
             names = [n for n in chunk if n not in special]
             _same_columns(chunk, names, surveys, source, special)
             for name in names:
-                survey = surveys.setdefault(name, Survey(name, given=given.get(name)))
+                survey = surveys.setdefault(name, Survey(name, given=given.get(name), most=most))
                 survey.add(chunk[name], start)
             start += _rows_of(chunk)
         if start == first:
@@ -355,6 +358,7 @@ class _Labels:
     cells: Sequence[Any]
     column: str
     file: str
+    rows: int | None = None  # with a label, where `cells` are the different ones alone
 
     @cached_property
     def numbers(self) -> list[float | None]:
@@ -368,7 +372,8 @@ class _Labels:
         if len(numbers) < len(known):
             return "multiclass"
         whole = all(number == round(number) for number in numbers if math.isfinite(number))
-        few = len(set(numbers)) <= min(MOST_CLASSES, max(2, len(known) // 2))
+        rows = len(known) if self.rows is None else self.rows
+        few = len(set(numbers)) <= min(MOST_CLASSES, max(2, rows // 2))
         return "multiclass" if whole and few else "regression"
 
 
@@ -408,6 +413,72 @@ def _read_several(
     if task == "regression":
         return torch.cat([_quantities(column) for column in columns], 1), task, ()
     return torch.stack([_truths(column) for column in columns], 1), task, names
+
+
+@dataclass(frozen=True)
+class LabelCoder:
+    """How label cells become targets: learned from the different cells, used chunk by chunk."""
+
+    file: str
+    columns: tuple[str, ...]
+    task: str
+    class_names: tuple[str, ...]
+    codes: Mapping[str, int]  # of the cells of one column of classes
+
+    @classmethod
+    def learn(
+        cls,
+        distinct: Mapping[str, Sequence[Any]],
+        rows: int,
+        *,
+        file: str,
+        task: str | None = None,
+        unlabelled: Any = -1,
+    ) -> LabelCoder:
+        """From the different cells of each label column, and the rows that have a label.
+
+        The task and the classes are those that `read_table` finds in all cells.
+        """
+        longest = max(len(each) for each in distinct.values())
+        cells = {n: [*each, *[None] * (longest - len(each))] for n, each in distinct.items()}
+        found = [_Labels(_known(each), name, file, rows) for name, each in cells.items()]
+        if len(found) > 1:
+            _, task, names = _read_several(found, task)
+            return cls(file, tuple(distinct), task, names, {})
+        y, task, names = _read_labels(found[0], task, unlabelled)
+        codes: dict[str, int] = {}
+        if task == "multiclass":
+            known = zip(found[0].cells, y.tolist(), strict=True)
+            codes = {cell_text(cell): code for cell, code in known if cell is not None}
+        return cls(file, tuple(distinct), task, names, codes)
+
+    @property
+    def outputs(self) -> int:
+        """Classes, labels or targets."""
+        return len(self.class_names) if self.task == "multiclass" else len(self.columns)
+
+    def encode(self, chunk: Chunk) -> Array:
+        """(m,) classes, -1 where empty, or (m, t) numbers, NaN where empty."""
+        if self.task == "multiclass":
+            different, place = _different(chunk[self.columns[0]])
+            code = [-1 if c is None else self.codes[cell_text(c)] for c in _known(different)]
+            return np.array(code, np.int64)[place]
+        read = [_Labels(_known(chunk[name]), name, self.file) for name in self.columns]
+        each = [_truths(c)[:, None] if self.task == "multilabel" else _quantities(c) for c in read]
+        return torch.cat(each, 1).numpy()
+
+
+def _known(cells: Any) -> list[Any]:
+    return [None if is_missing(cell) else cell for cell in cells]
+
+
+def _different(cells: Any) -> tuple[Any, Array]:
+    """The different cells, and which of them each cell is."""
+    if isinstance(cells, np.ndarray):
+        return np.unique(cells, return_inverse=True)
+    places: dict[Any, int] = {}
+    place = [places.setdefault(cell, len(places)) for cell in cells]
+    return list(places), np.array(place)
 
 
 def _truths(labels: _Labels) -> Tensor:

@@ -15,6 +15,7 @@ __all__ = [
     "keep_freed_memory",
     "memory_from_here",
     "peak_memory",
+    "resident_memory",
 ]
 
 # The parameters of glibc's mallopt, and a size above all tensors that come and go in a step.
@@ -43,6 +44,14 @@ def peak_memory() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def resident_memory() -> int:
+    """The bytes this process holds now; their peak where the system says no more."""
+    try:
+        return _status("VmRSS")
+    except OSError:
+        return peak_memory() or 0
 
 
 def memory_from_here() -> Callable[[], int | None]:

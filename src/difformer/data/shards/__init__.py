@@ -1,0 +1,47 @@
+"""A dataset in parts on the disk, each small enough for one process: rows, and edges into them.
+
+FOLDER/manifest.json         schema, counts, partition, each file's shape and checksum; comes last
+FOLDER/part-00000/x.npy      (rows, features) float32
+                  y.npy      labels, as in `Dataset`
+                  split.npy  int8: 0, 1, 2 for train, val, test, -1 for a row in none of them
+                  row.npy    int64: the number of each row in the table it came from
+                  crow.npy   int64 and col.npy: the edges that enter each row, by the number of the
+                  col.npy    row they come from among all rows, sorted; weight.npy where weighted
+                  ids.npy    int64, or the UTF-8 bytes of the ids and where each ends (id_ends.npy)
+                  part.json  the part's counts and checksums; comes last in the folder
+
+Rows are numbered from 0 through all parts, so a part is a range of rows. Files are whole or not
+there; without a manifest a folder is no dataset.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from difformer.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from difformer.data.shards.folder import Held, ShardFolder
+    from difformer.data.shards.manifest import Manifest, PartRecord, is_shards
+    from difformer.data.shards.prepare import make_shards
+    from difformer.data.shards.settings import ShardSettings
+
+__all__ = [
+    "Held",
+    "Manifest",
+    "PartRecord",
+    "ShardFolder",
+    "ShardSettings",
+    "is_shards",
+    "make_shards",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "folder": ("Held", "ShardFolder"),
+        "manifest": ("Manifest", "PartRecord", "is_shards"),
+        "prepare": ("make_shards",),
+        "settings": ("ShardSettings",),
+    },
+)

@@ -1,0 +1,112 @@
+"""Arrays of a part: .npy files that grow row by row, are whole or not there, and are mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from difformer.data.shards.manifest import ArrayRecord
+from difformer.errors import DataError
+from difformer.files import replacing
+
+__all__ = ["ArrayWriter", "check_array", "map_array"]
+
+Array = NDArray[Any]
+BLOCK = 1 << 24  # bytes read together
+
+
+class ArrayWriter(AbstractContextManager["ArrayWriter"]):
+    """A .npy file written row by row in O(1) memory; it appears whole when the block ends well."""
+
+    def __init__(self, path: Path, dtype: Any, tail: tuple[int, ...] = ()) -> None:
+        """`tail` is the shape of one row."""
+        self.dtype, self.tail, self.rows = np.dtype(dtype), tail, 0
+        self._digest = hashlib.sha256()
+        self._place = replacing(path, error=DataError)
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> ArrayWriter:
+        part = self._place.__enter__()
+        self._file = part.open("wb")
+        self._file.write(self._header())
+        return self
+
+    def append(self, values: Array) -> None:
+        """Add rows."""
+        assert self._file is not None
+        block = np.ascontiguousarray(values, self.dtype)
+        if block.shape[1:] != self.tail:
+            raise ValueError(f"values must be (rows, *{self.tail}), got {block.shape}")
+        data = block.reshape(-1).view(np.uint8).data
+        self._digest.update(data)
+        self._file.write(data)
+        self.rows += len(block)
+
+    @property
+    def record(self) -> ArrayRecord:
+        """What the file holds by now."""
+        return ArrayRecord(self.dtype.str, (self.rows, *self.tail), self._digest.hexdigest())
+
+    def __exit__(self, *error: Any) -> bool | None:
+        if self._file is not None:
+            try:
+                self._file.seek(0)
+                self._file.write(self._header())
+                self._file.close()
+            except OSError as problem:
+                if error[0] is None:
+                    error = (type(problem), problem, problem.__traceback__)
+        return self._place.__exit__(*error)
+
+    def _header(self) -> bytes:
+        """The .npy header, of one length for any number of rows: numpy leaves room to grow."""
+        text = io.BytesIO()
+        described: Any = {
+            "descr": npy.dtype_to_descr(self.dtype),
+            "fortran_order": False,
+            "shape": (self.rows, *self.tail),
+        }
+        npy.write_array_header_1_0(text, described)
+        return text.getvalue()
+
+
+def map_array(path: Path, record: ArrayRecord) -> Array:
+    """The array of a file, mapped and not read; DataError where it is not the one recorded."""
+    try:
+        if not np.prod(record.shape):  # nothing can be mapped
+            found = np.load(path, allow_pickle=False)
+        else:
+            # Mode c: reads come from the file; nobody can write to it through the tensor.
+            found = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path} cannot be read: {reason}") from error
+    if found.shape != record.shape or found.dtype.str != record.dtype:
+        raise DataError(
+            f"{path} must hold {record.shape} {record.dtype}, it holds {found.shape} "
+            f"{found.dtype.str}"
+        )
+    return found
+
+
+def check_array(path: Path, record: ArrayRecord) -> None:
+    """DataError where the numbers of a file are not those that were written. O(bytes)."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            npy.read_magic(file)
+            npy.read_array_header_1_0(file)
+            while block := file.read(BLOCK):
+                digest.update(block)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path} cannot be read: {reason}") from error
+    if digest.hexdigest() != record.sha256:
+        raise DataError(f"{path} changed after it was written: its checksum does not fit")

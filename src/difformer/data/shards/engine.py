@@ -1,0 +1,202 @@
+"""DuckDB for what is larger than memory: reading files, joining ids, sorting edges."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from difformer.data.rawtable import Chunk
+from difformer.errors import DataError, missing_extra
+
+__all__ = ["Engine", "Files", "matching", "named", "numbers"]
+
+Array = NDArray[Any]
+Tell = Callable[[str, float | None], None]
+"""Takes the name of a stage and the share of it that is done, None where it is not known."""
+
+READERS = {
+    ".parquet": "read_parquet([{}])",
+    ".csv": "read_csv([{}], all_varchar = true, header = true)",
+    ".tsv": "read_csv([{}], all_varchar = true, header = true, delim = '\t')",
+}
+WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+KEPT_FREE = 400 * 10**6  # of the memory allowed: for chunks on their way, and DuckDB's own overhead
+LEAST = 256 * 10**6
+POLL = 0.2  # seconds between looks at a query's progress
+
+
+class Engine:
+    """A DuckDB database in a folder of its own, with a bound on its memory."""
+
+    def __init__(self, folder: Path, memory: int, held: int, tell: Tell) -> None:
+        """`held` are the bytes that this process holds already, of the `memory` it may."""
+        try:
+            import duckdb
+        except ImportError as error:
+            raise missing_extra("sharding", "shards") from error
+        limit = memory - held - KEPT_FREE
+        if limit < LEAST:
+            least = (held + KEPT_FREE + LEAST) / 1e9
+            raise DataError(f"memory must be at least {least:.1f}GB here, got {memory / 1e9:g}GB")
+        self._error: Any = duckdb.Error
+        self._tell = tell
+        folder.mkdir(parents=True, exist_ok=True)
+        settings: Any = {
+            "memory_limit": f"{limit // 10**6}MB",
+            "temp_directory": str(folder / "spilled"),
+        }
+        try:
+            self._connection: Any = duckdb.connect(str(folder / "work.duckdb"), config=settings)
+        except duckdb.Error as error:
+            raise DataError(f"{folder} cannot be used: {_line(error)}") from error
+
+    def close(self) -> None:
+        """Write what is not on the disk yet, and let go of the database."""
+        self._connection.close()
+
+    def run(self, statement: str, stage: str = "", values: Sequence[Any] = ()) -> list[Any]:
+        """Run a statement to its end, telling how far it is; the few rows it returns."""
+        failed: list[BaseException] = []
+        rows: list[Any] = []
+
+        def work() -> None:
+            try:
+                rows.extend(self._connection.execute(statement, list(values)).fetchall())
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(POLL)
+                if stage:
+                    share = self._connection.query_progress()
+                    self._tell(stage, share / 100 if share >= 0 else None)
+        except BaseException:
+            self._connection.interrupt()
+            thread.join()
+            raise
+        if failed:
+            if isinstance(failed[0], self._error):
+                raise DataError(f"sharding: {_line(failed[0])}") from failed[0]
+            raise failed[0]
+        return rows
+
+    def one(self, statement: str, stage: str = "", values: Sequence[Any] = ()) -> Any:
+        """The first row of what a statement returns, or None."""
+        return next(iter(self.run(statement, stage, values)), None)
+
+    def batches(self, statement: str, size: int) -> Iterator[Any]:
+        """What a statement returns as Arrow record batches, a few in memory at a time."""
+        try:
+            # Of its own: others may run statements between two batches.
+            yield from self._connection.cursor().sql(statement).to_arrow_reader(size)
+        except self._error as error:
+            raise DataError(f"sharding: {_line(error)}") from error
+
+    def has(self, table: str) -> bool:
+        """Whether a table is there, and therefore whole."""
+        found = self.one("SELECT count(*) FROM duckdb_tables() WHERE table_name = ?", "", [table])
+        return bool(found[0])
+
+    def sort(self, table: str, batches: Iterator[Any], schema: Any, stage: str) -> None:
+        """Make a table of record batches, sorted by `key`."""
+        import pyarrow
+
+        reader: Any = pyarrow.RecordBatchReader.from_batches(schema, batches)
+        self._connection.register("arriving", reader)
+        try:
+            self.run(f"CREATE TABLE {table} AS SELECT * FROM arriving ORDER BY key", stage)
+        finally:
+            self._connection.unregister("arriving")
+
+
+class Files:
+    """One or more Parquet or CSV files of one layout, read in the order of their rows."""
+
+    def __init__(self, engine: Engine, paths: Sequence[str | Path], what: str) -> None:
+        self.engine, self.what = engine, what
+        found = [p for name in paths for p in matching(str(name))]
+        if not found:
+            raise DataError(f"{what}: no such file: {', '.join(map(str, paths))}")
+        endings = {path.suffix.lower() for path in found}
+        if len(endings) > 1 or not endings <= set(READERS):
+            kinds = ", ".join(READERS)
+            raise DataError(f"{what} must be files of one kind, one of {kinds}, got {endings}")
+        self.paths = found
+        self.sql = READERS[endings.pop()].format(", ".join(quoted(str(p)) for p in found))
+        described = engine.run(f"DESCRIBE SELECT * FROM {self.sql}")
+        self.types: dict[str, str] = {str(row[0]): str(row[1]) for row in described}
+
+    def __str__(self) -> str:
+        return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and others"
+
+    def count(self) -> int:
+        """How many rows there are."""
+        return int(self.engine.one(f"SELECT count(*) FROM {self.sql}", f"counting {self.what}")[0])
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """The cells, chunk by chunk: arrays where a column is of numbers, else lists."""
+        for batch in self.engine.batches(f"SELECT * FROM {self.sql}", size):
+            yield {
+                name: _cells(column)
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            }
+
+    def key(self, column: str, integers: bool) -> str:
+        """A column as what ids are compared by."""
+        name = named(column)
+        return f"CAST({name} AS BIGINT)" if integers else f"trim(CAST({name} AS VARCHAR))"
+
+    def whole(self, column: str) -> bool:
+        """Whether a column holds whole numbers by its type."""
+        return self.types[column] in WHOLE
+
+
+def quoted(text: str) -> str:
+    """A text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def named(column: str) -> str:
+    """The name of a column as SQL has it."""
+    return '"' + column.replace('"', '""') + '"'
+
+
+def matching(name: str) -> list[Path]:
+    """The files of a name: itself, those of a folder, or those that fit a pattern."""
+    path = Path(name)
+    if path.is_dir():
+        return sorted(p for p in path.iterdir() if p.suffix.lower() in READERS)
+    if path.is_file() or not any(mark in name for mark in "*?["):
+        return [path] if path.is_file() else []
+    return sorted(path.parent.glob(path.name))
+
+
+def _cells(column: Any) -> Any:
+    """Numbers as float64 with NaN where null; dates as their ISO text; the others as they are."""
+    import pyarrow
+
+    types = pyarrow.types
+    if types.is_floating(column.type) or types.is_integer(column.type):
+        cells: Array = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return cells
+    if types.is_decimal(column.type):
+        return column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
+    return [c.isoformat() if hasattr(c, "isoformat") else c for c in column.to_pylist()]
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def numbers(column: Any, dtype: Any = np.int64) -> Array:
+    """An Arrow column without nulls as an array."""
+    found: Array = column.to_numpy(zero_copy_only=False)
+    return found.astype(dtype, copy=False)

@@ -1,0 +1,211 @@
+"""Opening a sharded dataset: a process maps the parts it holds, and reads no other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from difformer.data.dataset import Dataset
+from difformer.data.shards.arrays import check_array, map_array
+from difformer.data.shards.manifest import Manifest, part_folder
+from difformer.data.split import PARTS, Split
+from difformer.errors import DataError
+
+__all__ = ["Held", "ShardFolder"]
+
+Array = NDArray[Any]
+
+
+class ShardFolder:
+    """A sharded dataset on the disk. Opening reads the manifest alone."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder)
+        self.manifest = Manifest.read(self.path)
+
+    def hold(self, first: int, last: int, *, verify: bool = True) -> Held:
+        """Map the parts `first` to `last` (without it); `verify` reads each file once.
+
+        Raises:
+            DataError: a file is missing, cut short or was changed.
+        """
+        parts: list[dict[str, Array]] = []
+        for number in range(first, last):
+            record, place = self.manifest.parts[number], part_folder(self.path, number)
+            arrays = {name: map_array(place / f"{name}.npy", f) for name, f in record.files.items()}
+            if verify:
+                for name, file in record.files.items():
+                    check_array(place / f"{name}.npy", file)
+            parts.append(arrays)
+        start = self.manifest.starts[first]
+        return Held(self.manifest, start, tuple(parts))
+
+    def share(self, rank: int, size: int) -> tuple[int, int]:
+        """The range of parts that process `rank` of `size` holds."""
+        count = len(self.manifest.parts)
+        if size > count:
+            raise DataError(
+                f"{self.path} has {count} parts, too few for {size} processes: "
+                f"start at most {count}, or shard it again with --parts {size} or more"
+            )
+        return count * rank // size, count * (rank + 1) // size
+
+    def starts(self, size: int) -> tuple[int, ...]:
+        """The first row that each of `size` processes holds, and the number of rows."""
+        bounds = [self.share(rank, size)[0] for rank in range(size)]
+        starts = self.manifest.starts
+        return (*(starts[bound] for bound in bounds), starts[-1])
+
+    def dataset(self) -> Dataset:
+        """All of it in memory, with its split as "given": for data that fits."""
+        manifest = self.manifest
+        held = self.hold(0, len(manifest.parts))
+        train, val, test = (torch.nonzero(held.split == i).flatten() for i in range(len(PARTS)))
+        edge_index = weight = None
+        if manifest.graph:
+            target = torch.repeat_interleave(torch.arange(manifest.rows), held.crow.diff())
+            edge_index, weight = torch.stack([held.col, target]), held.weight
+        splits = {"given": Split("given", train, val, test)} if manifest.size("train") else {}
+        return Dataset(
+            manifest.name,
+            held.x,
+            held.y,
+            manifest.task,
+            edge_index,
+            weight,
+            class_names=manifest.class_names,
+            splits=splits,
+            source=str(self.path),
+            ids=tuple(held.ids()),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Neighbouring parts of a sharded dataset, mapped; what is asked for is read."""
+
+    manifest: Manifest
+    start: int  # the first row held
+    parts: tuple[dict[str, Array], ...]
+
+    @cached_property
+    def starts(self) -> Array:
+        """Where each part begins among the rows held, and how many these are."""
+        return np.cumsum([0, *(len(part["row"]) for part in self.parts)])
+
+    @property
+    def rows(self) -> int:
+        return int(self.starts[-1])
+
+    @cached_property
+    def x(self) -> Tensor:
+        """(rows, p): mapped where there is one part, else joined in memory."""
+        return self._joined("x")
+
+    @cached_property
+    def y(self) -> Tensor:
+        return self._joined("y")
+
+    @cached_property
+    def split(self) -> Tensor:
+        return self._joined("split")
+
+    @cached_property
+    def row(self) -> Tensor:
+        """(rows,): the number of each row in the table it came from."""
+        return self._joined("row")
+
+    @cached_property
+    def crow(self) -> Tensor:
+        """(rows + 1,): where the edges that enter each row begin among those held."""
+        ends, total = [np.zeros(1, np.int64)], 0
+        for part in self.parts:
+            ends.append(np.asarray(part["crow"][1:]) + total)
+            total = int(ends[-1][-1]) if len(ends[-1]) else total
+        return torch.from_numpy(np.concatenate(ends))
+
+    @cached_property
+    def col(self) -> Tensor:
+        """(edges,): the row that each edge comes from, among all rows of the dataset."""
+        return self._joined("col").long()
+
+    @cached_property
+    def weight(self) -> Tensor | None:
+        return self._joined("weight") if "weight" in self.parts[0] else None
+
+    def features(self, rows: Tensor) -> Tensor:
+        """(m, p): some of the rows held, by sorted places; only they are read."""
+        return self._taken("x", rows)
+
+    def labels(self, rows: Tensor) -> Tensor:
+        """The labels of some of the rows held, by sorted places."""
+        return self._taken("y", rows)
+
+    def splits(self, rows: Tensor) -> Tensor:
+        """The split of some of the rows held, by sorted places."""
+        return self._taken("split", rows)
+
+    def entering(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Sources (among all rows), targets (places in `rows`) and weights of the edges into them.
+
+        Only these edges are read: O(their number). Sorted by target, then source.
+        """
+        sources, targets, weights = list[Array](), list[Array](), list[Array]()
+        for part, inside, first in self._by_part(rows):
+            crow = part["crow"]
+            begin, counts = crow[inside], crow[inside + 1] - crow[inside]
+            ends = np.cumsum(counts)
+            positions = np.arange(int(ends[-1])) + np.repeat(begin - (ends - counts), counts)
+            sources.append(part["col"][positions])
+            targets.append(np.repeat(np.arange(first, first + len(inside)), counts))
+            if "weight" in part:
+                weights.append(part["weight"][positions])
+        none = np.zeros(0, np.int64)
+        source, target = (np.concatenate([none, *each]) for each in (sources, targets))
+        weight = None
+        if self.parts and "weight" in self.parts[0]:
+            weight = torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *weights]))
+        return torch.from_numpy(source), torch.from_numpy(target), weight
+
+    def ids(self) -> list[str]:
+        """The names of the rows held; their numbers where they have no other."""
+        found: list[str] = []
+        for part in self.parts:
+            if "id_ends" not in part:
+                found += [str(i) for i in part.get("ids", part["row"]).tolist()]
+                continue
+            text, ends = part["ids"].tobytes(), part["id_ends"].tolist()
+            starts = [0, *ends[:-1]]
+            found += [text[a:b].decode() for a, b in zip(starts, ends, strict=True)]
+        return found
+
+    def _by_part(self, rows: Tensor) -> list[tuple[dict[str, Array], Array, int]]:
+        """Each part that holds some of the rows, their places in it, and the first's in `rows`."""
+        places: Array = rows.numpy()
+        if len(places) and not 0 <= int(places[0]) <= int(places[-1]) < self.rows:
+            raise DataError(f"rows must lie in 0..{self.rows - 1}")
+        bounds = np.searchsorted(places, self.starts)
+        return [
+            (part, places[a:b] - begin, int(a))
+            for part, begin, a, b in zip(
+                self.parts, self.starts, bounds[:-1], bounds[1:], strict=False
+            )
+            if b > a
+        ]
+
+    def _taken(self, name: str, rows: Tensor) -> Tensor:
+        found = [part[name][inside] for part, inside, _ in self._by_part(rows)]
+        if not found:
+            return torch.from_numpy(np.array(self.parts[0][name][:0]))
+        return torch.from_numpy(found[0] if len(found) == 1 else np.concatenate(found))
+
+    def _joined(self, name: str) -> Tensor:
+        arrays = [part[name] for part in self.parts]
+        return torch.from_numpy(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))

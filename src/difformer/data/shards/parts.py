@@ -1,0 +1,95 @@
+"""Which part each row goes to: by ranges, at random, by METIS, or in a stream of the graph.
+
+A partitioner sees the graph as blocks of compressed rows, in order, as often as it likes, and holds
+a few bytes per row; METIS alone holds all edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from difformer.errors import missing_extra
+
+__all__ = ["PARTITIONERS", "Block", "hashed", "metis_parts", "stream_parts"]
+
+PARTITIONERS = ("range", "hash", "metis", "streaming")
+SLACK = 1.05  # how much larger than the mean a part may become
+PASSES = 3  # over the stream: from the second on, all neighbours have a part
+TOGETHER = 4096  # rows placed at once: they see the parts of all rows but one another
+
+Array = NDArray[Any]
+Block = tuple[int, Array, Array]
+"""The first row, where each row's edges end (from 0 on), and the rows they come from."""
+
+
+def hashed(numbers: Array, seed: int = 0) -> Array:
+    """Evenly spread 64-bit numbers, the same for the same row and seed everywhere (SplitMix64)."""
+    with np.errstate(over="ignore"):
+        z = numbers.astype(np.uint64) + np.uint64(seed + 1) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def metis_parts(starts: Array, sources: Array, parts: int) -> Array:
+    """METIS's parts of a symmetric graph in compressed rows without loops; all edges in memory."""
+    try:
+        import pymetis
+    except ImportError as error:
+        raise missing_extra("partition 'metis'", "scale") from error
+    adjacency = pymetis.CSRAdjacency(starts, sources)
+    return np.asarray(pymetis.part_graph(parts, adjacency=adjacency)[1], dtype=np.int32)
+
+
+def stream_parts(blocks: Callable[[], Iterable[Block]], rows: int, parts: int) -> Array:
+    """Linear deterministic greedy, several passes: O(edges) per pass, 4 bytes per row.
+
+        part(i) = argmax_p |neighbours of i in p| · (1 − |p| / capacity)
+
+    (Stanton and Kliot, KDD 2012; passes again as Nishimura and Ugander, KDD 2013.) Rows are placed
+    `TOGETHER` at a time, so that a block is one matrix of counts.
+    """
+    capacity = max(1, int(np.ceil(SLACK * rows / parts)))
+    together = max(1, min(TOGETHER, rows // (4 * parts)))
+    part: Array = np.full(rows, -1, dtype=np.int32)
+    size: Array = np.zeros(parts, dtype=np.int64)
+    for _ in range(PASSES):
+        for first, ends, sources in blocks():
+            begins = np.concatenate([[0], ends[:-1]])
+            for at in range(0, len(ends), together):
+                low, high = at, min(at + together, len(ends))
+                near = sources[begins[low] : ends[high - 1]]
+                counts = ends[low:high] - begins[low:high]
+                _place(part, size, first + low, counts, near, capacity)
+    return part
+
+
+def _place(part: Array, size: Array, first: int, counts: Array, near: Array, room: int) -> None:
+    """Give some rows a part (anew); `near` are their neighbours, `counts` how many each has."""
+    rows, parts = len(counts), len(size)
+    own = slice(first, first + rows)
+    before = part[own]
+    size -= np.bincount(before[before >= 0], minlength=parts)
+    part[own] = -1
+    of = part[near]
+    row = np.repeat(np.arange(rows), counts)
+    known = of >= 0
+    links = np.bincount(row[known] * parts + of[known], minlength=rows * parts)
+    # One more for all: rows without a placed neighbour go where there is most room.
+    score = (links.reshape(rows, parts) + 1e-3) * (1.0 - size / room)
+    left: Array = np.arange(rows)
+    while len(left):
+        chosen = score[left].argmax(1)
+        for p in np.unique(chosen):
+            here = left[chosen == p]
+            free = room - int(size[p])
+            if len(here) > free:  # those with the most reason to be here stay
+                here = here[np.argsort(-score[here, p], kind="stable")[: max(free, 0)]]
+                score[:, p] = -np.inf
+            part[first + here] = p
+            size[p] += len(here)
+        left = left[part[first + left] < 0]

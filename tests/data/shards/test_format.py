@@ -1,0 +1,204 @@
+"""A sharded dataset on the disk: whole or not there, verified, mapped."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from difformer.data.shards import Manifest, PartRecord, ShardFolder, is_shards
+from difformer.data.shards.arrays import ArrayWriter, check_array, map_array
+from difformer.data.shards.manifest import part_folder
+from difformer.data.shards.parts import hashed, stream_parts
+from difformer.errors import DataError
+
+
+def write_part(folder: Path, number: int, rows: int, first: int) -> PartRecord:
+    """A part with two features, classes, and a loop per row."""
+    arrays: dict[str, Any] = {
+        "x": np.arange(first, first + rows, dtype=np.float32)[:, None].repeat(2, 1),
+        "y": np.arange(first, first + rows, dtype=np.int64) % 2,
+        "split": np.array([0, 1, 2] * rows, np.int8)[:rows],
+        "row": np.arange(first, first + rows),
+        "crow": np.arange(rows + 1),
+        "col": np.arange(first, first + rows, dtype=np.int32),
+    }
+    files = {}
+    for name, array in arrays.items():
+        path = part_folder(folder, number) / f"{name}.npy"
+        with ArrayWriter(path, array.dtype, array.shape[1:]) as file:
+            for start in range(0, len(array), 2):
+                file.append(array[start : start + 2])
+        files[name] = file.record
+    counts = np.bincount(arrays["split"], minlength=3).tolist()
+    return PartRecord(rows, rows, 0, *counts, files)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    parts = (write_part(tmp_path, 0, 3, 0), write_part(tmp_path, 1, 4, 3))
+    Manifest("toy", "multiclass", 2, 2, parts, class_names=("a", "b")).write(tmp_path)
+    return tmp_path
+
+
+def test_the_parts_together_are_the_dataset(folder: Path) -> None:
+    data = ShardFolder(folder).dataset()
+    assert data.x[:, 0].tolist() == list(range(7))
+    assert data.y.tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert data.edge_index is not None
+    assert data.edge_index.tolist() == [list(range(7))] * 2
+    assert data.split("given").train.tolist() == [0, 3, 6]
+    assert data.ids == tuple("0123456")
+
+
+def test_one_part_is_mapped_and_rows_are_read_where_they_are(folder: Path) -> None:
+    shards = ShardFolder(folder)
+    one = shards.hold(1, 2)
+    assert one.start == 3
+    assert isinstance(one.parts[0]["x"], np.memmap)
+    assert one.x.data_ptr() == one.parts[0]["x"].ctypes.data  # not copied
+    both = shards.hold(0, 2)
+    rows = torch.tensor([1, 2, 5])
+    assert both.features(rows)[:, 1].tolist() == [1, 2, 5]
+    source, target, weight = both.entering(rows)
+    assert (source.tolist(), target.tolist(), weight) == ([1, 2, 5], [0, 1, 2], None)
+    assert both.features(torch.zeros(0, dtype=torch.int64)).shape == (0, 2)
+    with pytest.raises(DataError, match=r"rows must lie in 0\.\.6"):
+        both.features(torch.tensor([7]))
+
+
+def test_processes_hold_neighbouring_parts(folder: Path) -> None:
+    shards = ShardFolder(folder)
+    assert [shards.share(rank, 2) for rank in (0, 1)] == [(0, 1), (1, 2)]
+    assert shards.starts(2) == (0, 3, 7)
+    assert shards.starts(1) == (0, 7)
+    with pytest.raises(DataError, match="has 2 parts, too few for 3 processes"):
+        shards.share(0, 3)
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(content[:-4])
+    else:
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("name", ["x", "y", "split", "row", "crow", "col"])
+@pytest.mark.parametrize("how", ["missing", "cut", "changed"])
+def test_a_part_that_is_not_whole_is_named(folder: Path, name: str, how: str) -> None:
+    path = part_folder(folder, 1) / f"{name}.npy"
+    damage(path, how)
+    shards = ShardFolder(folder)
+    shards.hold(0, 1)  # the other part is as it was
+    with pytest.raises(DataError) as caught:
+        shards.hold(1, 2)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_changed_manifest_is_refused(folder: Path) -> None:
+    path = folder / "manifest.json"
+    record = json.loads(path.read_text())
+    record["parts"][0]["rows"] = 2
+    path.write_text(json.dumps(record))
+    with pytest.raises(DataError, match="its checksum does not fit"):
+        ShardFolder(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "not a manifest of shards"),
+        ("[1]", "not a manifest of shards"),
+        ('{"format": "other"}', "its format is 'other'"),
+        ('{"format": "difformer shards", "version": 9}', "format version 9, this reads 1"),
+        ('{"format": "difformer shards", "version": 1}', "it has no 'name'"),
+    ],
+)
+def test_a_file_that_is_no_manifest_is_one_line(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(DataError, match=reason):
+        ShardFolder(tmp_path)
+
+
+def test_without_a_manifest_there_is_no_dataset(folder: Path) -> None:
+    assert is_shards(folder)
+    (folder / "manifest.json").unlink()
+    assert not is_shards(folder)
+    with pytest.raises(DataError, match=r"is no sharded dataset: it has no manifest\.json"):
+        ShardFolder(folder)
+
+
+def test_a_full_disk_leaves_no_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with (
+        pytest.raises(DataError, match=r"cannot write .*x\.npy: No space left on device"),
+        ArrayWriter(tmp_path / "x.npy", np.float32) as file,
+    ):
+        file.append(np.zeros(3))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_array_of_any_length_is_read_back(tmp_path: Path) -> None:
+    for rows in (0, 1, 1000):
+        path = tmp_path / f"{rows}.npy"
+        with ArrayWriter(path, np.float32, (3,)) as file:
+            if rows:
+                file.append(np.ones((rows, 3)))
+        check_array(path, file.record)
+        assert map_array(path, file.record).shape == (rows, 3)
+        assert np.load(path).sum() == 3 * rows
+
+
+def chain(rows: int, width: int) -> Any:
+    """Each row and those up to `width` before and after it, in blocks of seven rows."""
+
+    def blocks() -> Any:
+        for first in range(0, rows, 7):
+            near = [
+                [j for j in range(i - width, i + width + 1) if 0 <= j < rows and j != i]
+                for i in range(first, min(first + 7, rows))
+            ]
+            yield first, np.cumsum([len(n) for n in near]), np.array([j for n in near for j in n])
+
+    return blocks
+
+
+def test_a_streamed_partition_is_balanced_and_cuts_little() -> None:
+    rows, parts = 1000, 4
+    shuffled = np.random.default_rng(0).permutation(rows)
+    place = np.argsort(shuffled)
+
+    def blocks() -> Any:  # the chain, by numbers that say nothing
+        edges = [(i, j) for i in range(rows) for j in range(i - 3, i + 4) if 0 <= j < rows != i]
+        pairs = np.array([(place[i], place[j]) for i, j in edges if i != j])
+        pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+        yield 0, np.cumsum(np.bincount(pairs[:, 0], minlength=rows)), pairs[:, 1]
+
+    def cut(part: Any) -> float:
+        _, ends, sources = next(iter(blocks()))
+        targets = np.repeat(np.arange(rows), np.diff(np.concatenate([[0], ends])))
+        return float((part[sources] != part[targets]).mean())
+
+    part = stream_parts(blocks, rows, parts)
+    assert np.bincount(part, minlength=parts).max() <= np.ceil(1.05 * rows / parts)
+    random = (hashed(np.arange(rows)) % np.uint64(parts)).astype(int)
+    assert cut(part) < 0.5 * cut(random)
+
+
+def test_a_chain_in_order_is_cut_in_few_places() -> None:
+    part = stream_parts(chain(700, 2), 700, 5)
+    assert (part >= 0).all()
+    assert np.count_nonzero(np.diff(part)) < 100

@@ -1,0 +1,327 @@
+"""From tables and edges to parts: equal to what is read in memory, and nothing half done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from difformer.core.graph import Graph
+from difformer.data.columns import Numbers, standardise
+from difformer.data.shards import Manifest, ShardFolder, ShardSettings, make_shards
+from difformer.data.tables import read_table
+from difformer.errors import DataError
+
+duckdb = pytest.importorskip("duckdb")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+N, E = 300, 900
+
+
+def quiet(stage: str, share: float | None) -> None:
+    assert stage
+    assert share is None or 0 <= share <= 1
+
+
+def columns(names: str) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    ids: Any = {"text": [f"n {i}" for i in range(N)], "whole": (np.arange(N) * 7 + 5).tolist()}
+    price = rng.normal(50, 9, N).round(3).tolist()
+    price[4] = None
+    return {
+        "name": ids[names],
+        "size": rng.normal(size=N).tolist(),
+        "price": price,
+        "since": [f"20{10 + i % 9}-03-0{1 + i % 7}" for i in range(N)],
+        "colour": rng.choice(["red", "green", "blue"], N).tolist(),
+        "grade": [None if i % 10 == 3 else f"g{i % 3}" for i in range(N)],
+    }
+
+
+def edges(names: list[Any], weighted: bool) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    source, target = rng.integers(N, size=E), rng.integers(N, size=E)
+    source[-40:], target[-40:] = source[:40], target[:40]  # repeated
+    source[100:120] = target[100:120]  # loops
+    found = {"from": [names[i] for i in source], "to": [names[i] for i in target]}
+    if weighted:
+        found["weight"] = rng.integers(1, 9, E).astype(float).tolist()
+    return found
+
+
+def write(path: Path, table: dict[str, Any], kind: str) -> str:
+    file = path.with_suffix(f".{kind}")
+    if kind == "parquet":
+        pq.write_table(pa.table(table), file)
+        return str(file)
+    rows = zip(*table.values(), strict=True)
+    lines = [",".join("" if c is None else str(c) for c in row) for row in rows]
+    file.write_text("\n".join([",".join(table), *lines]) + "\n")
+    return str(file)
+
+
+def given(folder: Path, kind: str, names: str = "text", weighted: bool = False) -> dict[str, Any]:
+    table = columns(names)
+    return {
+        "nodes": [write(folder / "nodes", table, kind)],
+        "edges": [write(folder / "edges", edges(table["name"], weighted), kind)],
+        "label": ["grade"],
+        "id": "name",
+        "memory": "3GB",
+        "parts": 5,
+    }
+
+
+def make(out: Path, **settings: Any) -> Manifest:
+    return make_shards(ShardSettings(**settings), out, tell=quiet)
+
+
+@pytest.mark.parametrize("partition", ["range", "hash", "metis", "streaming"])
+@pytest.mark.parametrize(
+    ("kind", "names", "weighted"),
+    [("parquet", "text", False), ("parquet", "whole", True), ("csv", "text", True)],
+)
+def test_the_parts_hold_what_is_read_in_memory(
+    tmp_path: Path, partition: str, kind: str, names: str, weighted: bool
+) -> None:
+    if partition == "metis":
+        pytest.importorskip("pymetis")
+    settings = given(tmp_path, kind, names, weighted)
+    manifest = make(tmp_path / "out", **settings, partition=partition)
+    sharded = ShardFolder(tmp_path / "out").dataset()
+    whole = read_table(settings["nodes"][0], "grade", id="name", edges=settings["edges"][0])
+    assert whole.edge_index is not None
+    order = torch.tensor([sharded.ids.index(name) for name in whole.ids])
+    assert torch.equal(sharded.y[order], whole.y)
+    torch.testing.assert_close(sharded.x[order], whole.x, rtol=0, atol=1e-6)
+    assert sharded.class_names == whole.class_names
+    graph = Graph.undirected_with_loops(whole.edge_index, N, whole.edge_weight)
+    assert sharded.edge_index is not None
+    new = sharded.edge_index
+    again = Graph.from_edges(new, N, sharded.edge_weight)
+    torch.testing.assert_close(again.dense()[order][:, order], graph.dense())
+    assert manifest.edges == graph.num_edges  # each pair once
+    assert (new[1].diff() >= 0).all()  # sorted by the row they enter
+    pairs = list(zip(*list(edges(columns(names)["name"], False).values()), strict=True))
+    straight = [pair for pair in pairs if pair[0] != pair[1]]
+    assert manifest.found == {
+        "edges read": E,
+        "dangling edges": 0,
+        "loops": E - len(straight),
+        "repeated edges": len(straight) - len(set(straight)),
+    }
+    part = np.searchsorted(manifest.starts, np.arange(N), side="right")
+    between = new[0] != new[1]
+    cut = (part[new[0][between]] != part[new[1][between]]).mean()
+    assert manifest.cut == pytest.approx(float(cut))
+
+
+def test_edges_to_nowhere_are_left_out_and_counted(tmp_path: Path) -> None:
+    settings = given(tmp_path, "parquet")
+    lost = {"from": ["n 0", "nobody"], "to": ["nowhere", "n 1"]}
+    settings["edges"].append(write(tmp_path / "more", lost, "parquet"))
+    manifest = make(tmp_path / "out", **settings)
+    assert manifest.found["dangling edges"] == 2
+    assert manifest.found["edges read"] == E + 2
+    numbered = {**settings, "id": None, "kinds": {"name": "skip"}}
+    numbered["edges"] = [write(tmp_path / "n", {"a": [0, 1, N], "b": [1, 2, 0]}, "csv")]
+    manifest = make(tmp_path / "numbered", **numbered)
+    assert manifest.found["dangling edges"] == 1
+    assert manifest.edges == N + 4
+
+
+def test_splits_are_drawn_by_row_or_read_from_a_column(tmp_path: Path) -> None:
+    settings = given(tmp_path, "parquet")
+    by_range = make(tmp_path / "a", **settings, split="ratio:0.6/0.2/0.1:3")
+    by_hash = make(tmp_path / "b", **settings, split="ratio:0.6/0.2/0.1:3", partition="hash")
+    labelled = sum(cell is not None for cell in columns("text")["grade"])
+    for part, share in (("train", 0.6), ("val", 0.2), ("test", 0.1)):
+        assert by_range.size(part) == by_hash.size(part)  # whatever the partition
+        assert abs(by_range.size(part) - share * labelled) < 0.08 * labelled
+    table = {**columns("text"), "use": ["train", "valid", "test"] * (N // 3)}
+    settings["nodes"] = [write(tmp_path / "split", table, "parquet")]
+    make(tmp_path / "c", **settings, split="column:use")
+    data = ShardFolder(tmp_path / "c").dataset()
+    known = [i for i in range(N) if table["grade"][i] is not None]
+    assert data.split("given").val.tolist() == [i for i in known if i % 3 == 1]
+    assert data.num_features == by_range.features  # the column is no feature
+
+
+@pytest.mark.parametrize(
+    ("label", "task", "outputs"),
+    [
+        (["size"], "regression", 1),
+        (["size", "price"], "regression", 2),
+        (["colour"], "multiclass", 3),
+    ],
+)
+def test_labels_are_those_of_the_table(
+    tmp_path: Path, label: list[str], task: str, outputs: int
+) -> None:
+    settings = {**given(tmp_path, "parquet"), "label": label}
+    manifest = make(tmp_path / "out", **settings)
+    whole = read_table(settings["nodes"][0], label if len(label) > 1 else label[0], id="name")
+    data = ShardFolder(tmp_path / "out").dataset()
+    assert (manifest.task, manifest.outputs) == (task, outputs) == (whole.task, whole.num_outputs)
+    torch.testing.assert_close(data.y, whole.y, equal_nan=True)
+
+
+def test_numbers_of_rows_are_those_of_a_file_read_by_many_threads(tmp_path: Path) -> None:
+    rows = 400_000
+    table = {"name": np.arange(rows)[::-1], "v": np.arange(rows) % 17, "y": np.arange(rows) % 2}
+    pq.write_table(pa.table(table), tmp_path / "nodes.parquet", row_group_size=20_000)
+    pq.write_table(pa.table({"a": [0, 5], "b": [rows - 1, 7]}), tmp_path / "edges.parquet")
+    asked: Any = {"nodes": [str(tmp_path / "nodes.parquet")], "label": ["y"], "id": "name"}
+    make(tmp_path / "out", **asked, edges=[str(tmp_path / "edges.parquet")], memory="3GB")
+    data = ShardFolder(tmp_path / "out").dataset()
+    assert data.ids[:2] == (str(rows - 1), str(rows - 2))
+    assert data.edge_index is not None
+    straight = data.edge_index[:, data.edge_index[0] != data.edge_index[1]]
+    found = {tuple(sorted(int(data.ids[i]) for i in pair)) for pair in straight.T.tolist()}
+    assert found == {(0, rows - 1), (5, 7)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"label": ["none"]}, "has no column 'none'; it has name, size"),
+        ({"nodes": ["no.parquet"]}, "nodes: no such file: no.parquet"),
+        ({"parts": N + 1}, "parts must be at most the 300 rows, got 301"),
+        ({"memory": "10MB"}, "memory must be at least .*GB here, got 0.01GB"),
+        ({"kinds": {"colour": "text"}}, "column 'colour' is free text"),
+        ({"id": "colour"}, "the id .* is also that of row"),
+        ({"split": "column:colour"}, "must say train, val or test"),
+    ],
+)
+def test_what_cannot_be_sharded_is_one_line(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    settings = {**given(tmp_path, "parquet"), **change}
+    with pytest.raises(DataError, match=message) as caught:
+        make(tmp_path / "out", **settings)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"memory": "much"}, "memory must be a size such as 4GB"),
+        ({"partition": "best"}, "partition must be one of range, hash, metis, streaming"),
+        ({"parts": 0}, "parts must be at least 1, got 0"),
+        ({"parts": 500, "partition": "hash"}, "parts must be at most 128 by hash, got 500"),
+        ({"partition": "metis", "edges": []}, "partition must be range or hash without edges"),
+        ({"split": "half"}, r"split must be ratio:A/B/C\[:SEED\] or column:NAME, got 'half'"),
+        ({"label": []}, "label must name at least one column"),
+    ],
+)
+def test_settings_name_their_rule(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ShardSettings(**{"nodes": ["n"], "edges": ["e"], "label": ["y"], **change})
+
+
+def test_a_graph_that_is_too_large_for_metis_says_what_to_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("difformer.data.shards.prepare.METIS_BYTES", 10**9)
+    with pytest.raises(DataError, match="use --partition streaming"):
+        make(tmp_path / "out", **given(tmp_path, "parquet"), partition="metis")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from difformer import files
+from difformer.data.shards import ShardSettings, make_shards
+count, settings = 0, eval(sys.argv[3])
+real = os.replace
+def replace(*names):
+    global count
+    count += 1
+    if count == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(*names)
+os.replace = replace
+make_shards(ShardSettings(**settings), Path(sys.argv[2]), tell=lambda *_: None)
+"""
+
+
+@pytest.mark.parametrize("partition", ["range", "streaming"])
+def test_a_killed_writer_leaves_nothing_that_looks_finished_and_goes_on(
+    tmp_path: Path, partition: str
+) -> None:
+    settings = {**given(tmp_path, "parquet"), "partition": partition, "parts": 3}
+    calm = make(tmp_path / "calm", **settings)
+    out = tmp_path / "out"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    finished: set[str] = set()
+    for at in (4, 9, 16):  # each life gets a little further, or dies at the same place
+        words = [sys.executable, "-c", KILLED, str(at), str(out), repr(settings)]
+        died = subprocess.run(words, env=environment, capture_output=True, check=False)
+        assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+        assert not (out / "manifest.json").exists()
+        with pytest.raises(DataError, match="is no sharded dataset"):
+            ShardFolder(out)
+        now = {str(p) for p in out.glob("part-*/rows.json")}
+        assert finished <= now
+        finished = now
+    assert finished
+    kept = {p: (Path(p).stat().st_ino, Path(p).stat().st_mtime_ns) for p in finished}
+    assert make(out, **settings) == calm
+    assert kept == {p: (Path(p).stat().st_ino, Path(p).stat().st_mtime_ns) for p in kept}
+    assert sorted(p.name for p in out.iterdir()) == sorted(
+        p.name for p in (tmp_path / "calm").iterdir()
+    )
+
+
+def test_other_settings_start_anew_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    settings = given(tmp_path, "parquet")
+    out = tmp_path / "out"
+    (out / ".work").mkdir(parents=True)
+    (out / ".work" / "asked.json").write_text(json.dumps({"parts": 2}))
+    (out / "part-00009").mkdir()
+    assert make(out, **settings) == make(tmp_path / "calm", **settings)
+    assert not (out / "part-00009").exists()
+    with pytest.raises(DataError, match="holds a sharded dataset already"):
+        make(out, **settings)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"must be empty or new, it holds thesis\.txt"):
+        make(tmp_path / "full", **settings)
+
+
+@pytest.mark.parametrize("outlier", [False, True])
+def test_numbers_learned_from_a_stream_are_those_of_all(outlier: bool) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(100, 3, 50_000)
+    values[7] = 1e9 if outlier else values[7]
+    values[3] = np.nan
+    streamed = Numbers(most=1000)
+    for chunk in np.array_split(values, 37):
+        streamed.add(chunk)
+    assert streamed.missing
+    assert len(streamed.sample()) <= 2000
+    found, exact = streamed.scale(), [float(v[0]) for v in standardise(values[:, None])]
+    loose = 0.05 if outlier else 1e-12  # the sample says what is usual where some are not
+    np.testing.assert_allclose(found[:2], exact[:2], rtol=loose)
+    np.testing.assert_allclose(found[2:], exact[2:], rtol=max(loose, 1e-9), atol=3)
+
+
+def test_few_different_numbers_are_all_known() -> None:
+    streamed = Numbers(most=100)
+    for start in range(0, 10_000, 500):
+        streamed.add(np.full(500, 1.0 if start != 7000 else 2.0))
+    assert streamed.unique().tolist() == [1, 2]
+    one = Numbers(most=10)
+    for _ in range(9):
+        one.add(np.full(10, 4.0))
+    assert one.scale()[:2] == (4.0, 1.0)
