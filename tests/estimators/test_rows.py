@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import sparse
 
 from difformer import DIFFormerClassifier, DIFFormerRegressor
 
@@ -104,6 +105,45 @@ def test_a_row_that_brings_edges_is_a_new_row(
     found = model.predict_proba(X, into)
     assert not np.array_equal(found[0], model.label_distributions_[0])
     assert np.array_equal(found[1:], model.label_distributions_[1:])
+
+
+def test_new_rows_may_be_joined_to_one_another(
+    field: tuple[Array, Array, Array],
+) -> None:
+    X, y, edges = field
+    ids = [f"r{i}" for i in range(N)]
+    model = DIFFormerClassifier(recipe="stable", **QUICK).fit(X, y, edges, ids=ids)
+    plain = model.predict_proba(np.eye(7)[[3] * 4])
+    # A chain: the second row meets the class of the second ring through the first one alone.
+    into = np.array([*((j, 0) for j in range(70, 140)), (N, 1), (N + 1, 2)])
+    found = model.predict_proba(np.eye(7)[[3] * 4], into)
+    assert np.array_equal(found[3], plain[3])
+    assert (found[:2, 1] > plain[:2, 1]).all()
+    # The same in every form, whichever way an edge is given, and in any order of rows.
+    names = ["a", "b", "c", "d"]
+    ends = [f"r{j}" for j in range(N)] + names
+    pairs = [(ends[s], names[t]) for s, t in into.tolist()]
+    frames = [
+        pandas.DataFrame(pairs, columns=["source", "target"]),
+        pandas.DataFrame([(b, a) for a, b in pairs] + pairs[:5], columns=["source", "target"]),
+    ]
+    matrix = sparse.csr_array((np.ones(72), (into[:, 1], into[:, 0])), shape=(4, N + 4))
+    for graph in (matrix, *frames, pytest.importorskip("networkx").from_pandas_edgelist(frames[0])):
+        again = model.predict_proba(np.eye(7)[[3] * 4], graph, ids=names)
+        np.testing.assert_allclose(again, found, atol=1e-12)
+    turned = model.predict_proba(np.eye(7)[[3] * 4], frames[0], ids=["d", "c", "b", "a"])
+    np.testing.assert_allclose(turned[::-1], found, atol=1e-12)
+    weights, rows = model.influence(np.eye(7)[[3] * 4], into, top_k=2)
+    assert (weights > 0).all()
+    assert (rows[0] >= 70).all()
+
+
+def test_an_edge_given_twice_or_both_ways_counts_once_for_a_new_row(
+    model: DIFFormerClassifier,
+) -> None:
+    once = np.array([(5, 0), (80, 0), (81, 0)])
+    found = model.predict_proba(np.eye(7)[[3]], once)
+    assert np.array_equal(model.predict_proba(np.eye(7)[[3]], np.repeat(once, 2, 0)), found)
 
 
 def test_influence_of_a_row_of_fit_names_its_neighbours(

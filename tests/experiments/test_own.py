@@ -462,6 +462,42 @@ def test_rows_of_training_are_answered_by_id(field: Path, tmp_path: Path) -> Non
     assert joined[1:] == [unknown, other]
 
 
+def test_edges_among_new_rows_are_used(field: Path, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="the service needs the extra serve")
+    from starlette.testclient import TestClient
+
+    rows = [("x", "3"), ("y", "3"), ("z", "3")]
+    new = write(tmp_path / "new.csv", rows, ("name", "kind"))
+    pairs = [(f"r{i}", "x") for i in range(70, 140)] + [("y", "x"), ("r1", "r2")]
+    edges = write(tmp_path / "e.csv", pairs, ("a", "b"))
+    notes: list[str] = []
+    predict_own(field, new, tmp_path / "plain.csv")
+    predict_own(field, new, tmp_path / "out.csv", edges=edges, tell=notes.append)
+    plain, found = lines(tmp_path / "plain.csv"), lines(tmp_path / "out.csv")
+    chance = [float(row["probability of b"]) for row in found]
+    before = [float(row["probability of b"]) for row in plain]
+    assert chance[0] > before[0]
+    assert chance[1] > before[1]  # by the row it is joined to
+    assert found[2] == plain[2]
+    assert notes == [f"{edges}: not looked at, because between known rows: 1 edges"]
+    # As read chunk by chunk, and as asked of the service.
+    body = {"rows": [{"name": name, "kind": kind} for name, kind in rows], "edges": pairs}
+    with TestClient(make_app(field)) as client:
+        answers = client.post("/predict", json=body).json()["predictions"]
+        assert [row["probabilities"]["b"] for row in answers] == pytest.approx(chance)
+        for wrong, reason in (
+            ([["x", "nobody"]], "'nobody' is no known id"),
+            ([["x"]], "must all be [id, id]"),
+            ([["x", "y", -1]], "edge 1: the weight"),
+            ([["x", ["y"]]], "edge 1 must join two ids"),
+            ("x", "edges must be a list"),
+        ):
+            answer = client.post("/predict", json={**body, "edges": wrong})
+            assert (answer.status_code, reason in answer.json()["detail"]) == (422, True), wrong
+        twice = {**body, "rows": [body["rows"][0]] * 2}
+        assert "must be different" in client.post("/predict", json=twice).json()["detail"]
+
+
 def test_the_service_answers_rows_of_training_by_id(field: Path) -> None:
     pytest.importorskip("fastapi", reason="the service needs the extra serve")
     from starlette.testclient import TestClient

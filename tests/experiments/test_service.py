@@ -245,6 +245,9 @@ def test_only_who_has_the_token_is_answered(run: Path) -> None:
                 assert client.get(path, headers=shown).status_code == 401
             assert client.post("/predict", json={"rows": [ROW]}, headers=shown).status_code == 401
         assert client.get("/health").status_code == 200
+        page = client.get("/")  # it asks for the token; nothing of the run is in it
+        assert page.status_code == 200
+        assert "colour" not in page.text
         right = {"authorization": "Bearer secret"}
         assert client.post("/predict", json={"rows": [ROW]}, headers=right).status_code == 200
 

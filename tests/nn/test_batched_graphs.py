@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from torch_geometric.data import Batch, Data
+
+from difformer.nn.model import DIFFormer
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (1, 5, 5, 2)])
@@ -39,3 +42,25 @@ def test_diffusivity_is_zero_between_graphs(make, options):
     s = model.diffusivity(x, batch=batch)
     assert s[batch[:, None] != batch].abs().max() == 0
     torch.testing.assert_close(s.sum(1), torch.ones(9, dtype=torch.float64))
+
+
+def test_a_data_of_pytorch_geometric_may_be_given_whole():
+    torch.manual_seed(0)
+    model = DIFFormer(4, 8, 3).double().eval()
+    graphs = [
+        Data(
+            x=torch.randn(n, 4, dtype=torch.float64),
+            edge_index=torch.randint(n, (2, 9)),
+            edge_weight=torch.rand(9, dtype=torch.float64),
+        )
+        for n in (5, 7)
+    ]
+    each = [model(data.x, data.edge_index, data.edge_weight) for data in graphs]
+    assert torch.equal(model(graphs[0]), each[0])
+    assert torch.equal(model.encode(graphs[0]), model.encode(*graphs[0].to_dict().values()))
+    torch.testing.assert_close(model(Batch.from_data_list(graphs)), torch.cat(each))
+    torch.testing.assert_close(model(Data(x=graphs[0].x)), model(graphs[0].x))
+    with pytest.raises(ValueError, match="must be left out with a Data"):
+        model(graphs[0], graphs[0].edge_index)
+    with pytest.raises(ValueError, match="x must be a tensor, or a Data with x, got dict"):
+        model({})

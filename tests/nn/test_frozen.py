@@ -45,6 +45,31 @@ def test_known_rows_with_all_their_edges_get_their_transductive_answer(options):
         torch.testing.assert_close(model.freeze(x, graph)(x, own), model(x, graph))
 
 
+@pytest.mark.parametrize("count", [7, 100])
+def test_new_rows_that_are_joined_move_one_another(options, count):
+    # Known rows given as new ones, joined to one another under their new numbers, have the values
+    # and degrees that they have in the run: their answers are those of the run.
+    model, x = make(options, n=130)
+    graph = Graph.from_edges(torch.randint(130, (2, 1500)), 130, undirected=True, self_loops=True)
+    some = torch.arange(130)[-count:]
+    place = torch.arange(130)
+    place[some] = 130 + torch.arange(count)
+    source, target = graph.edge_index
+    mine = (target >= 130 - count) & (source != target)
+    edges = torch.stack([place[source], place[target] - 130])[:, mine]
+    assert bool((edges[0] >= 130).any())
+    frozen = model.freeze(x, graph)
+    torch.testing.assert_close(frozen(x[some], edges), model(x, graph)[some])
+    known = model.passages(x, graph)[-1].before
+    # A pair of known rows weighs what it weighs where the source has its old number.
+    old = torch.stack([source, place[target] - 130])[:, mine]
+    weights = frozen.weights(x[some], known, edges)
+    from_known = torch.ones(130, dtype=torch.bool)
+    from_known[some] = False
+    expected = frozen.weights(x[some], known, old)
+    torch.testing.assert_close(weights[:, from_known], expected[:, from_known])
+
+
 @pytest.mark.parametrize("kernel", ["simple", "sigmoid", "constant"])
 @pytest.mark.parametrize("width", [8, 24, 64, 304])
 def test_a_row_has_the_same_bits_alone_in_any_batch_and_in_any_order(kernel, width):
@@ -139,8 +164,8 @@ def test_bad_edges_are_named():
     with pytest.raises(ValueError, match="frozen without a graph"):
         model.freeze(x)(x, torch.zeros(2, 1, dtype=torch.int64))
     frozen = model.freeze(x, torch.randint(30, (2, 60)))
-    with pytest.raises(ValueError, match="known rows 0 to 29 in line 0"):
-        frozen(x[:2], torch.tensor([[30], [0]]))
+    with pytest.raises(ValueError, match="known and new rows 0 to 31 in line 0"):
+        frozen(x[:2], torch.tensor([[32], [0]]))
     with pytest.raises(ValueError, match="new rows 0 to 1 in line 1"):
         frozen(x[:2], torch.tensor([[0], [2]]))
     with pytest.raises(ValueError, match=r"edge_index must have shape \(2, e\)"):

@@ -126,6 +126,8 @@ def own_table(
     """The table that the options name."""
     if not label:
         raise ValueError("--label COLUMN must be given with --nodes: what to predict")
+    if nodes.suffix.lower() == ".pt":
+        raise ValueError(f"--nodes must be a table: give {nodes} in place of NAME")
     return OwnTable(
         nodes=str(nodes),
         label=_one_or_several(label),

@@ -33,6 +33,12 @@ def command(
     idle: Annotated[
         float, typer.Option("--idle", min=1, help="Seconds open between two requests.")
     ] = 60.0,
+    level: Annotated[
+        float | None,
+        typer.Option(
+            "--level", metavar="SHARE", help="Add intervals or sets of this level, such as 0.9."
+        ),
+    ] = None,
     token: Annotated[
         str | None,
         typer.Option("--token", envvar="DIFFORMER_TOKEN", help="Clients must send it as Bearer."),
@@ -46,9 +52,10 @@ def command(
 
     Example: difformer serve runs/table-1 --port 8000
 
-    POST /predict {"rows": [{column: value}]}; GET /docs is a help page, /health and /metrics are
-    for machines. What is wrong with a request is a 4xx and one line, too much work a 503. The token
-    is better given by the environment variable, which other users of the machine cannot see.
+    GET / is a page to type a row into. POST /predict {"rows": [{column: value}]}, and maybe
+    "edges": [[id, id]]; GET /docs is a help page, /health and /metrics are for machines. What is
+    wrong with a request is a 4xx and one line, too much work a 503. The token is better given by
+    the environment variable, which other users of the machine cannot see.
     """
     from difformer.experiments.server import serve
     from difformer.experiments.service import Limits
@@ -60,5 +67,13 @@ def command(
     limits = Limits(
         bytes=max_bytes, rows=max_rows, connections=max_connections, seconds=seconds, idle=idle
     )
-    say(f"http://{host}:{port}/docs (Ctrl-C stops)")
-    serve(run, host=host, port=port, limits=limits, token=token, hosts=allowed_host or ())
+    say(f"http://{host}:{port}/ (Ctrl-C stops)")
+    serve(
+        run,
+        host=host,
+        port=port,
+        limits=limits,
+        token=token,
+        hosts=allowed_host or (),
+        level=level,
+    )

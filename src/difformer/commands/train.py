@@ -71,7 +71,9 @@ class Asked:
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="A dataset of `difformer datasets`.", show_default=False
+            metavar="NAME",
+            help="A dataset of `difformer datasets`, or a .pt file with a Data of PyG.",
+            show_default=False,
         ),
     ] = None
     model: Annotated[
@@ -236,7 +238,8 @@ def _train_dataset(asked: Asked, given: Given) -> None:
     if asked.monitor not in (None, "energy"):
         raise ValueError(f"--monitor must be energy, got {asked.monitor!r}")
     experiment = _experiment(asked, given)  # every word is checked before any data is read
-    folder = run_folder(f"{experiment.dataset}-{experiment.system}", asked.out, resume=asked.resume)
+    stem = Path(experiment.dataset).name.removesuffix(".pt")  # a file of one's own may be anywhere
+    folder = run_folder(f"{stem}-{experiment.system}", asked.out, resume=asked.resume)
     data = _load(experiment, asked.data_dir)
     experiment = _experiment(asked, given, graph=data.edge_index is not None)
     result = _run(experiment, folder, data, asked)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from difformer.data.dataset import Dataset
 from difformer.data.rawtable import CHUNK, Chunk, Source, is_frame, read_chunks
 from difformer.errors import DataError
 
-__all__ = ["LabelCoder", "TableEncoder", "from_pyg", "read_edges", "read_table"]
+__all__ = ["LabelCoder", "TableEncoder", "from_pyg", "read_edges", "read_pyg", "read_table"]
 
 VERSION = 2
 MOST_CLASSES = 50  # whole numbers with more distinct values are quantities
@@ -322,6 +323,49 @@ def from_pyg(data: Any, name: str = "data") -> Dataset:
     return Dataset(
         name, data.x.float(), y, task, data.edge_index, weight, splits=splits, source="PyG Data"
     )
+
+
+def read_pyg(path: str | Path) -> Dataset:
+    """The one graph of a .pt file: a Data of PyG, a mapping of its tensors, or its saved dataset.
+
+    Nothing in the file is executed: torch's safe loading is let to build tensors, Data and what
+    Data is made of, and nothing else.
+    """
+    from pickle import UnpicklingError
+
+    from torch_geometric.data import Data
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
+
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    parts: list[Any] = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+    try:
+        with torch.serialization.safe_globals(parts), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the protocol of a pickle
+            found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        if isinstance(found, tuple):  # the file of an InMemoryDataset: graphs, and their bounds
+            whole = cast("tuple[Any, ...]", found)
+            found = whole[0] if whole and whole[1:2] in ((), (None,)) else None
+        if isinstance(found, Mapping):
+            found = Data.from_dict(dict(cast("Mapping[str, Any]", found)))
+        if not isinstance(found, Data):
+            raise ValueError("it must hold one Data, or a mapping with x, y and edge_index")
+        return from_pyg(found, path.stem)
+    except UnpicklingError as error:
+        raise DataError(
+            f"{path}: holds more than tensors and a Data, which is not loaded: it could execute "
+            f"code ({_first_line(error)})"
+        ) from error
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    except (OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError, EOFError) as e:
+        raise DataError(f"{path}: cannot be read ({_first_line(e)})") from e
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200] or "it is empty"
 
 
 def _numbered(source: Source, size: int) -> Iterator[tuple[int, Chunk]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -296,10 +296,8 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         where = self._positions(rows, edge_index if _is_given(graph) else None)
         answers = np.empty((len(rows), known.shape[1]))
         answers[where >= 0] = known[where[where >= 0]]
-        new = np.flatnonzero(where < 0)
-        for start in range(0, len(new), CHUNK):
-            part = new[start : start + CHUNK]
-            edges, own = _edges_to(part, edge_index, weight)
+        for part in self._parts(np.flatnonzero(where < 0), edge_index, CHUNK):
+            edges, own = _edges_to(part, edge_index, weight, len(self.embedding_))
             if encode:
                 found = self.members_[0].run(rows.features[part], edges, own, encode=True)
             else:
@@ -308,6 +306,20 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 )
             answers[part] = found.numpy()
         return answers
+
+    def _parts(self, rows: Array, edge_index: Tensor | None, size: int) -> Iterator[Array]:
+        """Rows so many at a time, but those that edges join to other new ones all in one part."""
+        joined = np.empty(0, np.int64)
+        if edge_index is not None:
+            source, target = edge_index.numpy()
+            among = source >= len(self.embedding_)
+            joined = np.union1d(source[among] - len(self.embedding_), target[among])
+            joined = np.intersect1d(joined, rows)
+        if len(joined):
+            yield joined
+        alone = np.setdiff1d(rows, joined)
+        for start in range(0, len(alone), size):
+            yield alone[start : start + size]
 
     def _positions(self, rows: Rows, edge_index: Tensor | None) -> Array:
         """Each row's position in fit, or -1 for a new row, as is one that brings its own edges."""
@@ -323,7 +335,16 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 raise ValueError("graph must be None: the model was fitted without one")
             return None, None
         if graph is not None and not isinstance(graph, str):
-            return read_graph(graph, known, num_new=len(rows))
+            named = None if self.ids_ is None or rows.ids is None else (*self.ids_, *rows.ids)
+            edges, weight = read_graph(graph, known, num_new=len(rows), ids=named)
+            # As in fit an edge counts once, whichever way and however often it is given.
+            found = Graph.from_edges(
+                edges, known + len(rows), weight, undirected=not self.directed, self_loops=False
+            )
+            mine = found.edge_index[1] >= known
+            source, target = found.edge_index[:, mine]
+            weight = None if found.edge_weight is None else found.edge_weight[mine]
+            return torch.stack([source, target - known]), weight
         if self._neighbours is None:
             return None, None
         count = min(int(self.n_neighbors), known)
@@ -385,11 +406,9 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         top_k = min(top_k, before.shape[0])
         weights, found = np.empty((len(where), top_k)), np.empty((len(where), top_k), np.int64)
         for new in (False, True):
-            mine = np.flatnonzero((where < 0) == new)
-            for start in range(0, len(mine), PAIRS):
-                part = mine[start : start + PAIRS]
+            for part in self._parts(np.flatnonzero((where < 0) == new), edge_index, PAIRS):
                 if new:
-                    edges, own = _edges_to(part, edge_index, weight)
+                    edges, own = _edges_to(part, edge_index, weight, before.shape[0])
                     x = self.shown_member.seen(features[part])
                     if self.shown_member.frozen.num_known is None:
                         edges = own = None
@@ -433,14 +452,16 @@ def _is_given(graph: Any) -> bool:
 
 
 def _edges_to(
-    part: Array, edge_index: Tensor | None, weight: Tensor | None
+    part: Array, edge_index: Tensor | None, weight: Tensor | None, known: int
 ) -> tuple[Tensor | None, Tensor | None]:
     """The edges into some of the new rows, in order, which are numbered from 0 on. O(e)."""
     if edge_index is None:
         return None, None
-    place = np.searchsorted(part, edge_index[1].numpy()).clip(max=len(part) - 1)
-    mine = torch.from_numpy(part[place] == edge_index[1].numpy())
-    edges = torch.stack([edge_index[0], torch.from_numpy(place)])[:, mine]
+    source, target = edge_index.numpy()
+    place = np.searchsorted(part, target).clip(max=len(part) - 1)
+    mine = torch.from_numpy(part[place] == target)
+    source = np.where(source < known, source, known + np.searchsorted(part, source - known))
+    edges = torch.from_numpy(np.stack([source, place]))[:, mine]
     return edges, None if weight is None else weight[mine]
 
 

@@ -30,35 +30,44 @@ def read_graph(
 ) -> Edges:
     """Edges (2, e), source above target, and their weights, checked. O(e).
 
-    Without `num_new` both ends are rows of the data. With it an edge goes from a known row (first
-    line) to a new row (second line), and a SciPy matrix is (new rows, known rows).
+    Without `num_new` both ends are rows of the data. With it the new row i is n + i in what is
+    returned, n known rows coming first. A list is given with known rows in its first line (or n + i
+    for the new row i) and new rows, from 0 on, in its second; a SciPy matrix is (new rows, known
+    rows) or (new rows, known and new rows); a data frame or a networkx graph may name rows by id.
 
     Args:
         graph: (2, e) or (e, 2) integers, a list of pairs, a pair (edges, weights or None), a data
             frame of two or three columns (source, target, weight), a SciPy sparse matrix, a
             networkx graph, or a Graph.
-        ids: the names of the rows, by which a data frame or a networkx graph may name them.
+        ids: the names of the rows, new ones last, by which a data frame or a networkx graph may
+            name them.
         what: what errors call a row.
     """
-    sizes = (num_known, num_known if num_new is None else num_new)
-    weight: Any = None
+    new = num_new or 0
+    sizes = (num_known + new, num_known if num_new is None else num_new)
+    named, weight = False, None
     if isinstance(graph, Graph):
         if graph.num_nodes != num_known or num_new is not None:
             raise ValueError(f"graph must have {num_known} nodes, got {graph.num_nodes}")
         edges, weight = graph.edge_index, graph.edge_weight
     elif sparse.issparse(graph):
-        edges, weight = _from_scipy(graph, sizes, what, between=num_new is not None)
+        edges, weight = _from_scipy(graph, num_known, num_new, what)
     elif hasattr(graph, "adjacency") and hasattr(graph, "edges"):
-        if num_new is not None:
-            raise ValueError("graph must be an edge list or a SciPy matrix for new rows")
+        if num_new is not None and ids is None:
+            raise ValueError("graph must be an edge list or a SciPy matrix for new rows without id")
         edges, weight = _from_networkx(graph, num_known, ids)
+        named = True
     elif hasattr(graph, "columns"):
-        edges, weight = _from_frame(graph, None if num_new is not None else ids)
+        edges, weight, named = _from_frame(graph, ids)
     elif is_pair(graph):
         edges, weight = _from_list(graph[0]), graph[1]
     else:
         edges = _from_list(graph)
-    _check(edges, sizes, num_new is not None, what)
+    if num_new is not None and not named:
+        _check(edges, sizes, what, between=True)
+        edges = torch.stack([edges[0], num_known + edges[1]])
+    else:
+        _check(edges, (num_known + new, num_known + new), what)
     return edges, None if weight is None else _weights(weight, edges.shape[1])
 
 
@@ -70,15 +79,15 @@ def is_pair(graph: Any) -> bool:
     return np.ndim(index) == 2 and (weight is None or np.ndim(weight) == 1)
 
 
-def _from_scipy(
-    graph: Any, sizes: tuple[int, int], what: str, *, between: bool
-) -> tuple[Tensor, Any]:
-    expected = (sizes[1], sizes[0]) if between else sizes
-    if graph.shape != expected:
-        sides = "(new rows, known rows)" if between else f"one row and one column per {what}"
+def _from_scipy(graph: Any, num_known: int, num_new: int | None, what: str) -> tuple[Tensor, Any]:
+    expected, sides = (num_known, num_known), f"one row and one column per {what}"
+    if num_new is not None:
+        expected, sides = (num_new, num_known), "(new rows, known rows)"
+    whole = num_new is not None and graph.shape == (num_new, num_known + num_new)
+    if graph.shape != expected and not whole:
         raise ValueError(f"graph must be {expected}, {sides}; got {graph.shape}")
     coo = graph.tocoo()
-    ends = [coo.col, coo.row] if between else [coo.row, coo.col]
+    ends = [coo.row, coo.col] if num_new is None else [coo.col, coo.row]
     edges = torch.from_numpy(np.stack(ends).astype(np.int64))
     return edges, None if (coo.data == 1).all() else coo.data
 
@@ -96,8 +105,11 @@ def _from_networkx(graph: Any, num_rows: int, ids: Ids) -> tuple[Tensor, Any]:
     return torch.from_numpy(pairs.T.copy()), [w for _, _, w in triples] if weighted else None
 
 
-def _from_frame(frame: Any, ids: Ids) -> tuple[Tensor, Any]:
-    """Columns source, target and perhaps weight, or two or three columns in that order."""
+def _from_frame(frame: Any, ids: Ids) -> tuple[Tensor, Any, bool]:
+    """Columns source, target and perhaps weight, or two or three columns in that order.
+
+    And whether they name rows by their ids.
+    """
     names = list(frame.columns)
     if not {"source", "target"} <= set(names) and len(names) not in (2, 3):
         columns = ", ".join(map(str, names))
@@ -107,14 +119,17 @@ def _from_frame(frame: Any, ids: Ids) -> tuple[Tensor, Any]:
     last = "weight" if by_name else (names[2] if len(names) == 3 else None)
     ends = [np.asarray(frame[name]) for name in (source, target)]
     where = {str(name): row for row, name in enumerate(ids or ())}
-    if len(ends[0]) and where and (ends[0].dtype.kind not in "iu" or str(ends[0][0]) in where):
+    named = bool(
+        len(ends[0]) and where and (ends[0].dtype.kind not in "iu" or str(ends[0][0]) in where)
+    )
+    if named:
         for name, cells in zip((source, target), ends, strict=True):
             for cell in cells:
                 if str(cell) not in where:
                     raise ValueError(f"graph must name rows by their ids, {name} {cell!r} is none")
         ends = [np.array([where[str(cell)] for cell in cells], np.int64) for cells in ends]
     weight = np.asarray(frame[last]) if last in names else None
-    return _from_list(np.stack(ends)), weight
+    return _from_list(np.stack(ends)), weight, named
 
 
 def _from_list(graph: Any) -> Tensor:
@@ -128,12 +143,12 @@ def _from_list(graph: Any) -> Tensor:
     return torch.from_numpy((table if table.shape[0] == 2 else table.T).astype(np.int64).copy())
 
 
-def _check(edges: Tensor, sizes: tuple[int, int], between: bool, what: str) -> None:
+def _check(edges: Tensor, sizes: tuple[int, int], what: str, *, between: bool = False) -> None:
     for line, size in enumerate(sizes):
         bad = (edges[line] < 0) | (edges[line] >= size)
         if bool(bad.any()):
             at = int(bad.nonzero()[0])
-            which = ("known ", "new ")[line] if between else ""
+            which = ("known or new ", "new ")[line] if between else ""
             got = f"{int(edges[line, at])} in edge {at}"
             raise ValueError(f"graph must join {which}{what}s 0 to {size - 1}, got {got}")
 

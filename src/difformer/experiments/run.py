@@ -193,7 +193,7 @@ def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dat
     ``sample = n`` takes at most n rows, see `limit_rows`. ``neighbours = k`` joins each row to its
     k nearest by features (``metric``: "cosine" or "euclidean") where the data has no graph. The
     others are `load_dataset`'s. A file of one's own takes the place of a name: its options are
-    `read_table`'s (``label``, ``id``, ``edges``).
+    `read_table`'s (``label``, ``id``, ``edges``); a .pt file with a Data of PyG has none.
     """
     options = dict(experiment.data)
     k, metric = options.pop("neighbours", None), options.pop("metric", "cosine")
@@ -202,6 +202,12 @@ def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dat
         from difformer.data.tables import read_table
 
         data = read_table(experiment.dataset, **options)
+    elif Path(experiment.dataset).suffix.lower() == ".pt":
+        from difformer.data.tables import read_pyg
+
+        if options:
+            raise ValueError(f"{next(iter(options))} must be left out with a .pt file")
+        data = read_pyg(experiment.dataset)
     else:
         data = load_dataset(experiment.dataset, data_dir, **options)
     data = data if most is None else limit_rows(data, most)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from difformer.errors import DifformerError
+from difformer.experiments.own.run import OwnRun
 from difformer.experiments.service import RETRY_AFTER, Limits, make_app
 
 __all__ = ["listen", "make_server", "serve"]
@@ -36,10 +37,12 @@ def serve(
     limits: Limits | None = None,
     token: str | None = None,
     hosts: Sequence[str] = (),
+    level: float | None = None,
 ) -> None:
     """Answer until stopped; requests under way at a SIGTERM or Ctrl-C are still answered."""
+    run = OwnRun.load(folder, level=level)
     with listen(host, port) as listening:
-        make_server(make_app(folder, limits, token=token, hosts=hosts), limits).run([listening])
+        make_server(make_app(run, limits, token=token, hosts=hosts), limits).run([listening])
 
 
 def make_server(app: Any, limits: Limits | None = None) -> Any:

@@ -30,7 +30,9 @@ __all__ = ["RETRY_AFTER", "Limits", "make_app"]
 FLOAT32 = 3.4e38
 RETRY_AFTER = 1  # seconds after which a client that was sent away may come back
 LONGEST = 500  # characters of a refusal
-OPEN_TO_ALL = ("/health",)  # answered without the token
+CHOICES = 200  # values of a category that the page offers
+OPEN_TO_ALL = ("/health", "/")  # answered without the token: nothing of the run is in them
+PAGE = Path(__file__).parent / "assets" / "service.html"
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class Limits:
 
     bytes: int = 1_000_000
     rows: int = 1_000
+    edges: int = 20_000
     cell: int = 100_000  # characters of one text cell
     seconds: float = 10.0  # for the header, and then for the body to arrive
     concurrent: int = 2  # batches worked on at a time; requests that come meanwhile are the next
@@ -102,6 +105,8 @@ class WithToken:
 
 Chunk = dict[str, list[Any]]
 Answers = list[dict[str, Any]]
+Edges = dict[str, list[Any]] | None
+"""The edges of a request by column: source, target and maybe weight."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Waiting:
     chunk: Chunk
     rows: int
     answers: asyncio.Future[Answers]
+    edges: Edges = None
 
 
 class Together:
@@ -122,11 +128,11 @@ class Together:
         self.rows = self.bytes = 0  # of the requests that wait; of all bodies held
         self.workers: set[asyncio.Task[None]] = set()
 
-    async def predict(self, chunk: Chunk, rows: int) -> Answers:
+    async def predict(self, chunk: Chunk, rows: int, edges: Edges = None) -> Answers:
         """The answers for one request's rows; RefusedError where a value is wrong."""
         if self.rows + rows > max(self.limits.waiting_rows, rows):
             raise RefusedError(503, "too many rows wait for their answer: try again later")
-        mine = Waiting(chunk, rows, asyncio.get_running_loop().create_future())
+        mine = Waiting(chunk, rows, asyncio.get_running_loop().create_future(), edges)
         self.waiting.append(mine)
         self.rows += rows
         if len(self.workers) < self.limits.concurrent:
@@ -139,7 +145,10 @@ class Together:
         while self.waiting:
             batch = self._next()
             chunks = [request.chunk for request in batch]
-            found = await asyncio.to_thread(_predict_together, self.run, chunks)
+            if (edges := batch[0].edges) is None:
+                found = await asyncio.to_thread(_predict_together, self.run, chunks)
+            else:
+                found = await asyncio.to_thread(_predict_joined, self.run, chunks[0], edges)
             for request, answers in zip(batch, found, strict=True):
                 if request.answers.done():  # whoever asked has gone
                     continue
@@ -149,10 +158,17 @@ class Together:
                     request.answers.set_result(answers)
 
     def _next(self) -> list[Waiting]:
-        """The requests that have waited longest, of together no more rows than one may have."""
+        """The requests that have waited longest, of together no more rows than one may have.
+
+        One with edges is answered alone: they join its rows and no others.
+        """
         batch = [self.waiting.popleft()]
         rows = batch[0].rows
-        while self.waiting and rows + self.waiting[0].rows <= self.limits.rows:
+        while (
+            self.waiting
+            and batch[0].edges is None is self.waiting[0].edges
+            and rows + self.waiting[0].rows <= self.limits.rows
+        ):
             batch.append(self.waiting.popleft())
             rows += batch[-1].rows
         self.rows -= rows
@@ -200,9 +216,9 @@ def make_app(
     async def answer(request: Any) -> dict[str, Any]:
         body = await _body(request, limits, together)
         try:
-            chunk, count = _chunk(run, body, limits)
+            chunk, count, edges = _chunk(run, body, limits)
             begin = time.perf_counter()
-            predictions = await together.predict(chunk, count)
+            predictions = await together.predict(chunk, count, edges)
         finally:
             together.bytes -= len(body)
         rows.inc(count)
@@ -236,6 +252,10 @@ def make_app(
     @app.get("/metrics", summary="Counters for Prometheus", response_model=None)
     def metrics() -> Any:  # pyright: ignore[reportUnusedFunction]
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+
+    @app.get("/", include_in_schema=False, response_model=None)
+    def page() -> Any:  # pyright: ignore[reportUnusedFunction]
+        return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers={"x-frame-options": "DENY"})
 
     @app.get("/docs", include_in_schema=False, response_model=None)
     def docs() -> Any:  # pyright: ignore[reportUnusedFunction]
@@ -294,14 +314,15 @@ async def _body(request: Any, limits: Limits, together: Together) -> bytes:
     return b"".join(parts)
 
 
-def _chunk(run: OwnRun, body: bytes, limits: Limits) -> tuple[Chunk, int]:
-    """The rows of a request by column, checked; numbers JSON does not know are refused."""
+def _chunk(run: OwnRun, body: bytes, limits: Limits) -> tuple[Chunk, int, Edges]:
+    """A request's rows by column, checked, and its edges; numbers JSON has not are refused."""
     try:
         content = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise RefusedError(400, f"the body must be JSON ({str(error)[:100]})") from error
-    if not isinstance(content, dict) or set(content) != {"rows"}:
-        raise RefusedError(400, 'the body must be {"rows": [{column: value, ...}, ...]}')
+    if not isinstance(content, dict) or {"rows"} != set(content) - {"edges"}:
+        what = 'the body must be {"rows": [{column: value, ...}, ...]}, and maybe "edges"'
+        raise RefusedError(400, what)
     rows = content["rows"]
     if not isinstance(rows, list) or not rows:
         raise RefusedError(400, "rows must be a list of at least one object")
@@ -310,10 +331,33 @@ def _chunk(run: OwnRun, body: bytes, limits: Limits) -> tuple[Chunk, int]:
     known = _largest(run)
     for number, row in enumerate(rows, 1):
         _check_row(run, row, f"row {number}", known, limits)
-    chunk = {name: [row[name] for row in rows] for name in _columns(run)}
+    chunk = {name: [row.get(name) for row in rows] for name in _columns(run)}
     if run.encoder.id is not None:
         chunk[run.encoder.id] = [row.get(run.encoder.id) for row in rows]
-    return chunk, len(rows)
+    return chunk, len(rows), _edges(run, content.get("edges"), limits)
+
+
+def _edges(run: OwnRun, edges: Any, limits: Limits) -> Edges:
+    """[[id, id], ...] or [[id, id, weight], ...] by column; None where there are none."""
+    if edges is None or edges == []:
+        return None
+    if run.encoder.id is None:
+        raise RefusedError(422, "edges must be left out: the table has no column of ids")
+    if not isinstance(edges, list):
+        raise RefusedError(422, "edges must be a list of [id, id] or [id, id, weight]")
+    if len(edges) > limits.edges:
+        raise RefusedError(413, f"edges must be at most {limits.edges}, got {len(edges)}")
+    widths = {len(edge) if isinstance(edge, list) else 0 for edge in cast("list[Any]", edges)}
+    if widths not in ({2}, {3}):
+        raise RefusedError(422, "edges must all be [id, id], or all be [id, id, weight]")
+    for number, edge in enumerate(cast("list[list[Any]]", edges), 1):
+        for end in edge[:2]:
+            if not isinstance(end, str | int) or isinstance(end, bool):
+                raise RefusedError(422, f"edge {number} must join two ids")
+        if len(edge) == 3 and not (isinstance(edge[2], int | float) and 0 <= edge[2] < FLOAT32):
+            raise RefusedError(422, f"edge {number}: the weight must be a number of 0 or more")
+    names = ("source", "target", "weight")
+    return {name: list(cells) for name, cells in zip(names, zip(*edges, strict=True), strict=False)}
 
 
 def _largest(run: OwnRun) -> dict[str | None, float]:
@@ -340,7 +384,7 @@ def _check_row(
             raise RefusedError(422, f"{where}, column {name!r} is longer than {limits.cell}")
         if _size(value) > known[name]:
             raise RefusedError(422, f"{where}, column {name!r} is too large a number")
-    for name in _columns(run):
+    for name in _wanted(run):
         if name not in row:
             raise RefusedError(422, f"{where}: column {name!r} is missing (null is a value)")
 
@@ -354,6 +398,14 @@ def _size(value: Any) -> float:
     except (TypeError, ValueError):
         return 0.0
     return 0.0 if isinstance(value, str) and math.isinf(size) else size  # "inf": no finite number
+
+
+def _predict_joined(run: OwnRun, chunk: Chunk, edges: Edges) -> list[Answers | Exception]:
+    """The answers of one request whose rows have edges."""
+    try:
+        return [_predict(run, chunk, edges)]
+    except Exception as error:
+        return [error]
 
 
 def _predict_together(run: OwnRun, chunks: list[Chunk]) -> list[Answers | Exception]:
@@ -370,16 +422,24 @@ def _predict_together(run: OwnRun, chunks: list[Chunk]) -> list[Answers | Except
         return [_predict_together(run, [chunk])[0] for chunk in chunks]
 
 
-def _predict(run: OwnRun, chunk: Chunk) -> Answers:
+def _predict(run: OwnRun, chunk: Chunk, edges: Edges = None) -> Answers:
     import torch
+
+    from difformer.experiments.own.predict import edges_of
 
     try:
         features = run.encoder.encode_chunk(chunk, 1, "the request")
+        ids = _ids(run, chunk) or []
+        graph = None
+        if edges is not None:
+            if len(set(filter(None, ids))) < len([name for name in ids if name]):
+                raise RefusedError(422, "ids must be different in a request with edges")
+            graph = edges_of(run, ids, edges, logger.info)
     except DataError as error:
         raise RefusedError(422, str(error)[:LONGEST]) from error
     try:
         with torch.inference_mode():
-            return run.answer(features, ids=_ids(run, chunk))
+            return run.answer(features, graph, ids=ids or None)
     except (ValueError, DifformerError) as error:
         raise RefusedError(422, f"no answer: {error}"[:LONGEST]) from error
 
@@ -394,19 +454,48 @@ def _columns(run: OwnRun) -> list[str]:
     return [column.name for column in run.encoder.columns]
 
 
+def _wanted(run: OwnRun) -> list[str]:
+    """The columns that every row must have: those the model looks at."""
+    return [column.name for column in run.encoder.columns if column.kind != "skip"]
+
+
 def _schema(run: OwnRun, limits: Limits) -> dict[str, Any]:
     """The request's JSON schema, by the table's own columns."""
     kinds = {"number": {"type": ["number", "null"]}}
     text = {"type": ["string", "number", "boolean", "null"], "maxLength": limits.cell}
-    row = {
+    row: dict[str, Any] = {
         "type": "object",
-        "required": _columns(run),
+        "required": _wanted(run),
         "additionalProperties": False,
-        "properties": {c.name: kinds.get(c.kind, text) for c in run.encoder.columns},
+        "properties": {
+            c.name: {**kinds.get(c.kind, text), **_hint(c)} for c in run.encoder.columns
+        },
     }
     rows = {"type": "array", "minItems": 1, "maxItems": limits.rows, "items": row}
-    body = {"type": "object", "required": ["rows"], "properties": {"rows": rows}}
+    wanted: dict[str, Any] = {"rows": rows}
+    if run.encoder.id is not None:
+        row["properties"][run.encoder.id] = {**text, "description": "id"}
+        row["x-edges"] = run.estimator.graph_ is not None  # whether edges change anything
+        edge = {"type": "array", "minItems": 2, "maxItems": 3}
+        wanted["edges"] = {
+            "type": "array",
+            "maxItems": limits.edges,
+            "items": edge,
+            "description": "[id, id] or [id, id, weight]: a row of the request and another one, or "
+            "one of training",
+        }
+    body = {"type": "object", "required": ["rows"], "properties": wanted}
     return {"required": True, "content": {"application/json": {"schema": body}}}
+
+
+def _hint(column: Any) -> dict[str, Any]:
+    """What kind of column it is and a usual value, for who types a row."""
+    learned, found = column.learned, {"description": column.kind}
+    if column.kind == "number":
+        found["examples"] = [float(f"{learned['mean']:.4g}")]
+    elif column.kind == "category":
+        found["examples"] = list(learned["values"][:CHOICES])
+    return found
 
 
 def _help_page(run: OwnRun) -> str:
@@ -420,8 +509,8 @@ def _help_page(run: OwnRun) -> str:
 <h1>Predictions of one run</h1>
 <p>POST /predict with content-type application/json (null is a missing value):</p>
 <pre>{example}</pre><table><tr><th>column</th><th>kind</th></tr>{columns}</table>
-<p><a href="openapi.json">openapi.json</a>, <a href="health">health</a>,
-<a href="metrics">metrics</a></p></html>"""
+<p><a href=".">Type a row</a> and see the answer; <a href="openapi.json">openapi.json</a>,
+<a href="health">health</a>, <a href="metrics">metrics</a></p></html>"""
 
 
 def _no_constant(name: str) -> None:

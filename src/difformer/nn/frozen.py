@@ -91,7 +91,9 @@ class FrozenDIFFormer(nn.Module):
     ) -> Tensor:
         """Outputs (m, out_channels) for new rows x (m, in_channels), dense or sparse.
 
-        `edge_index` (2, e) may carry known rows (first line) to new rows (second line).
+        `edge_index` (2, e) may carry known rows to new rows (second line), and new rows too: the
+        new row i is n + i in the first line. Where new rows are joined, all are taken at once, and
+        a row depends on those it is joined to.
         """
         if torch.compiler.is_compiling():
             return self.model.decode(self._encode(x, None))
@@ -151,8 +153,10 @@ class FrozenDIFFormer(nn.Module):
             incoming = self._incoming(edge_index, edge_weight, x.shape[0])
             if incoming is None:
                 return pairs
+            known_ends = incoming.source < known.shape[0]
+            ends = (incoming.target[known_ends], incoming.source[known_ends])
             near = torch.zeros_like(pairs).index_put_(
-                (incoming.target, incoming.source), incoming.weight, accumulate=True
+                ends, incoming.weight[known_ends], accumulate=True
             )
             w = self.model.config.graph_weight
             return pairs + near if w is None else torch.lerp(pairs, near, w)
@@ -285,8 +289,9 @@ class FrozenDIFFormer(nn.Module):
         features = self._dense(x)
         incoming = self._incoming(edge_index, edge_weight, x.shape[0])
         parts: list[Tensor] = []
+        at_once = x.shape[0] if incoming is not None and incoming.joined else BLOCK
         with torch.no_grad():
-            for rows in tiles(x.shape[0], BLOCK):
+            for rows in tiles(x.shape[0], at_once):
                 size = rows.stop - rows.start
                 z = self._encode(
                     _padded(features[rows]), None if incoming is None else (incoming, rows), layers
@@ -329,7 +334,7 @@ class FrozenDIFFormer(nn.Module):
         known = self._degree.numel()
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must have shape (2, e), got {tuple(edge_index.shape)}")
-        for line, count, what in ((0, known, "known"), (1, num_new, "new")):
+        for line, count, what in ((0, known + num_new, "known and new"), (1, num_new, "new")):
             ids = edge_index[line]
             if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < count:
                 raise ValueError(
@@ -361,7 +366,10 @@ def _steady(model: DIFFormer) -> DIFFormer:
 
 
 class _Incoming:
-    """The edges that new rows bring, with Ã's scaling: D counts a new row's own edges."""
+    """The edges that new rows bring, with Ã's scaling: D counts a new row's own edges.
+
+    A source is a known row, or from `known` on a new one; `joined` says whether there are such.
+    """
 
     def __init__(
         self,
@@ -375,6 +383,7 @@ class _Incoming:
         source, target = edge_index[0].long(), edge_index[1].long()
         order = torch.argsort(target, stable=True)
         self.source, self.target = source[order], target[order]
+        self.joined = bool((source >= degree.numel()).any())
         weight = degree.new_ones(source.numel()) if edge_weight is None else edge_weight.to(degree)
         weight = weight[order]
         own = degree.new_zeros(num_new).index_add_(0, self.target, weight)
@@ -384,6 +393,7 @@ class _Incoming:
         if row:  # the mean over the edges a row brings
             scale = 1 / own[self.target].clamp_min(tiny)
         else:
+            degree = torch.cat([degree, own])
             scale = (own[self.target] * degree[self.source]).clamp_min(tiny).rsqrt()
         self.weight = weight * scale
         self.loop = (1 / own).unsqueeze(-1) if loops else None
@@ -391,9 +401,10 @@ class _Incoming:
         self.start = F.pad(counts.cumsum(0), (1, 0))
 
     def average(self, rows: slice, value: Tensor | None, own: Tensor) -> Tensor:
-        """Ã V for the new rows of one block, (BLOCK, d)."""
+        """Ã V for the new rows of one block, (BLOCK, d); where some are joined it holds all."""
         if value is None:
             raise ValueError("edges must be left out: nothing of a graph was frozen")
+        value = torch.cat([value, own]) if self.joined else value
         part = slice(int(self.start[rows.start]), int(self.start[rows.stop]))
         messages = value[self.source[part]] * self.weight[part].unsqueeze(-1)
         out = torch.zeros_like(own).index_add_(0, self.target[part] - rows.start, messages)
@@ -491,5 +502,5 @@ def _layer_from(kind: str | None, index: int, tensors: dict[str, Tensor]) -> Fro
 
 
 def _padded(rows: Tensor) -> Tensor:
-    """Rows (..., m, p) followed by zeros, (..., BLOCK, p)."""
-    return F.pad(rows, (0, 0, 0, BLOCK - rows.shape[-2]))
+    """Rows (..., m, p) followed by zeros, (..., BLOCK, p) or more."""
+    return F.pad(rows, (0, 0, 0, max(0, BLOCK - rows.shape[-2])))

@@ -94,7 +94,7 @@ class DIFFormer(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensor | Any,
         edge_index: Edges = None,
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
@@ -102,7 +102,8 @@ class DIFFormer(nn.Module):
         """Outputs (n, out_channels) for all rows at once.
 
         Args:
-            x: (n, in_channels), dense or sparse CSR.
+            x: (n, in_channels), dense or sparse CSR; or a Data (or Batch) of PyTorch Geometric
+                alone, whose x, edge_index, edge_weight and batch are taken.
             edge_index: (2, e) source above target, or a prepared Graph; None for no graph. An edge
                 list is taken as undirected and every row gets one self-loop of weight one, as in
                 training by `difformer train` and the estimators, so that it makes no difference
@@ -115,12 +116,14 @@ class DIFFormer(nn.Module):
 
     def encode(
         self,
-        x: Tensor,
+        x: Tensor | Any,
         edge_index: Edges = None,
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
     ) -> Tensor:
         """The last state Z⁽ᴷ⁾ (n, hidden_channels)."""
+        if not isinstance(x, Tensor):
+            x, edge_index, edge_weight, batch = _of_data(x, edge_index, edge_weight, batch)
         return self._diffused(*self._begin(x, edge_index, edge_weight, batch))
 
     def states(
@@ -498,6 +501,21 @@ class _TracedGraph:
         """Ã V, (n, d)."""
         messages = value.index_select(0, self.source) * self.weight.to(value.dtype)
         return (value * self.loop.to(value.dtype)).index_add(0, self.target, messages)
+
+
+def _of_data(data: Any, *given: Any) -> tuple[Tensor, Any, Any, Any]:
+    """What a Data of PyTorch Geometric holds, as `forward` takes it."""
+    x = getattr(data, "x", None)
+    if not isinstance(x, Tensor):
+        raise ValueError(f"x must be a tensor, or a Data with x, got {type(data).__name__}")
+    if any(each is not None for each in given):
+        raise ValueError(
+            "edge_index, edge_weight and batch must be left out with a Data: it has them"
+        )
+    edge_index, edge_weight, batch = (
+        getattr(data, name, None) for name in ("edge_index", "edge_weight", "batch")
+    )
+    return x, edge_index, edge_weight, batch
 
 
 def _merged(key: Tensor, weight: Tensor, reduce: str) -> tuple[Tensor, Tensor]:

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from difformer.core.graph import Graph
 from difformer.data.rawtable import Source, read_chunks
 from difformer.data.tables import read_edges
 from difformer.errors import DataError
 from difformer.experiments.own.run import OwnRun
 from difformer.files import answer_file
 
-__all__ = ["predict_own"]
+__all__ = ["edges_of", "predict_own"]
 
 
 def predict_own(
@@ -33,7 +34,8 @@ def predict_own(
 
     Args:
         out: where the file goes, see `answer_file`.
-        edges: known id, new id (and weight): what joins the new rows to known ones.
+        edges: id, id (and weight): what joins the new rows to known ones and to one another. With
+            edges among new rows the table is read at once.
         level: of intervals (of numbers) or sets (of classes) beside the answers; None for none.
         tell: takes a note about what was passed over.
     """
@@ -52,9 +54,10 @@ def _lines(
     run: OwnRun, source: Source, edges: Source | None, tell: Callable[[str], None]
 ) -> Iterator[list[list[Any]]]:
     names = _new_names(run, source)
-    graph = None if edges is None else _between(run, names, edges, tell)
+    graph = None if edges is None else edges_of(run, names, edges, tell)
+    among = graph is not None and graph[:, len(run.ids) :].nnz > 0
     start = 0
-    for chunk in read_chunks(source):
+    for chunk in read_chunks(source, max(len(names), 1)) if among else read_chunks(source):
         extra = run.encoder.extra(chunk)
         if extra and not start:
             where = source if isinstance(source, str | Path) else "the table"
@@ -88,21 +91,21 @@ def _new_names(run: OwnRun, source: Source) -> list[str]:
     return names
 
 
-def _between(run: OwnRun, names: Sequence[str], edges: Source, tell: Callable[[str], None]) -> Any:
-    """A (new rows, known rows) matrix of the edges that a file brings."""
-    from scipy.sparse import coo_matrix
+def edges_of(run: OwnRun, names: Sequence[str], edges: Source, tell: Callable[[str], None]) -> Any:
+    """A (new rows, known and new rows) matrix of the edges that a file or a mapping brings."""
+    from scipy.sparse import csr_matrix
 
     known = {name: row for row, name in enumerate(run.ids)}
-    new = {name: len(known) + row for row, name in enumerate(names)}
+    n, m = len(known), len(names)
     # An id that is in the new table names its row there: the edge is one that this row brings.
-    pairs, weight = read_edges(edges, {**known, **new})
-    n = len(known)
-    rows: list[int] = []
-    columns: list[int] = []
-    for a, b in pairs.T.tolist():
-        if (a < n) == (b < n):
-            raise DataError(f"{edges}: an edge must join a known row and a new one")
-        rows.append(max(a, b) - n)
-        columns.append(min(a, b))
-    values = np.ones(len(rows)) if weight is None else weight.numpy()
-    return coo_matrix((values, (rows, columns)), shape=(len(names), n)).tocsr()
+    pairs, weight = read_edges(edges, known | {name: n + row for row, name in enumerate(names)})
+    new = (pairs >= n).any(0)
+    if not bool(new.all()):
+        where = edges if isinstance(edges, str | Path) else "edges"
+        tell(f"{where}: not looked at, because between known rows: {int((~new).sum())} edges")
+    directed = run.estimator.directed
+    found = Graph.from_edges(pairs, n + m, weight, undirected=not directed, self_loops=False)
+    source, target = found.edge_index.numpy()
+    mine = target >= n
+    value = np.ones(len(source)) if found.edge_weight is None else found.edge_weight.numpy()
+    return csr_matrix((value[mine], (target[mine] - n, source[mine])), shape=(m, n + m))
