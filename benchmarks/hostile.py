@@ -1,15 +1,17 @@
 """What breaks it: fuzzed files and requests, kills at every write, threads and clients at once.
 
-HOSTILE=20000 python -m benchmarks.hostile [PART ...]      writes results/benchmarks/hostile.json
+HOSTILE=20000 python -m benchmarks.hostile [--resume] [PART ...]
 
-HOSTILE is the number of fuzzed cases over all formats. The parts are fuzz, kills, full, threads
-and clients; what another part has left in the result file stays. The scripts are in tests/hostile,
-which run a few of everything.
+writes results/benchmarks/hostile.json. HOSTILE is the number of fuzzed cases over all formats. The
+parts are fuzz, kills, full, threads and clients; what another part has left in the result file
+stays. With --resume, fuzz and kills go on after the cases that the result file counts. The scripts
+are in tests/hostile, which run a few of everything.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -51,7 +53,11 @@ COMMANDS = (
     "train with seeds",
     "train with a page",
     "reproduce",
+    "reproduce --runs",
+    "features",
+    "demo",
 )
+MODES = ("before", "half", "after")  # a kill before a write, in its middle and after it
 PATIENCE = 60.0  # seconds without a word from a child before it is taken to hang
 
 
@@ -92,9 +98,7 @@ def fuzz(folder: Path, cases: dict[str, range]) -> dict[str, Any]:
     return {"formats": found, "peak_mb": peak}
 
 
-def kills(
-    folder: Path, points: dict[str, range], look: Callable[[Any], None] | None = None
-) -> dict[str, Any]:
+def kills(folder: Path, points: dict[str, range]) -> dict[str, Any]:
     """Kills of each command at its writes; what is no fault went on to the same bits."""
     found: dict[str, Any] = {}
     words = [f"{name}:{r.start}:{r.stop}" for name, r in points.items()]
@@ -106,8 +110,6 @@ def kills(
         record["kills"] += "at" in line
         if line.get("fault"):
             record["faults"].append(f"{line.get('at')} {line.get('mode')}: {line['fault']}")
-        if look is not None:
-            look(found)
     return found
 
 
@@ -185,11 +187,11 @@ def _talk(script: str, *words: str, patience: float = PATIENCE) -> Iterator[dict
                 yield json.loads(text)
 
 
-def _long_fuzz(folder: Path) -> dict[str, Any]:
+def _long_fuzz(folder: Path, found: dict[str, Any]) -> dict[str, Any]:
     number = -(-int(os.environ.get("HOSTILE", "20000")) // len(FORMATS))
-    found: dict[str, Any] = {}
-    for first in range(0, number, 100):  # in pieces, so that a run cut short has figures
-        part = fuzz(folder, {name: range(first, min(first + 100, number)) for name in FORMATS})
+    first = min((found["formats"][name]["cases"] for name in FORMATS), default=0) if found else 0
+    for start in range(first, number, 100):  # in pieces, so that a run cut short has figures
+        part = fuzz(folder, {name: range(start, min(start + 100, number)) for name in FORMATS})
         found = part if not found else _added(found, part)
         _keep("fuzz", found)
     return found
@@ -204,17 +206,25 @@ def _added(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
     return {"formats": formats, "peak_mb": max(one["peak_mb"], two["peak_mb"])}
 
 
-def _long_kills(folder: Path) -> dict[str, Any]:
-    most = {"train with a page": 12, "reproduce": 3}  # pages and published settings take long
-    points = {name: range(most.get(name, 60)) for name in COMMANDS}
-    return kills(folder, points, lambda found: _keep("kills", found))
+def _long_kills(folder: Path, found: dict[str, Any]) -> dict[str, Any]:
+    most = {"train with a page": 12, "demo": 3}  # which take a minute each
+    for name in COMMANDS:
+        before = found.get(name, {"kills": 0, "faults": []})
+        points = range(before["kills"], most.get(name, 60))
+        if points and before["kills"] < len(MODES) * before.get("writes", math.inf):
+            now = kills(folder, {name: points})[name]
+            now["kills"] += before["kills"]
+            now["faults"] = before["faults"] + now["faults"]
+            found = {**found, name: now}
+            _keep("kills", found)
+    return found
 
 
 CONDITIONS = ("read-only", "homeless", "0", "500", "3000", "20000", "100000")
 
 
-def _long_full(folder: Path) -> dict[str, Any]:
-    some = [name for name in COMMANDS if name not in ("reproduce", "train with seeds")]
+def _long_full(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
+    some = [name for name in COMMANDS if name not in ("train with seeds", "demo")]
     found = full(folder, [f"{name}:{condition}" for name in some for condition in CONDITIONS])
     return {
         "cases": len(found),
@@ -222,16 +232,17 @@ def _long_full(folder: Path) -> dict[str, Any]:
     }
 
 
-def _long_threads(folder: Path) -> list[dict[str, Any]]:
+def _long_threads(folder: Path, _: dict[str, Any]) -> list[dict[str, Any]]:
     run = prepare(folder)
     return [threads(run, number, 10_000) for number in (2, 4)]
 
 
-def _long_clients(folder: Path) -> dict[str, Any]:
+def _long_clients(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
     return clients(prepare(folder), 200, 60.0)
 
 
-PARTS: dict[str, Callable[[Path], Any]] = {
+# Each gets a folder and what the result file holds of it, which is nothing without --resume.
+PARTS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {
     "fuzz": _long_fuzz,
     "kills": _long_kills,
     "full": _long_full,
@@ -240,17 +251,22 @@ PARTS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+def _kept() -> dict[str, Any]:
+    return json.loads(RESULT.read_text())["results"] if RESULT.exists() else {}
+
+
 def _keep(part: str, result: Any) -> None:
     from benchmarks.measure import write
 
-    before = json.loads(RESULT.read_text())["results"] if RESULT.exists() else {}
-    write(RESULT, "python -m benchmarks.hostile", {**before, part: result})
+    write(RESULT, "python -m benchmarks.hostile", {**_kept(), part: result})
 
 
 def main(words: Sequence[str]) -> None:
-    for part in words or PARTS:
+    resume = "--resume" in words
+    for part in [word for word in words if word != "--resume"] or PARTS:
         with TemporaryDirectory() as folder:
-            _keep(part, PARTS[part](Path(folder)))
+            before = _kept().get(part, {}) if resume else {}
+            _keep(part, PARTS[part](Path(folder), before))
 
 
 if __name__ == "__main__":

@@ -65,7 +65,10 @@ def main() -> None:
                     form.case(roots[form.prepare], place, Random(f"{name} {seed}"))
                 end = {"outcome": "answered"}
             except DifformerError as error:
-                end = {"outcome": "refused" if str(error).strip() else "fault", "why": "no reason"}
+                reason = str(error).strip()
+                end = {"outcome": "refused"}
+                if not reason or len(reason.splitlines()) > 1:
+                    end = {"outcome": "fault", "why": f"not one line: {reason!r:.200}"}
             except BaseException as error:
                 lines = traceback.format_exc().strip().splitlines()
                 at = [line.strip() for line in lines if "difformer" in line and "File" in line]

@@ -5,6 +5,7 @@ With HOSTILE=20000 the fuzzers run that many cases.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,7 @@ def test_a_command_killed_at_a_write_goes_on_to_the_same_bits(place: Path, run: 
         "train --nodes": range(3, 4),
         "compare": range(4, 5),
         "predict": range(1, 2),
+        "reproduce": range(4, 5),
     }
     found = hostile.kills(place, points)
     assert faults(found) == {}
@@ -104,3 +106,40 @@ def test_where_it_cannot_write_a_command_says_so_in_one_line(place: Path, run: P
     found = hostile.full(place, cases)
     assert {name: fault for name, fault in found.items() if fault} == {}
     assert list(found) == cases
+
+
+def test_a_long_run_goes_on_after_the_cases_that_its_result_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def fuzz(_: Path, cases: dict[str, range]) -> dict[str, Any]:
+        asked.append(cases["csv"])
+        record = {"answered": 0, "refused": 0, "faults": [], "longest_seconds": 0.0}
+        return {
+            "formats": {name: {"cases": len(r), **record} for name, r in cases.items()},
+            "peak_mb": 1,
+        }
+
+    def kills(_: Path, points: dict[str, range]) -> dict[str, Any]:
+        ((name, r),) = points.items()
+        asked.append((name, r))
+        return {name: {"writes": 9, "kills": len(range(27)[r.start : r.stop]), "faults": []}}
+
+    monkeypatch.setattr(hostile, "RESULT", tmp_path / "hostile.json")
+    monkeypatch.setattr(hostile, "COMMANDS", ("train", "demo"))
+    monkeypatch.setattr(hostile, "fuzz", fuzz)
+    monkeypatch.setattr(hostile, "kills", kills)
+    monkeypatch.setenv("HOSTILE", str(150 * len(hostile.FORMATS)))
+    hostile.main(["fuzz", "kills"])
+    assert asked == [range(100), range(100, 150), ("train", range(60)), ("demo", range(3))]
+    monkeypatch.setenv("HOSTILE", str(170 * len(hostile.FORMATS)))
+    asked.clear()
+    hostile.main(["--resume", "fuzz", "kills"])
+    assert asked == [range(150, 170)]
+    kept = json.loads((tmp_path / "hostile.json").read_text())["results"]
+    assert {record["cases"] for record in kept["fuzz"]["formats"].values()} == {170}
+    assert {name: record["kills"] for name, record in kept["kills"].items()} == {
+        "train": 27,
+        "demo": 3,
+    }
