@@ -37,6 +37,12 @@ class LazyGroup(TyperGroup):
             return None
         return load_command(cmd_name)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:  # of which typer would make an exit code without a word
+            raise typer.Abort from error
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         rows = [(name, COMMANDS[name]) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):

@@ -79,3 +79,25 @@ def test_bad_input_is_one_line_and_exit_code_two(
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "where"), [("compare", "--out", "kept"), ("tune", "--storage", "s.sqlite")]
+)
+def test_ctrl_c_says_whether_the_same_command_goes_on(
+    name: str,
+    option: str,
+    where: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"difformer.commands.{name}.{name}", interrupt)
+    words = [name, "digits", "--model" if name == "tune" else "--models", "mlp"]
+    nothing = f"interrupted: nothing is kept without {option}\n"
+    assert call(capsys, *words) == (130, "", nothing)
+    goes_on = "interrupted: the same command goes on\n"
+    assert call(capsys, *words, option, str(tmp_path / where)) == (130, "", goes_on)

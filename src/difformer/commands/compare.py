@@ -12,7 +12,15 @@ import typer
 
 from difformer.baselines.registry import SYSTEMS
 from difformer.commands.options import DatasetName, Epochs, Patience, parse_names
-from difformer.commands.output import DataDir, Json, Quiet, print_json, print_table, say
+from difformer.commands.output import (
+    DataDir,
+    Json,
+    Quiet,
+    interrupted,
+    print_json,
+    print_table,
+    say,
+)
 from difformer.commands.own import EdgesFile, Id, Label, own_dataset
 from difformer.experiments.compare import DEFAULT_MODELS, DEFAULT_TRAIN, Comparison, compare
 from difformer.experiments.comparisons import comparison_table
@@ -62,17 +70,21 @@ def command(
     A system that cannot run says why in its row; one that crashes takes nothing with it.
     """
     names = list(SYSTEMS) if models == "all" else parse_names(models) or []
-    result = compare(
-        own_dataset(dataset, label, id, edges),
-        models=names,
-        splits=splits,
-        trials=trials,
-        train={"epochs": epochs, "patience": min(patience, epochs)},
-        data_dir=data_dir,
-        folder=out,
-        workers=workers,
-        look=lambda line: say(line, quiet=quiet or json),
-    )
+    try:
+        result = compare(
+            own_dataset(dataset, label, id, edges),
+            models=names,
+            splits=splits,
+            trials=trials,
+            train={"epochs": epochs, "patience": min(patience, epochs)},
+            data_dir=data_dir,
+            folder=out,
+            workers=workers,
+            look=lambda line: say(line, quiet=quiet or json),
+        )
+    except KeyboardInterrupt:
+        kept = "nothing is kept without --out" if out is None else "the same command goes on"
+        raise interrupted(kept) from None
     record = _record(result)
     if out is not None:
         from json import dumps

@@ -9,7 +9,15 @@ import typer
 
 from difformer.baselines.registry import get_system
 from difformer.commands.options import DatasetName, Epochs, Patience, parse_set
-from difformer.commands.output import DataDir, Json, Quiet, print_json, print_table, say
+from difformer.commands.output import (
+    DataDir,
+    Json,
+    Quiet,
+    interrupted,
+    print_json,
+    print_table,
+    say,
+)
 from difformer.commands.own import EdgesFile, Id, Label, own_options
 from difformer.experiments.compare import DEFAULT_TRAIN
 from difformer.experiments.experiment import AUTO_SPLIT, Experiment
@@ -76,14 +84,20 @@ def command(
         value = trial.error if trial.value is None else f"{trial.value:.4f}"
         say(f"trial {trial.number + 1} of {wanted}: {value}", quiet=quiet or json)
 
-    result = tune(
-        experiment,
-        trials=trials,
-        search=search,
-        data_dir=data_dir,
-        storage=storage,
-        look=look,
-    )
+    try:
+        result = tune(
+            experiment,
+            trials=trials,
+            search=search,
+            data_dir=data_dir,
+            storage=storage,
+            look=look,
+        )
+    except KeyboardInterrupt:
+        kept = (
+            "nothing is kept without --storage" if storage is None else "the same command goes on"
+        )
+        raise interrupted(kept) from None
     if json:
         return print_json(_record(result))
     print_table(_table(result), f"{model} on {dataset}: validation {result.metric}")
