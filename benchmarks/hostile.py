@@ -55,6 +55,7 @@ COMMANDS = (
     "reproduce",
     "reproduce --runs",
     "features",
+    "shard",
     "demo",
 )
 MODES = ("before", "half", "after")  # a kill before a write, in its middle and after it

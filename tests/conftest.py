@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from difformer.cli import main
 
 # Tests run side by side: two processes of two threads each would wait for each other.
 torch.set_num_threads(1)
+# Shells start background jobs deaf to Ctrl-C, which some tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,9 @@ def test_it_says_what_it_found(table: list[str], tmp_path: Path, capsys) -> None
     for line in ("dangling edges 1", "repeated edges 1", "edges kept, each way 80", "cut by range"):
         assert line in " ".join(shown.split())
     assert "train with: difformer train" in shown
-    assert run("shard", tmp_path / "parts", *table, "--memory", "3GB") == 2
+    assert run("shard", tmp_path / "parts", *table, "--memory", "3GB") == 0
+    assert capsys.readouterr().out == shown  # what is there
+    assert run("shard", tmp_path / "parts", *table, "--parts", "3") == 2
     assert "holds a sharded dataset already" in capsys.readouterr().err
 
 

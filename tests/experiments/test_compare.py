@@ -180,11 +180,12 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: in
         wait_until(lambda: not any(map(is_running, children)))
     finally:
         parent.kill()
+        parent.wait()
         for child in filter(is_running, children):
             os.kill(child, signal.SIGKILL)
 
 
-def wait_until(done: Callable[[], bool], seconds: float = 120.0) -> None:
+def wait_until(done: Callable[[], bool], seconds: float = 600.0) -> None:
     end = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < end, "it does not come"

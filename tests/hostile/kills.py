@@ -76,6 +76,10 @@ def commands(root: Path, out: Path) -> dict[str, list[str]]:
             *[*cell, "--models", "sgc", "--splits", "random:0,random:1"],
             *["--out", str(out), "--runs", str(out / "runs")],
         ],
+        "shard": [
+            *["shard", str(out), *table, "--edges", str(root / "edges.csv")],
+            *["--parts", "2", "--quiet"],
+        ],
         "demo": ["demo", "--out", str(out), "--quiet"],
         "features": [
             *["features", str(root / "pictures"), "--side", "8", "--width", "4", "--epochs", "2"],

@@ -287,12 +287,15 @@ def test_other_settings_start_anew_and_other_files_are_left_alone(tmp_path: Path
     settings = given(tmp_path, "parquet")
     out = tmp_path / "out"
     (out / ".work").mkdir(parents=True)
-    (out / ".work" / "asked.json").write_text(json.dumps({"parts": 2}))
+    (out / "asked.json").write_text(json.dumps({"parts": 2}))
     (out / "part-00009").mkdir()
     assert make(out, **settings) == make(tmp_path / "calm", **settings)
     assert not (out / "part-00009").exists()
+    (out / ".work").mkdir()  # a call cut off while it tidied up
+    assert make(out, **settings) == make(tmp_path / "calm", **settings)
+    assert not (out / ".work").exists()
     with pytest.raises(DataError, match="holds a sharded dataset already"):
-        make(out, **settings)
+        make(out, **{**settings, "parts": settings.get("parts", 16) + 1})
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     with pytest.raises(DataError, match=r"must be empty or new, it holds thesis\.txt"):

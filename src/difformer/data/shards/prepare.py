@@ -36,6 +36,7 @@ from difformer.files import reading, write_atomic
 __all__ = ["make_shards"]
 
 WORK = ".work"
+ASKED = "asked.json"  # the settings and the files read, by which the same call is known again
 CHUNK = 32_768  # rows encoded together
 MOST_NUMBERS = 1 << 16  # of a column that are held to learn from, see `columns.Numbers`
 MOST_LABELS = 10_000  # different labels that may be classes
@@ -48,14 +49,22 @@ Array = NDArray[Any]
 def make_shards(settings: ShardSettings, out: Path, *, tell: Tell, held: int = 0) -> Manifest:
     """Shard files into the folder `out`; `held` are bytes that this process holds already.
 
-    A call that was cut off goes on where it was, where files and settings are the same.
+    A call that was cut off goes on where it was, where files and settings are the same; one that
+    was finished gives what is there.
     """
-    if (out / MANIFEST).exists():
-        raise DataError(f"{out} holds a sharded dataset already: give another folder")
     if out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file: give a folder")
     work = out / WORK
-    _begin(settings, out, work)
+    asked = _asked(settings)
+    same = (out / ASKED).exists() and (out / ASKED).read_text(encoding="utf-8") == asked
+    if (out / MANIFEST).exists():
+        if not same:
+            raise DataError(f"{out} holds a sharded dataset already: give another folder")
+        shutil.rmtree(work, ignore_errors=True)
+        return Manifest.read(out)
+    if not same:
+        _clear(out, work)
+        write_atomic(out / ASKED, asked, error=DataError)
     engine = Engine(work, memory_bytes(settings.memory), held, tell)
     try:
         manifest = _Job(settings, out, engine, tell).run()
@@ -66,27 +75,26 @@ def make_shards(settings: ShardSettings, out: Path, *, tell: Tell, held: int = 0
     return manifest
 
 
-def _begin(settings: ShardSettings, out: Path, work: Path) -> None:
-    """Keep what an earlier call of the same kind left; throw away what another one did."""
+def _asked(settings: ShardSettings) -> str:
     files = [path for name in (*settings.nodes, *settings.edges) for path in matching(name)]
     seen = [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files]
     asked = {**asdict(settings), "files": seen}
     del asked["memory"]  # the same answer, whatever it took
-    record = work / "asked.json"
-    text = json.dumps(asked, sort_keys=True)
-    if record.exists() and record.read_text(encoding="utf-8") == text:
-        return
+    return json.dumps(asked, sort_keys=True)
+
+
+def _clear(out: Path, work: Path) -> None:
+    """Throw away what a call with other settings left, if the folder holds nothing else."""
     others = [p for p in out.iterdir() if not _ours(p)] if out.exists() else []
     if others:
         raise DataError(f"{out} must be empty or new, it holds {others[0].name}")
     for path in out.glob("part-*"):
         shutil.rmtree(path)
     shutil.rmtree(work, ignore_errors=True)
-    write_atomic(record, text, error=DataError)
 
 
 def _ours(path: Path) -> bool:
-    return path.name == WORK or bool(re.fullmatch(r"part-\d{5}", path.name))
+    return path.name in (WORK, ASKED) or bool(re.fullmatch(r"part-\d{5}", path.name))
 
 
 class _Job:
