@@ -8,6 +8,7 @@ import torch
 from difformer.core.graph import Graph
 from difformer.data.batch import Batch
 from difformer.nn.model import DIFFormer
+from difformer.train import replicas
 from difformer.train.objective import objective_for
 from difformer.train.replicas import averages, fit_replicas, is_linear
 
@@ -105,6 +106,31 @@ def test_a_linear_model_reaches_the_optimum_of_logistic_regression() -> None:
     expected = peer.fit(ones, y.numpy()).predict_proba(ones)
     got = found.outputs[0].softmax(1).numpy()
     assert abs(got - expected).max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ["linear", "sharp linear"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_scaled_model_is_a_linear_one_on_standardised_averages(
+    name: str, sparse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folded weights give the outputs of a regression on (D X - mean) / deviation."""
+    x, y, graph = problem()
+    x[:, 3] = 0.0  # a constant column says nothing, and must not divide by zero
+    given = x.to_sparse_csr() if sparse else x
+    model, rows = make(FORMS[name]), torch.tensor([0, 3, 5, 9, 17])
+    more = torch.tensor([1, 2])
+    settings = {"epochs": 30, "lr": 0.05, "weight_decay": 0.1, "seed": 0}
+    monkeypatch.setattr(replicas, "BLOCK_NUMBERS", 46)  # two columns at once
+    found = fit_replicas(model, given, graph, losses, y, [rows], also=more, scaled=True, **settings)
+    whole = model.eval().diffuse(x, x, graph)
+    flat = ((whole - whole.mean(0)) / whole.std(0)).nan_to_num(0.0)
+    plain = make(FORMS["linear"])
+    expected = fit_replicas(plain, flat, None, losses, y, [rows], also=more, **settings)
+    torch.testing.assert_close(found.outputs, expected.outputs, atol=1e-9, rtol=1e-9)
+    model.load_state_dict(found.states[0])
+    torch.testing.assert_close(
+        model.eval()(x, graph)[found.rows], found.outputs[0], atol=1e-8, rtol=1e-8
+    )
 
 
 def test_dropout_is_decided_by_the_seed_and_leaves_the_global_generator_alone() -> None:

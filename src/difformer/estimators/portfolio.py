@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from difformer.estimators.rows import to_tensor
 from difformer.estimators.views import VIEWS, View, learn_view
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
-from difformer.nn.recipes import RECIPES
+from difformer.train.objective import TEMPERED, CrossEntropy, Monitor
 from difformer.train.replicas import averages, fit_replicas, is_linear
 from difformer.train.run import FitResult
 from difformer.train.seeding import seeded
@@ -42,9 +43,11 @@ __all__ = ["Found", "Judged", "search"]
 FEW_LABELS = 2000
 FOLDS, REPEATS, HELD_OUT = 5, 2, 0.2
 # The exact sharp form compares all pairs once: up to so many rows this takes seconds.
-SHARP_ROWS = 20_000
+SHARP_ROWS = 8_000
 # Numbers (labelled rows × rows) of the linear map that averaging forms keep while they train.
 MAP_NUMBERS = 2**25
+# So many equal rows in the mean, and a row's partners are its copies.
+MOST_EQUAL = 4
 # A form whose weight is below this share of the largest is left out.
 LEAST_WEIGHT = 0.05
 
@@ -76,6 +79,11 @@ class Found:
     rows: Tensor  # the held-out rows that all members were judged by
     outputs: Tensor  # (len(rows), outputs) of the average, each by models that had not seen it
     tried: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+def averages_only(form: Form) -> bool:
+    """Whether the form's layers only average."""
+    return averages(DIFFormerConfig(kernel=form.kernel, **form.options))
 
 
 def search(
@@ -137,14 +145,16 @@ _TRANSFORMING = {
     "use_weight": True,
     "residual": True,
     "activation": "relu",
-    "norm": "all",
+    "norm": "none",
     "tau": 0.5,
     "learn_qk": False,
 }
 _HIDDEN = {**_AVERAGING, "norm": "input", "dropout": 0.5}
 _FAST = {"epochs": 100, "lr": 0.05}
 _CAREFUL = {"epochs": 100, "lr": 0.01, "weight_decay": 0.01}
-_SLOW = {"epochs": 200, "lr": 0.01, "weight_decay": 5e-4}
+_SLOW = {"epochs": 300, "lr": 0.01, "weight_decay": 5e-4}
+# Epochs after which a form that is trained by the loop must be in the running to be trained on.
+_PROBE = 60
 
 
 def _form(name: str, view: str, options: Mapping[str, Any], **train: Any) -> Form:
@@ -156,52 +166,80 @@ def _form(name: str, view: str, options: Mapping[str, Any], **train: Any) -> For
 def _forms(run: _Search, graphs: Mapping[str, Graph | None]) -> Iterator[Form]:
     """The portfolio for such data, cheap forms first: what they say decides what else is tried."""
     graph = next((g for g in graphs.values() if g is not None), None)
-    sharp = run.num_rows <= SHARP_ROWS
+    if graph is None:
+        yield from _forms_of_rows(run)
+    else:
+        yield from _forms_on_a_graph(run, graph)
+
+
+def _linear(view: str) -> Form:
+    return _form("linear", view, {**_LINEAR, **_ALONE}, weight_decay=0.03, **_FAST)
+
+
+def _hidden(view: str) -> Form:
+    return _form("hidden layer", view, {**_HIDDEN, **_ALONE, "input_dropout": 0.2}, **_CAREFUL)
+
+
+def _forms_of_rows(run: _Search) -> Iterator[Form]:
     forms: list[Form] = []
     for view in VIEWS:
         if view != "common":
-            forms.append(_form("linear", view, {**_LINEAR, **_ALONE}, weight_decay=0.03, **_FAST))
-        if sharp:
+            forms.append(_linear(view))
+        if run.sharp:
             options = {**_LINEAR, **_SHARP, **_STRONG}
             forms.append(_form("sharp", view, options, weight_decay=0.01, **_FAST))
-    if sharp and graph is None:
+    if run.sharp:
         for view in ("standard", "steps"):
             options = {**_LINEAR, **_SHARP, **_WEAK}
             forms.append(_form("sharp, weak", view, options, weight_decay=0.02, **_FAST))
-    forms = [form for form in forms if run.view(form.view) is not None]
-    yield from forms
-    alone = {**_HIDDEN, **_ALONE, "input_dropout": 0.2}
-    yield _form("hidden layer", "standard", alone, **_CAREFUL)
-    if sharp:  # through the view in which rows teach one another most
+    yield from (form for form in forms if run.view(form.view) is not None)
+    yield _hidden("standard")
+    if run.sharp:  # through the view in which rows teach one another most
         by_view = {one.form.view: one.loss for one in run.judged if one.form.name == "sharp"}
         best = min(by_view, key=lambda view: by_view[view])
         yield _form("sharp, hidden layer", best, {**_HIDDEN, **_SHARP, **_STRONG}, **_CAREFUL)
-    if graph is None:
-        return
-    joined: list[Form] = []
-    stable = {**RECIPES["stable"], "kernel": "identity", "graph_weight": 1.0}
-    joined.append(_form("graph", "common", stable, **_SLOW))
-    if sharp:
-        both = {**RECIPES["stable"], **_SHARP, "graph_weight": 0.7}
-        joined.append(
-            _form("graph and sharp", "common", both, weight_decay=5e-4, epochs=200, lr=0.01)
-        )
-    for layers, rate, inner in ((2, 0.2, 0.0), (2, 0.5, 0.2), (4, 0.2, 0.0)):
+
+
+def _forms_on_a_graph(run: _Search, graph: Graph) -> Iterator[Form]:
+    """Averages over few or many steps; then, where they pay, maps of a row and its neighbours."""
+    view = "standard"
+    yield _linear(view)
+    yield _hidden(view)
+    far = {"num_layers": 10, "tau": 0.9, "source": 0.1}
+    given = {**_LINEAR, "kernel": "identity", "graph_weight": 1.0}
+    averages = [
+        ("graph, 1 layer", {"num_layers": 1, "tau": 1.0}, {"weight_decay": 0.03}),
+        ("graph, 2 layers", {"num_layers": 2, "tau": 1.0}, {"weight_decay": 0.01}),
+        ("graph, 10 layers", far, {"weight_decay": 0.03}),
+        (
+            "graph, 1 layer, scaled",
+            {"num_layers": 1, "tau": 1.0},
+            {"weight_decay": 0.1, "scaled": True},
+        ),
+        (
+            "graph, 2 layers, scaled",
+            {"num_layers": 2, "tau": 1.0},
+            {"weight_decay": 0.1, "scaled": True},
+        ),
+    ]
+    for name, options, train in averages:
+        yield replace(_form(name, view, {**given, **options}, **_FAST, **train), graph=graph)
+    if run.sharp:
+        both = {**_LINEAR, **_SHARP, **far, "graph_weight": 0.7}
+        form = _form("graph and sharp", view, both, weight_decay=0.03, **_FAST)
+        yield replace(form, graph=graph)
+    if run.best.form.graph is not None and averages_only(run.best.form):
+        options = {**run.best.form.options, **_HIDDEN, "input_activation": "relu"}
+        deeper = replace(run.best.form, name="graph, hidden layer", options=options, train=_CAREFUL)
+        if run.in_copies(deeper):
+            yield deeper
+    for layers, rate, inner in ((2, 0.5, 0.2), (1, 0.7, 0.5)):
         options = {**_TRANSFORMING, "num_layers": layers, "dropout": rate, "input_dropout": inner}
-        joined.append(
-            _form(
-                f"transforming, {layers} layers, dropout {rate}",
-                "common",
-                options,
-                weight_decay=5e-4,
-                epochs=300,
-                lr=0.01,
-            )
-        )
-    for form in joined:
-        # Where a view is no other than the standard one, that one is taken.
-        view = form.view if run.view(form.view) else "standard"
-        yield replace(form, graph=graph, view=view)
+        form = _form(f"transforming, {layers} layers", view, options, **_SLOW)
+        form = replace(form, graph=graph)
+        yield replace(form, train={**_SLOW, "epochs": _PROBE})
+        if run.in_the_running(form) and run.improving(form):
+            yield form
 
 
 # --- judging -----------------------------------------------------------------------------------
@@ -233,6 +271,30 @@ class _Search:
     @property
     def num_rows(self) -> int:
         return self.training.data.num_rows
+
+    @cached_property
+    def sharp(self) -> bool:
+        """Whether comparing all rows says something at a fair cost: few enough, and not equal."""
+        if self.num_rows > SHARP_ROWS:
+            return False
+        if not isinstance(self.features, np.ndarray):
+            return True
+        return len({row.tobytes() for row in self.features}) * MOST_EQUAL >= self.num_rows
+
+    def improving(self, form: Form) -> bool:
+        """Whether the form was still getting better when its last epochs came."""
+        fitted = self._states[_key(form)]
+        return fitted.result.best_epoch > 0.75 * fitted.result.epochs
+
+    @property
+    def best(self) -> Judged:
+        """The form of the least loss."""
+        return min(self.judged, key=lambda one: one.loss if one.loss == one.loss else math.inf)
+
+    def in_the_running(self, form: Form) -> bool:
+        """Whether the form, as judged so far, would count in the average."""
+        weighted = _weighted(self.judged)
+        return any(one.weight > 0 for one in weighted if _key(one.form) == _key(form))
 
     def view(self, kind: str) -> tuple[View, Dataset] | None:
         """A view of the features and the data seen through it, made once."""
@@ -268,12 +330,13 @@ class _Search:
     def judge(self, form: Form) -> None:
         """Train the form on each part and keep what the rest of the labels say."""
         began = time.monotonic()
-        totals = self._judge_copies(form) if self._in_copies(form) else self._judge_alone(form)
+        totals = self._judge_copies(form) if self.in_copies(form) else self._judge_alone(form)
         judged = self.problem.temper(totals, self.rows)
         seconds = time.monotonic() - began
+        self.judged = [one for one in self.judged if _key(one.form) != _key(form)]
         self.judged.append(Judged(form, *judged, seconds=seconds))
 
-    def _in_copies(self, form: Form) -> bool:
+    def in_copies(self, form: Form) -> bool:
         config = self._config(form)
         if not averages(config):
             return False
@@ -349,7 +412,11 @@ class _Search:
             weight_decay=form.train["weight_decay"],
             patience=50,
         )
-        training = replace(self.training, data=found[1], settings=settings)
+        # The epoch that is best once its probabilities are calibrated, as they will be.
+        objective = self.training.objective
+        if isinstance(objective, CrossEntropy):
+            objective = replace(objective, monitor=Monitor(TEMPERED, "min"))
+        training = replace(self.training, data=found[1], settings=settings, objective=objective)
         return training.fit(form, part)
 
     def member(self, judged: Judged) -> Member:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from difformer.data.tables import TableEncoder
@@ -23,6 +24,9 @@ __all__ = ["VIEWS", "View", "learn_view"]
 Array = NDArray[Any]
 
 VIEWS = ("standard", "common", "steps")
+# The length that sparse rows are given: their direction says what they are alike to, and weight
+# decay then weighs them as it does standardised columns.
+SPARSE_LENGTH = 10.0
 # Standardised values beyond this are cut off: one odd cell must not decide a row's neighbours.
 FARTHEST = 4.0
 # Steps per column, and the most features that steps may make.
@@ -35,13 +39,13 @@ class View:
     """How encoded features become a model's input.
 
         plain     x
-        standard  x clipped to ±4
+        standard  x clipped to ±4; sparse rows scaled to length 10
         common    x_j · factor_j: centred, one scale for all columns
         steps     for each column, how far x_j lies between each two of its quantiles: piecewise
                   linear in the rank, centred, each column with unit variance in all
 
     Args:
-        kind: "plain" or one of `VIEWS`; sparse rows stay as they are.
+        kind: "plain" or one of `VIEWS`; sparse rows have "plain" and "standard" only.
         factors: (p,) of "common".
         knots: (p, STEPS + 1) of "steps", increasing along a row; equal ones make no step.
         shift, scale: (features,) of "steps", applied after the steps.
@@ -55,8 +59,11 @@ class View:
 
     def apply(self, features: Any) -> Any:
         """Features (m, p) as this view has them, float32."""
-        if self.kind == "plain" or sparse.issparse(features):
+        if self.kind == "plain":
             return features
+        if sparse.issparse(features):
+            unit: Any = normalize(features)
+            return (unit * SPARSE_LENGTH).astype(np.float32)
         if self.kind == "common":
             return (features * self.factors).astype(np.float32)
         if self.kind == "standard":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Protocol, cast
 
@@ -34,6 +35,11 @@ class Objective(Protocol):
     def loss(self, output: Tensor, batch: Batch) -> Tensor: ...
 
     def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]: ...
+
+
+TEMPERED = "tempered_loss"
+"""The log loss at the temperature that makes it least: what it would be after calibration."""
+_TEMPERATURES = tuple(math.exp(step / 4) for step in range(-4, 9))
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,9 @@ class CrossEntropy:
         }
         if classes == 2:
             found["roc_auc"] = roc_auc(y, logits[:, 1] - logits[:, 0])
+        if self.monitor.name == TEMPERED:
+            losses = (functional.cross_entropy(logits / t, y) for t in _TEMPERATURES)
+            found[TEMPERED] = float(torch.stack(list(losses)).min())
         return found
 
 

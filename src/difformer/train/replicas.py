@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
+from difformer.data.convert import scipy_csr
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
 
@@ -26,6 +27,10 @@ RowLosses = Callable[[Tensor, Tensor], Tensor]
 
 # Entries of D below this are left out: a row's weights sum to about one.
 NEGLIGIBLE = 1e-7
+# Numbers (rows × columns) of X that are diffused at once where X is wide.
+BLOCK_NUMBERS = 2**24
+# Columns of D X that vary less than this are constant up to rounding.
+LEAST_SCALE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ def fit_replicas(
     lr: float,
     weight_decay: float,
     seed: int,
+    scaled: bool = False,
 ) -> Replicas:
     """Train one copy of the model for each of the row sets `trained`, all at once, with Adam.
 
@@ -88,16 +94,21 @@ def fit_replicas(
         y: (n,) or (n, t), as `row_losses` takes it.
         also: further rows whose outputs are wanted.
         weight: (n,) of each row in the loss, or None.
+        scaled: train a linear model on the standardised columns of D X, and fold the scales into
+            its weights: weight decay then weighs columns alike, however much averaging has
+            flattened them.
     """
     if not averages(model.config):
         raise ValueError("model must have layers that only average: see `averages`")
+    if scaled and not (is_linear(model.config) and model.config.bias):
+        raise ValueError("scaled needs a linear model with a bias")
     generator = torch.Generator().manual_seed(seed)
-    wanted = torch.cat([*trained, *([] if also is None else [also])])
-    rows = torch.unique(wanted)
-    spread = _Spread.of(model, x, graph, rows)
+    known = torch.unique(torch.cat([*trained]))
+    rows = known if also is None else torch.unique(torch.cat([known, also]))
+    spread = _Spread.of(model, x, graph, known, scaled)
     net = _Copies(model, spread, len(trained), generator)
-    share = _shares(rows, trained, weight).to(model.input.weight)
-    target = y[rows].repeat(len(trained), *[1] * (y.dim() - 1))
+    share = _shares(known, trained, weight).to(model.input.weight)
+    target = y[known].repeat(len(trained), *[1] * (y.dim() - 1))
     parameters = net.parameters()
     optimizer = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
     with torch.enable_grad():
@@ -110,7 +121,7 @@ def fit_replicas(
             loss.backward()
             optimizer.step()
     with torch.no_grad():
-        return Replicas(rows, net.outputs(training=False), net.states())
+        return Replicas(rows, net.answers(model, x, graph, rows), net.states())
 
 
 def _shares(rows: Tensor, trained: Sequence[Tensor], weight: Tensor | None) -> Tensor:
@@ -128,24 +139,57 @@ class _Spread:
     """The labelled rows of D, and the features they are applied to."""
 
     features: Tensor | SparseMatrix  # D X (r, p) where the model is linear, else X (m, p)
-    weights: Tensor | None  # (r, m), None where every row keeps to itself or all is linear
+    weights: Tensor | None = None  # (r, m), None where every row keeps to itself or all is linear
+    shift: Tensor | None = None  # (p,) means of the columns of D X, where they are standardised
+    scale: Tensor | None = None  # (p,) and their inverse deviations
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor) -> _Spread:
+    def of(
+        cls, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor, scaled: bool
+    ) -> _Spread:
         model.eval()
         features = model.check_features(x)
-        alone = model.config.kernel == "identity" and (graph is None or not model.config.use_graph)
-        if alone:
-            part = features[rows] if isinstance(features, Tensor) else features.rows(rows)
-            return cls(part, None)
-        if is_linear(model.config):
-            dense = features if isinstance(features, Tensor) else x.to_dense()
-            return cls(model.diffuse(dense, x, graph)[rows].contiguous(), None)
+        linear = is_linear(model.config)
+        if scaled or (linear and not _is_alone(model, graph) and rows.numel() >= x.shape[1]):
+            return cls._in_blocks(model, x, graph, rows, scaled)
+        if _is_alone(model, graph):
+            return cls(features[rows] if isinstance(features, Tensor) else features.rows(rows))
         weights = _rows_of_map(model, x, graph, rows)
         near = (weights.abs() > NEGLIGIBLE).any(0).nonzero().squeeze(1)
         part = features[near] if isinstance(features, Tensor) else features.rows(near)
-        return cls(part, weights[:, near].contiguous())
+        weights = weights[:, near].contiguous()
+        if not linear:
+            return cls(part, weights)
+        if isinstance(part, Tensor):
+            return cls(weights @ part)
+        return cls(SparseMatrix(part.transpose, part.csr).matmul(weights.T).T.contiguous())
+
+    @classmethod
+    def _in_blocks(
+        cls, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor, scaled: bool
+    ) -> _Spread:
+        """D X, a block of columns at a time: no more than a block is ever dense in all n rows."""
+        n, p = x.shape
+        columns = None if x.layout == torch.strided else scipy_csr(x).tocsc()
+        kept = torch.empty(rows.numel(), p, dtype=x.dtype)
+        shift, scale = torch.empty(2, p, dtype=x.dtype)
+        width = max(1, BLOCK_NUMBERS // max(1, n))
+        for start in range(0, p, width):
+            at = slice(start, min(p, start + width))
+            dense = x[:, at] if columns is None else torch.from_numpy(columns[:, at].toarray())
+            spread = model.diffuse(dense.contiguous(), x, graph)
+            kept[:, at] = spread[rows]
+            shift[at], scale[at] = spread.mean(0), spread.std(0)
+        if not scaled:
+            return cls(kept)
+        scale = torch.where(scale > LEAST_SCALE, 1 / scale, 0.0)
+        return cls((kept - shift) * scale, None, shift, scale)
+
+
+def _is_alone(model: DIFFormer, graph: Graph | None) -> bool:
+    """Whether every row keeps to itself: D is the identity."""
+    return model.config.kernel == "identity" and (graph is None or not model.config.use_graph)
 
 
 def _rows_of_map(model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor) -> Tensor:
@@ -205,34 +249,58 @@ class _Copies:
         return list(self.own.values())
 
     def outputs(self, *, training: bool) -> Tensor:
-        """(copies, r, outputs)."""
-        z = self._linear() if self.linear else self._first(training)
-        if not self.linear:
-            if self.spread.weights is not None:
-                z = (self.spread.weights @ z.flatten(1)).view(-1, self.copies, self.width)
+        """(copies, r, outputs) of the labelled rows."""
+        spread = self.spread
+        if self.linear:
+            z = self._mapped(spread.features, self.own["input.weight"]).transpose(0, 1)
+        else:
+            z = self._first(spread.features, training)
+            if spread.weights is not None:
+                z = (spread.weights @ z.flatten(1)).view(-1, self.copies, self.width)
             z = self._drop(z, self.config.dropout, training)
             z = torch.einsum("rkd,kdc->krc", z, self.own["output.weight"])
         bias = self.own.get("output.bias")
         return z if bias is None else z + bias.unsqueeze(1)
 
-    def _linear(self) -> Tensor:
-        return self._mapped(self.spread.features).transpose(0, 1)
+    def answers(self, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor) -> Tensor:
+        """(copies, r, outputs) of any rows, without dropout: all copies through the layers."""
+        features = model.check_features(x)
+        alone = _is_alone(model, graph)
+        if alone:
+            features = features[rows] if isinstance(features, Tensor) else features.rows(rows)
+        weight, bias = self._folded()
+        z = self._mapped(features, weight) if self.linear else self._first(features, False)
+        shape = z.shape[1:]
+        if not alone:
+            z = model.diffuse(z.flatten(1), x, graph)[rows].view(-1, *shape)
+        z = z.transpose(0, 1)
+        z = z if self.linear else z @ self.own["output.weight"]
+        return z if bias is None else z + bias.unsqueeze(1)
 
-    def _mapped(self, x: Tensor | SparseMatrix) -> Tensor:
+    def _folded(self) -> tuple[Tensor, Tensor | None]:
+        """First weights and last bias of every copy, for features that are not standardised."""
+        weight, bias = self.own["input.weight"], self.own.get("output.bias")
+        shift, scale = self.spread.shift, self.spread.scale
+        if shift is None or scale is None or bias is None:
+            return weight, bias
+        weight = weight * scale.unsqueeze(1)
+        return weight, bias - shift @ weight
+
+    def _mapped(self, x: Tensor | SparseMatrix, weight: Tensor) -> Tensor:
         """X W of every copy, (m, copies, width), in one product."""
-        weight = self.own["input.weight"].transpose(0, 1)  # (p, copies, width)
+        weight = weight.transpose(0, 1)  # (p, copies, width)
         flat = weight.flatten(1)
         z = x @ flat if isinstance(x, Tensor) else x.matmul(flat)
         return z.view(-1, *weight.shape[1:])
 
-    def _first(self, training: bool) -> Tensor:
-        """Z⁽⁰⁾ of the rows that are wanted, (m, copies, d)."""
-        x, rate = self.spread.features, self.config.input_dropout
+    def _first(self, x: Tensor | SparseMatrix, training: bool) -> Tensor:
+        """Z⁽⁰⁾ of those rows, (m, copies, d)."""
+        rate = self.config.input_dropout
         if isinstance(x, Tensor):
             x = self._drop(x, rate, training)
         elif training and rate:
             x = x.with_values(self._drop(x.values, rate, training))
-        z = self._mapped(x)
+        z = self._mapped(x, self.own["input.weight"])
         if "input.bias" in self.own:
             z = z + self.own["input.bias"]
         if "input_norm.weight" in self.own:
@@ -250,8 +318,11 @@ class _Copies:
 
     def states(self) -> list[dict[str, Tensor]]:
         found: list[dict[str, Tensor]] = []
+        weight, bias = self._folded()
+        every = {**self.own, "input.weight": weight}
+        every |= {} if bias is None else {"output.bias": bias}
         for i in range(self.copies):
-            own = {name: value[i].detach().clone() for name, value in self.own.items()}
+            own = {name: value[i].detach().clone() for name, value in every.items()}
             for name in ("input.weight", "output.weight"):
                 if name in own:
                     own[name] = own[name].T.contiguous()
