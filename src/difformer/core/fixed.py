@@ -50,6 +50,7 @@ class FixedWeights(FixedAverage):
 
     matrix: SparseMatrix | Tensor  # (n, m)
     rest: Tensor | None = None  # (n, 1): the share of each row that all rows get alike
+    offset: Tensor | None = None  # (n, 1) by which the rows were calibrated, where they were
 
     def average(self, value: Tensor) -> Tensor:
         if isinstance(self.matrix, Tensor):

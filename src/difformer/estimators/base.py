@@ -256,8 +256,12 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """Keep what new rows need of every member; the output of all of them together."""
         self.members_: list[FittedMember] = []
         outputs: list[Tensor] = []
+        seen: dict[str, Tensor] = {}  # one tensor per view: what members make of it is made once
         for member in members:
-            fitted, output, states = freeze_member(member, features, member.form.graph)
+            view = member.view
+            if view.kind not in seen:
+                seen[view.kind] = to_tensor(view.apply(features), torch.float64)
+            fitted, output, states = freeze_member(member, seen[view.kind], member.form.graph)
             if not self.members_:
                 self.frozen_, self.embedding_ = fitted.frozen, states[-1].numpy()
                 self._before_last = states[0].float()

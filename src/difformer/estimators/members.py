@@ -86,16 +86,18 @@ class FittedMember:
 
 
 def freeze_member(
-    member: Member, features: Any, graph: Graph | None
+    member: Member, x: Tensor, graph: Graph | None
 ) -> tuple[FittedMember, Tensor, list[Tensor]]:
     """Keep what new rows need, in float64: their answers then have the same bits anywhere.
+
+    Args:
+        x: (n, p) features through the member's view, float64.
 
     Returns:
         the member, the outputs (n, outputs) of the rows of fit, and their last two states.
     """
     model = member.model.cpu().double().eval()
     doubled = None if graph is None else graph.to(torch.zeros(0, dtype=torch.float64))
-    x = to_tensor(member.view.apply(features), torch.float64)
     with torch.no_grad():
         passages = model.passages(x, doubled)
         output = model.output(passages[-1].after)

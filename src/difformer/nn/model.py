@@ -17,7 +17,7 @@ from difformer.core.diffusivity.given import GivenPairs
 from difformer.core.diffusivity.landmarks import landmark_sample, make_landmarks
 from difformer.core.dropout import dropout
 from difformer.core.energy import energy
-from difformer.core.fixed import FixedAverage
+from difformer.core.fixed import FixedAverage, FixedWeights
 from difformer.core.graph import Graph
 from difformer.core.segments import Segments
 from difformer.core.sparse import SparseMatrix
@@ -297,6 +297,13 @@ class DIFFormer(nn.Module):
         layer = self._layer
         if layer.query is not None or not layer.diffusivity.prepares:
             return rows
+        fixed, kernel = exchange.fixed, layer.diffusivity
+        if (
+            isinstance(fixed, FixedWeights)
+            and fixed.offset is not None
+            and isinstance(kernel, Sharp)
+        ):
+            return kernel.prepared_by(rows, fixed.offset)
         rows = rows.unsqueeze(0)
         landmarks = None if exchange.landmarks is None else exchange.landmarks.unsqueeze(0)
         return exchange.prepare(layer.diffusivity, rows, rows, landmarks)[0].squeeze(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import overload
 
 import torch
@@ -82,6 +83,10 @@ class Sharp(Sigmoid):
         q = torch.cat([q, offset], dim=-1)
         return q, q if tied else torch.cat([k, offset], dim=-1)
 
+    def prepared_by(self, rows: Tensor, offset: Tensor) -> Tensor:
+        """What `prepare` gives for rows (n, d) whose offsets (n, 1) are known already."""
+        return torch.cat([unit_rows(rows) if self.unit else rows, offset], dim=-1)
+
     @torch.no_grad()
     def offsets(self, q: Tensor, k: Tensor) -> Tensor:
         """t (..., n, 1) of unit queries (..., n, d) among unit keys (..., m, d), in row tiles."""
@@ -127,7 +132,8 @@ class Sharp(Sigmoid):
             scores = score_rows(unit, part).sub_((t[part] + t.mT) / 2)
             return scores.mul_(self.sharpness).sigmoid_().add_(SIGMOID_FLOOR)
 
-        return keep_partners(omega, own, rows.shape[0])
+        kept = keep_partners(omega, own, rows.shape[0])
+        return kept if self.reach is None else replace(kept, offset=t)
 
     @torch.no_grad()
     def fixed_offsets(self, rows: Tensor | SparseMatrix, own: slice) -> Tensor:
