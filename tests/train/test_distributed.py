@@ -61,6 +61,9 @@ def test_losses_and_predictions_are_those_of_one_process(answers, world):
         for key in ("losses", "predictions"):
             one, other = (torch.tensor(a[key], dtype=torch.float64) for a in (answer, alone[name]))
             torch.testing.assert_close(one, other, **close)
+        assert answer["metrics"].keys() == alone[name]["metrics"].keys()
+        for part, metrics in answer["metrics"].items():
+            assert metrics == pytest.approx(alone[name]["metrics"][part], abs=1e-9, nan_ok=True)
     assert len(mine["s graph"]["losses"]) == len(mine["a graph"]["losses"]) == 20
 
 

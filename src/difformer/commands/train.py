@@ -42,6 +42,7 @@ from difformer.commands.own import (
     table_named,
     train_table,
 )
+from difformer.data.shards.manifest import Manifest, is_shards
 from difformer.experiments.experiment import (
     ALONE_RECIPE,
     AUTO_SPLIT,
@@ -72,7 +73,8 @@ class Asked:
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="A dataset of `difformer datasets`, or a .pt file with a Data of PyG.",
+            help="A dataset of `difformer datasets`, a .pt file with a Data of PyG, or a folder "
+            "that `difformer shard` made.",
             show_default=False,
         ),
     ] = None
@@ -201,6 +203,9 @@ def train(asked: Asked, given: Given) -> None:
     report.html. Ctrl-C keeps the best epoch so far; --resume goes on from there. Validation picks
     the epoch; the test rows are read once, at the end.
 
+    A folder that `difformer shard` made is trained from its parts: each process of torchrun opens
+    its own, --batch-size streams them off the disk, and each writes its rows' predictions.
+
     With --series it fits a forecaster to a series of your own (--set lags=8 and the like), tests
     it from rolling origins beside naive forecasts, and writes forecast.csv.
     """
@@ -240,8 +245,10 @@ def _train_dataset(asked: Asked, given: Given) -> None:
     experiment = _experiment(asked, given)  # every word is checked before any data is read
     stem = Path(experiment.dataset).name.removesuffix(".pt")  # a file of one's own may be anywhere
     folder = run_folder(f"{stem}-{experiment.system}", asked.out, resume=asked.resume)
-    data = _load(experiment, asked.data_dir)
-    experiment = _experiment(asked, given, graph=data.edge_index is not None)
+    manifest = Manifest.read(Path(experiment.dataset)) if is_shards(experiment.dataset) else None
+    data = None if manifest is not None else _load(experiment, asked.data_dir)
+    graph = manifest.graph if manifest is not None else bool(data and data.edge_index is not None)
+    experiment = _experiment(asked, given, graph=graph)
     result = _run(experiment, folder, data, asked)
     if not is_lead():
         return
@@ -249,8 +256,10 @@ def _train_dataset(asked: Asked, given: Given) -> None:
     if asked.json:
         print_json({**experiment.config(), **result.to_json(), "folder": str(folder)})
     else:
-        print_table(_table(result), f"{experiment.title}, split {_split_name(folder)}")
-        print(f"kept in {folder}" + (f"; look at {page}" if page else ""))
+        split = "" if manifest is not None else f", split {_split_name(folder)}"
+        print_table(_table(result), f"{experiment.title}{split}")
+        told = "; predictions of all rows in predictions-*" if manifest is not None else ""
+        print(f"kept in {folder}" + (f"; look at {page}" if page else "") + told)
     if result.interrupted:
         again = how_to_resume(folder)
         raise interrupted(f"the best epoch so far is kept in {folder}; go on with: {again}")
@@ -293,8 +302,10 @@ def _load(experiment: Experiment, data_dir: str | None) -> Dataset:
     return load_data(experiment, data_dir)
 
 
-def _run(experiment: Experiment, folder: Path, data: Dataset, asked: Asked) -> SeedsResult:
+def _run(experiment: Experiment, folder: Path, data: Dataset | None, asked: Asked) -> SeedsResult:
+    """Train on the data, or from shards where there is none in memory."""
     from difformer.experiments.run import run_experiment
+    from difformer.experiments.sharded import run_shards
     from difformer.train.callbacks import Callback, Energies, Progress, TensorBoard
 
     def look(seed: int) -> list[Callback]:
@@ -306,6 +317,10 @@ def _run(experiment: Experiment, folder: Path, data: Dataset, asked: Asked) -> S
         beside += [TensorBoard(place)] if asked.tensorboard else []
         return [Progress(title, quiet=asked.quiet or asked.json), *beside]
 
+    if data is None:
+        if asked.monitor is not None:
+            raise ValueError("--monitor must be left out with shards")
+        return run_shards(experiment, folder=folder, callbacks=look)
     return run_experiment(experiment, dataset=data, folder=folder, callbacks=look)
 
 

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,13 @@ class Split:
                 )
         return self
 
+    def size(self, part: str) -> int:
+        """How many rows are in "train", "val" or "test"."""
+        return getattr(self, part).numel()
+
     def describe(self) -> str:
         """One line for people."""
-        sizes = ", ".join(f"{getattr(self, part).numel()} {part}" for part in PARTS)
+        sizes = ", ".join(f"{self.size(part)} {part}" for part in PARTS)
         return f"{self.name}: {sizes}"
 
     def to_json(self) -> str:
@@ -120,6 +124,25 @@ class Split:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except (DataError, OSError, UnicodeDecodeError) as error:
             raise DataError(f"cannot read the split {path}: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class HeldSplit(Split):
+    """The rows of a split that one process holds, by their places there.
+
+    Args:
+        sizes: how many rows of each part all processes hold together.
+        text: what a run folder keeps of the whole split; None for the sizes alone.
+    """
+
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    text: str | None = None
+
+    def size(self, part: str) -> int:
+        return self.sizes[part]
+
+    def to_json(self) -> str:
+        return self.text or json.dumps({"name": self.name, "sizes": dict(self.sizes)})
 
 
 def random_split(

@@ -19,6 +19,7 @@ from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.rawtable import ENDINGS
 from difformer.data.registry import load_dataset
+from difformer.data.shards.manifest import is_shards
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError, RunError
@@ -48,8 +49,10 @@ from difformer.train.seeding import seeded
 from difformer.train.seeds import SeedsResult, fit_seeds
 
 __all__ = [
+    "Callbacks",
     "CannotRunError",
     "LoadedRun",
+    "build_model",
     "choose_split",
     "last_snapshot",
     "limit_rows",
@@ -101,7 +104,7 @@ def run_experiment(
     config = _kept(experiment, data, folder)
 
     def make(seed: int) -> tuple[nn.Module, Source, Split]:
-        model = _built(experiment, data)
+        model = build_model(experiment, data.num_features, data.num_outputs)
         own = replace(experiment.train, seed=seed)
         return model, make_source(system, data, split, graph, own), split
 
@@ -140,9 +143,10 @@ def _kept(experiment: Experiment, data: Dataset, folder: Path | str | None) -> d
     return kept if folder is None else {**kept, FINGERPRINT: data.fingerprint}
 
 
-def _built(experiment: Experiment, data: Dataset) -> nn.Module:
+def build_model(experiment: Experiment, features: int, outputs: int) -> nn.Module:
+    """An untrained model of an experiment for so many features and outputs."""
     system = get_system(experiment.system)
-    model = system.build(_configured(experiment), data.num_features, data.num_outputs)
+    model = system.build(_configured(experiment), features, outputs)
     if not experiment.train.recompute:
         return model
     if not isinstance(model, DIFFormer):
@@ -164,7 +168,7 @@ def _over_processes(
     if len(experiment.seeds) > 1:
         raise ValueError(f"seeds must be one over processes, got {len(experiment.seeds)}")
     with seeded(seed):
-        model = _built(experiment, data)
+        model = build_model(experiment, data.num_features, data.num_outputs)
     if not isinstance(model, DIFFormer):
         raise CannotRunError(f"{system.name} cannot run over processes: only DIFFormer is sharded")
     if isinstance(data, TemporalDataset):
@@ -294,6 +298,11 @@ def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | No
     kept = read_config(path / "config.toml")
     settings = {key: value for key, value in kept.items() if key in KEYS}
     experiment = Experiment.from_config(settings, str(path / "config.toml"))
+    if dataset is None and is_shards(experiment.dataset):
+        raise RunError(
+            f"{path} was trained from shards: its answers are in {path}/predictions-*; pages and "
+            "new answers need a run on data in memory"
+        )
     data = load_data(experiment, data_dir) if dataset is None else dataset
     if kept.get(FINGERPRINT, data.fingerprint) != data.fingerprint:
         raise RunError(f"{experiment.dataset} has changed since {path} was trained on it")

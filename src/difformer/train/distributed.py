@@ -174,7 +174,7 @@ def fit_distributed(
         sharded,
         source,
         ShardedObjective(whole, comm),
-        split,
+        source.split,
         settings,
         folder=folder,
         config=config,

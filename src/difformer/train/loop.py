@@ -93,9 +93,9 @@ def fit(
         writes: False in all but one of the processes of a distributed run: they read the folder
             and change nothing in it.
     """
-    if settings.patience is not None and split.val.numel() == 0:
+    if settings.patience is not None and split.size("val") == 0:
         raise ValueError("patience must be None for a split without validation rows")
-    if split.train.numel() == 0:
+    if split.size("train") == 0:
         raise ValueError("split.train must hold at least one row, it is empty")
     if settings.consistency and not isinstance(objective, CrossEntropy):
         raise ValueError(
@@ -287,7 +287,7 @@ class Fit:
             return {
                 part: self.objective.metrics(output, y, index.to(y.device))
                 for part, index in rows.items()
-                if index.numel()
+                if self.split.size(part)
             }
 
     def _result(self) -> FitResult:

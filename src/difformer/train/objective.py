@@ -21,6 +21,25 @@ class Monitor:
     direction: Literal["max", "min"]
 
 
+class Together:
+    """Sums over all rows that a metric counts, where all of them are here."""
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over all processes."""
+        return value
+
+    def before(self, count: int) -> int:
+        """The sum over the processes before this one."""
+        return 0
+
+    def by_value(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and labels of all rows, so that a process's scores lie above those before it."""
+        return score, y
+
+
+HERE = Together()
+
+
 class Objective(Protocol):
     """A loss to minimise and metrics to report.
 
@@ -77,22 +96,29 @@ class CrossEntropy:
         own = self.class_weight.to(like)[batch.y[rows]]
         return own if weight is None else weight * own
 
-    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
+    def metrics(
+        self, output: Tensor, y: Tensor, rows: Tensor, together: Together = HERE
+    ) -> dict[str, float]:
         logits, y = _logits_and_classes(output.detach(), y, rows[y[rows] >= 0])
         confidence, guess = logits.softmax(1).max(1)
         right = (guess == y).double()
         classes = logits.shape[1]
+        each = functional.cross_entropy(logits, y, reduction="none").double()
+        loss, accuracy = _means(together, each, right)
         found = {
-            "loss": float(functional.cross_entropy(logits, y)),
-            "accuracy": float(right.mean()),
-            "macro_f1": macro_f1(y, guess, classes),
-            "ece": calibration(confidence, right)[1],
+            "loss": loss,
+            "accuracy": accuracy,
+            "macro_f1": macro_f1(y, guess, classes, together),
+            "ece": calibration(confidence, right, together=together)[1],
         }
         if classes == 2:
-            found["roc_auc"] = roc_auc(y, logits[:, 1] - logits[:, 0])
+            found["roc_auc"] = roc_auc(y, logits[:, 1] - logits[:, 0], together)
         if self.monitor.name == TEMPERED:
-            losses = (functional.cross_entropy(logits / t, y) for t in _TEMPERATURES)
-            found[TEMPERED] = float(torch.stack(list(losses)).min())
+            losses = (
+                functional.cross_entropy(logits / t, y, reduction="none").double()
+                for t in _TEMPERATURES
+            )
+            found[TEMPERED] = min(_means(together, *losses))
         return found
 
 
@@ -123,13 +149,18 @@ class BinaryCrossEntropy:
         """The sum of the weights that `loss` divides by, so that losses of parts can be joined."""
         return _mask_weights(~batch.y[batch.rows].isnan(), output, batch).sum()
 
-    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
+    def metrics(
+        self, output: Tensor, y: Tensor, rows: Tensor, together: Together = HERE
+    ) -> dict[str, float]:
         scores, y = _same_shape(output.detach(), y, rows)
         known = ~y.isnan()
+        each = functional.binary_cross_entropy_with_logits(
+            scores[known], y[known], reduction="none"
+        )
         return {
-            "loss": float(functional.binary_cross_entropy_with_logits(scores[known], y[known])),
-            "roc_auc": mean_roc_auc(y, scores),
-            "ece": calibration(scores[known].sigmoid(), y[known])[1],
+            "loss": _means(together, each.double())[0],
+            "roc_auc": mean_roc_auc(y, scores, together),
+            "ece": calibration(scores[known].sigmoid(), y[known], together=together)[1],
         }
 
 
@@ -155,13 +186,16 @@ class SquaredError:
         """The sum of the weights that `loss` divides by, so that losses of parts can be joined."""
         return _mask_weights(~batch.y[batch.rows].isnan(), output, batch).sum()
 
-    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
+    def metrics(
+        self, output: Tensor, y: Tensor, rows: Tensor, together: Together = HERE
+    ) -> dict[str, float]:
         output, y = _same_shape(output.detach(), y, rows)
         known = ~y.isnan()
         error, y = (output[known] - y[known]).double(), y[known].double()
-        mse, spread = float(error.square().mean()), float((y - y.mean()).square().mean())
+        mse, mae, middle = _means(together, error.square(), error.abs(), y)
+        spread = _means(together, (y - middle).square())[0]
         r2 = 1.0 - mse / spread if spread > 0 else float("nan")
-        return {"loss": mse, "mse": mse, "mae": float(error.abs().mean()), "r2": r2}
+        return {"loss": mse, "mse": mse, "mae": mae, "r2": r2}
 
 
 @dataclass(frozen=True)
@@ -176,9 +210,11 @@ class SnapshotError(SquaredError):
 
     num_nodes: int = 1
 
-    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
+    def metrics(
+        self, output: Tensor, y: Tensor, rows: Tensor, together: Together = HERE
+    ) -> dict[str, float]:
         return {
-            **SquaredError.metrics(self, output, y, rows),
+            **SquaredError.metrics(self, output, y, rows, together),
             "broadcast_mse": broadcast_mse(output, y, rows, self.num_nodes),
         }
 
@@ -207,13 +243,15 @@ def broadcast_mse(output: Tensor, y: Tensor, rows: Tensor, num_nodes: int) -> fl
     return float(each.mean())
 
 
-def roc_auc(y: Tensor, score: Tensor) -> float:
+def roc_auc(y: Tensor, score: Tensor, together: Together = HERE) -> float:
     """Area under the ROC curve in O(n log n); equal scores count half; nan with one class only.
 
     AUC = (Σ ranks of the positives − P(P + 1)/2) / (P · N), ties sharing their mean rank.
 
     Shapes: y (n,) of 0 and 1, score (n,).
     """
+    score, y = together.by_value(score, y)
+    below = together.before(score.numel())
     score, order = score.sort()
     _, group, count = cast(
         "tuple[Tensor, Tensor, Tensor]",
@@ -221,16 +259,16 @@ def roc_auc(y: Tensor, score: Tensor) -> float:
             score, return_inverse=True, return_counts=True
         ),
     )
-    rank = count.cumsum(0).double() - (count - 1).double() / 2
+    rank = below + count.cumsum(0).double() - (count - 1).double() / 2
     positive = y[order] > 0.5
-    p = int(positive.sum())
-    n = positive.numel() - p
+    figures = [rank[group][positive].sum(), positive.double().sum(), (~positive).double().sum()]
+    ranks, p, n = together.sum(torch.stack(figures)).tolist()
     if p == 0 or n == 0:
         return float("nan")
-    return (float(rank[group][positive].sum()) - p * (p + 1) / 2) / (p * n)
+    return (ranks - p * (p + 1) / 2) / (p * n)
 
 
-def mean_roc_auc(y: Tensor, score: Tensor) -> float:
+def mean_roc_auc(y: Tensor, score: Tensor, together: Together = HERE) -> float:
     """Mean ROC-AUC over the labels that have both classes among their known rows.
 
     Shapes: y (n, t) with nan for unknown, score (n, t).
@@ -238,13 +276,15 @@ def mean_roc_auc(y: Tensor, score: Tensor) -> float:
     each: list[float] = []
     for k in range(y.shape[1]):
         known = ~y[:, k].isnan()
-        area = roc_auc(y[known, k], score[known, k])
+        area = roc_auc(y[known, k], score[known, k], together)
         if area == area:
             each.append(area)
     return sum(each) / len(each) if each else float("nan")
 
 
-def calibration(confidence: Tensor, right: Tensor, bins: int = 10) -> tuple[Tensor, float]:
+def calibration(
+    confidence: Tensor, right: Tensor, bins: int = 10, together: Together = HERE
+) -> tuple[Tensor, float]:
     """How often answers of a confidence are right, and the expected calibration error. O(n).
 
     ECE = Σ_bins (rows of the bin / rows) · |share right − mean confidence|
@@ -254,19 +294,28 @@ def calibration(confidence: Tensor, right: Tensor, bins: int = 10) -> tuple[Tens
     """
     confidence, right = confidence.double().nan_to_num(), right.double()
     index = (confidence * bins).long().clamp(0, bins - 1)
-    count = torch.bincount(index, minlength=bins).double()
-    mean = torch.bincount(index, confidence, minlength=bins) / count
-    share = torch.bincount(index, right, minlength=bins) / count
+    weights = (torch.ones_like(confidence), confidence, right)
+    sums = torch.stack([torch.bincount(index, weight, minlength=bins) for weight in weights])
+    count, sure, hits = together.sum(sums.double())  # without rows bincount gives integers
+    mean, share = sure / count, hits / count
     error = ((mean - share).abs() * count).nan_to_num().sum() / count.sum().clamp_min(1)
     return torch.stack([mean, share, count], 1)[count > 0], float(error)
 
 
-def macro_f1(y: Tensor, guess: Tensor, classes: int) -> float:
+def macro_f1(y: Tensor, guess: Tensor, classes: int, together: Together = HERE) -> float:
     """F1 averaged over the classes seen in y or guess, as scikit-learn does it. O(n + c)."""
-    hit = torch.bincount(y[guess == y], minlength=classes).double()
-    seen = (torch.bincount(y, minlength=classes) + torch.bincount(guess, minlength=classes)) / 2
+    counts = [torch.bincount(each, minlength=classes) for each in (y[guess == y], y, guess)]
+    hit, truly, guessed = together.sum(torch.stack(counts).double())
+    seen = (truly + guessed) / 2
     present = seen > 0
     return float((hit[present] / seen[present]).mean())
+
+
+def _means(together: Together, *values: Tensor) -> list[float]:
+    """The mean of each of some (n,) doubles over all rows; nan without rows."""
+    count = values[0].new_tensor(values[0].numel(), dtype=torch.float64)
+    sums = together.sum(torch.stack([count, *(value.sum() for value in values)]))
+    return (sums[1:] / sums[0]).tolist()
 
 
 def _logits_and_classes(output: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ round a ring.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,19 +25,23 @@ from difformer.core.graph import Graph
 from difformer.core.randomness import generator
 from difformer.core.sparse import SparseMatrix
 from difformer.data.batch import Batch
+from difformer.data.split import PARTS, HeldSplit
 from difformer.nn.exchange import Exchange
 from difformer.nn.model import DIFFormer
 from difformer.nn.remembered import Remembered
 from difformer.train.background import background_worker
 from difformer.train.batches import hide_labels, predict
 from difformer.train.comm import Comm
-from difformer.train.objective import Monitor
+from difformer.train.objective import HERE, Monitor, Together
 from difformer.train.partition import Epoch, bucket
 from difformer.train.ring import ring_average
 from difformer.train.sharding import Layout, LocalEdges, ShardedGraph
 
 if TYPE_CHECKING:
     from difformer.data import Dataset, Split
+
+
+SAMPLE = 256  # scores of each process by which ranges of scores are cut
 
 
 class ShardedDIFFormer(nn.Module):
@@ -177,7 +181,9 @@ class Summable(Protocol):
 
     def mass(self, output: Tensor, batch: Batch) -> Tensor: ...
 
-    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]: ...
+    def metrics(
+        self, output: Tensor, y: Tensor, rows: Tensor, together: Together = HERE
+    ) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -202,7 +208,59 @@ class ShardedObjective:
         return mine + rest
 
     def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
-        return self.objective.metrics(output, y, rows)
+        """The metrics of all processes' rows, from this one's: sums are sent, not outputs."""
+        return self.objective.metrics(output, y, rows, SpreadSums(self.comm))
+
+
+class SpreadSums(Together):
+    """Sums over the rows of all processes, which each holds some of."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm = comm
+
+    def sum(self, value: Tensor) -> Tensor:
+        return self.comm.sum_in_place(value.clone(), "metrics")
+
+    def before(self, count: int) -> int:
+        return sum(self.comm.counts(count)[: self.comm.rank])
+
+    def by_value(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Each process gets the scores of one range: O(n / P) numbers are sent and held.
+
+        Bounds are quantiles of a sample, and equal scores meet in one process.
+        """
+        comm = self.comm
+        if comm.size == 1:
+            return score, y
+        rows = torch.stack([score.double(), y.double()], 1).cpu()
+        rows = rows[rows[:, 0].argsort()]
+        some = torch.linspace(0, max(rows.shape[0] - 1, 0), min(rows.shape[0], SAMPLE)).long()
+        pooled = comm.gather_rows(rows[some, 0]).sort().values
+        if not pooled.numel():
+            return score, y
+        cuts = pooled[[pooled.numel() * rank // comm.size for rank in range(1, comm.size)]]
+        ends = torch.searchsorted(rows[:, 0].contiguous(), cuts, right=True)
+        bounds = torch.cat([ends.new_zeros(1), ends, ends.new_tensor([rows.shape[0]])])
+        send = bounds.diff()
+        receive = comm.swap(send, [1] * comm.size, [1] * comm.size)
+        found = comm.swap(rows, send.tolist(), receive.tolist())
+        return found[:, 0], found[:, 1]
+
+
+def held_split(mark: Tensor, split: str, sizes: Mapping[str, int], text: str | None) -> HeldSplit:
+    """The split of the rows held here, by (n_r,) marks: 0, 1, 2 for train, val, test, else -1."""
+    train, val, test = (torch.nonzero(mark == i).flatten() for i in range(len(PARTS)))
+    return HeldSplit(split, train, val, test, sizes=sizes, text=text)
+
+
+def draw_anew(seed: int, number: int, comm: Comm) -> None:
+    """Dropout of an epoch is drawn by its number and the rank: a run that starts again draws so."""
+    if comm.size == 1:
+        return
+    words = np.random.SeedSequence([seed, number, comm.rank]).generate_state(1)
+    own = generator()
+    draw: Any = torch.manual_seed if own is None else own.manual_seed
+    draw(int(words[0]))
 
 
 class Shards:
@@ -239,12 +297,18 @@ class Shards:
             )
         self.comm, self._size, self._seed = comm, batch_size, seed
         self.layout = Layout.make(graph, n, comm, partition)
-        self.y = dataset.y if dataset.task == "multiclass" else dataset.y.reshape(n, -1)
+        labels = dataset.y if dataset.task == "multiclass" else dataset.y.reshape(n, -1)
         held = self.layout.order[self.layout.own(comm.rank)]
+        self.y = labels[held]
+        mark = torch.full((n,), -1, dtype=torch.int8)
+        for index, part in enumerate(PARTS):
+            mark[getattr(split.check(n), part)] = index
+        sizes = {part: split.size(part) for part in PARTS}
+        self.split = held_split(mark[held], split.name, sizes, split.to_json())
         trains = torch.zeros(n, dtype=torch.bool)
-        trains[split.check(n).train] = True
+        trains[split.train] = True
         self._trains = trains[self.layout.order]  # by new id, of all rows: how large each batch is
-        y = hide_labels(self.y, split.train)[held]
+        y = hide_labels(self.y, self.split.train)
         sparse = dataset.x.layout != torch.strided
         self._sparse = SparseMatrix.from_csr(dataset.x).rows(held) if sparse else None
         x = dataset.x[held] if self._sparse is None else self._sparse.csr
@@ -252,8 +316,7 @@ class Shards:
         whole = None
         if self._edges is not None:
             whole = ShardedGraph.build(self._edges, list(self.layout.starts), comm)
-        rows = trains[held].nonzero().squeeze(1)
-        self._all = Batch(x, y, whole, rows, counted=int(trains.sum()))
+        self._all = Batch(x, y, whole, self.split.train, counted=int(trains.sum()))
         self._worker: ThreadPoolExecutor | None = None
         self._next: tuple[int, Future[Any]] | None = None
 
@@ -261,11 +324,7 @@ class Shards:
         return self._all
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        if self.comm.size > 1:
-            words = np.random.SeedSequence([self._seed, number, self.comm.rank]).generate_state(1)
-            own = generator()
-            draw: Any = torch.manual_seed if own is None else own.manual_seed
-            draw(int(words[0]))
+        draw_anew(self._seed, number, self.comm)
         if self._size is None:
             yield self._all
             return
@@ -280,11 +339,8 @@ class Shards:
                 yield batch
 
     def evaluate(self, model: nn.Module) -> Tensor:
-        """Outputs of all rows, on every process: O(n) numbers per process are sent."""
-        joined = self.comm.gather_rows(predict(model, self._all).output)
-        out = torch.empty_like(joined)
-        out[self.layout.order.to(joined.device)] = joined
-        return out
+        """Outputs of the rows held here."""
+        return predict(model, self._all).output
 
     def to(self, device: torch.device) -> Shards:
         if device == self._all.x.device:

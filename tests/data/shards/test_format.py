@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from difformer.data.shards import Manifest, PartRecord, ShardFolder, is_shards
-from difformer.data.shards.arrays import ArrayWriter, check_array, map_array
+from difformer.data.shards.arrays import ArrayWriter, check_array, map_array, take_rows
 from difformer.data.shards.manifest import part_folder
 from difformer.data.shards.parts import hashed, stream_parts
 from difformer.errors import DataError
@@ -160,6 +160,24 @@ def test_an_array_of_any_length_is_read_back(tmp_path: Path) -> None:
         check_array(path, file.record)
         assert map_array(path, file.record).shape == (rows, 3)
         assert np.load(path).sum() == 3 * rows
+
+
+@pytest.mark.parametrize("share", [0.0005, 0.02, 1.0])
+def test_rows_are_read_wherever_they_are(
+    tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.arange(120_000, dtype=np.int32).reshape(40_000, 3)
+    with ArrayWriter(tmp_path / "x.npy", np.int32, (3,)) as file:
+        file.append(values)
+    mapped = map_array(tmp_path / "x.npy", file.record)
+    rows = np.flatnonzero(np.random.default_rng(0).random(len(values)) < share)
+    np.testing.assert_array_equal(take_rows(mapped, rows), values[rows])
+    monkeypatch.setattr("difformer.data.shards.arrays.BLOCK", 100)
+    np.testing.assert_array_equal(take_rows(mapped, rows), values[rows])
+    with (tmp_path / "x.npy").open("rb+") as cut:
+        cut.truncate(1000)
+    with pytest.raises(DataError, match=r"x\.npy was cut short while it was read"):
+        take_rows(mapped, rows)
 
 
 def chain(rows: int, width: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,10 +17,11 @@ from difformer.data.shards.manifest import ArrayRecord
 from difformer.errors import DataError
 from difformer.files import replacing
 
-__all__ = ["ArrayWriter", "check_array", "map_array"]
+__all__ = ["ArrayWriter", "check_array", "map_array", "take_rows"]
 
 Array = NDArray[Any]
-BLOCK = 1 << 24  # bytes read together
+BLOCK = 1 << 22  # bytes read together
+GAP = 1 << 13  # bytes between two rows that are read over
 
 
 class ArrayWriter(AbstractContextManager["ArrayWriter"]):
@@ -94,6 +96,43 @@ def map_array(path: Path, record: ArrayRecord) -> Array:
             f"{found.dtype.str}"
         )
     return found
+
+
+def take_rows(array: Array, rows: Array) -> Array:
+    """Some rows of a mapped array, by sorted numbers; only they, and small gaps, are read.
+
+    Not through the mapping: touching it brings in pages around each row, which a process with
+    little memory would hold until the system takes them back.
+    """
+    if not isinstance(array, np.memmap) or not len(rows):
+        return np.array(array[rows])
+    out = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    size = array.dtype.itemsize * int(np.prod(array.shape[1:]))
+    far = np.flatnonzero(np.diff(rows) * size > GAP) + 1
+    try:
+        with Path(str(array.filename)).open("rb", buffering=0) as file:
+            for first, last in pairwise([0, *far.tolist(), len(rows)]):
+                _read_range(file, array, rows[first:last], out[first:last], size)
+    except OSError as error:
+        raise DataError(f"{array.filename} cannot be read: {error.strerror or error}") from error
+    return out
+
+
+def _read_range(file: Any, array: Any, rows: Array, out: Array, size: int) -> None:
+    """Rows that lie close together: the file from the first to the last, in blocks."""
+    bounds = np.searchsorted(rows, np.arange(rows[0], rows[-1] + 1, max(1, BLOCK // size)))
+    for first, last in pairwise([*bounds.tolist(), len(rows)]):
+        if first == last:
+            continue
+        begin, end = int(rows[first]), int(rows[last - 1]) + 1
+        file.seek(array.offset + begin * size)
+        block = bytearray((end - begin) * size)
+        if file.readinto(block) != len(block):
+            raise DataError(f"{array.filename} was cut short while it was read")
+        found = np.frombuffer(block, array.dtype).reshape(end - begin, *array.shape[1:])
+        out[first:last] = (
+            found if len(out[first:last]) == len(found) else found[rows[first:last] - begin]
+        )
 
 
 def check_array(path: Path, record: ArrayRecord) -> None:

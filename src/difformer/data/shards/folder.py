@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from difformer.data.dataset import Dataset
-from difformer.data.shards.arrays import check_array, map_array
+from difformer.data.shards.arrays import check_array, map_array, take_rows
 from difformer.data.shards.manifest import Manifest, part_folder
 from difformer.data.split import PARTS, Split
 from difformer.errors import DataError
@@ -131,12 +132,12 @@ class Held:
             total = int(ends[-1][-1]) if len(ends[-1]) else total
         return torch.from_numpy(np.concatenate(ends))
 
-    @cached_property
+    @property
     def col(self) -> Tensor:
         """(edges,): the row that each edge comes from, among all rows of the dataset."""
         return self._joined("col").long()
 
-    @cached_property
+    @property
     def weight(self) -> Tensor | None:
         return self._joined("weight") if "weight" in self.parts[0] else None
 
@@ -163,10 +164,10 @@ class Held:
             begin, counts = crow[inside], crow[inside + 1] - crow[inside]
             ends = np.cumsum(counts)
             positions = np.arange(int(ends[-1])) + np.repeat(begin - (ends - counts), counts)
-            sources.append(part["col"][positions])
+            sources.append(take_rows(part["col"], positions))
             targets.append(np.repeat(np.arange(first, first + len(inside)), counts))
             if "weight" in part:
-                weights.append(part["weight"][positions])
+                weights.append(take_rows(part["weight"], positions))
         none = np.zeros(0, np.int64)
         source, target = (np.concatenate([none, *each]) for each in (sources, targets))
         weight = None
@@ -201,11 +202,25 @@ class Held:
         ]
 
     def _taken(self, name: str, rows: Tensor) -> Tensor:
-        found = [part[name][inside] for part, inside, _ in self._by_part(rows)]
+        found = [take_rows(part[name], inside) for part, inside, _ in self._by_part(rows)]
         if not found:
             return torch.from_numpy(np.array(self.parts[0][name][:0]))
         return torch.from_numpy(found[0] if len(found) == 1 else np.concatenate(found))
 
     def _joined(self, name: str) -> Tensor:
         arrays = [part[name] for part in self.parts]
-        return torch.from_numpy(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
+        if len(arrays) == 1:
+            return torch.from_numpy(arrays[0])
+        lengths = [len(array) for array in arrays]
+        joined = np.empty((sum(lengths), *arrays[0].shape[1:]), arrays[0].dtype)
+        for array, end in zip(arrays, np.cumsum(lengths), strict=True):
+            joined[end - len(array) : end] = array
+            _let_go(array)
+        return torch.from_numpy(joined)
+
+
+def _let_go(array: Array) -> None:
+    """Take the pages of a mapped file out of this process: they are read again where needed."""
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)

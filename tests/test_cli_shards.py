@@ -1,0 +1,142 @@
+"""From tables to parts to predictions, on the command line: one process, and several."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from difformer.cli import main
+
+pytest.importorskip("duckdb")
+pq = pytest.importorskip("pyarrow.parquet")
+
+N = 120
+CALM = ("--dropout", "0", "--input-dropout", "0")  # what is drawn depends on the processes
+OPTIONS = ("--epochs", "4", "--hidden-channels", "8", *CALM, "--threads", "1", "-q")
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+}
+
+
+def run(*words: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+def over_processes(*words: object) -> subprocess.CompletedProcess[str]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, *launcher, "-m", "difformer", *(str(word) for word in words)]
+    return subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, 3))
+    y = np.where(x[:, 0] > 0, "up", "down")
+    rows = [f"u{i},{a:.4f},{b:.4f},{c:.4f},{y[i]}" for i, (a, b, c) in enumerate(x)]
+    (folder / "nodes.csv").write_text("\n".join(["name,a,b,c,way", *rows]) + "\n")
+    edges = [f"u{i},u{j}" for i, j in rng.integers(N, size=(300, 2))]
+    (folder / "edges.csv").write_text("\n".join(["from,to", *edges]) + "\n")
+    words = ("--nodes", folder / "nodes.csv", "--edges", folder / "edges.csv", "--id", "name")
+    more = ("--label", "way", "--parts", 4, "--partition", "streaming", "--memory", "3GB", "-q")
+    assert run("shard", folder / "parts", *words, *more) == 0
+    return folder / "parts"
+
+
+def predictions(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for file in sorted(folder.glob("predictions-*.parquet")):
+        table = pq.read_table(file).to_pydict()
+        each = zip(table["prediction"], table["p(up)"], table["split"], strict=True)
+        found |= dict(zip(table["id"], each, strict=True))
+    return found
+
+
+def test_several_processes_write_the_predictions_of_one(parts: Path, tmp_path: Path) -> None:
+    assert run("train", parts, "--out", tmp_path / "one", *OPTIONS) == 0
+    done = over_processes("train", parts, "--out", tmp_path / "two", *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    names = sorted(p.name for p in (tmp_path / "two").glob("predictions-*"))
+    assert names == ["predictions-00000-of-00002.parquet", "predictions-00001-of-00002.parquet"]
+    one, two = predictions(tmp_path / "one"), predictions(tmp_path / "two")
+    assert one.keys() == two.keys() == {f"u{i}" for i in range(N)}
+    for name, (word, chance, part) in one.items():
+        assert two[name][1] == pytest.approx(chance, abs=1e-4)
+        assert two[name][2] == part
+        assert word == ("up" if chance > 0.5 else "down")
+    results = [json.loads((tmp_path / n / "result.json").read_text()) for n in ("one", "two")]
+    for part in ("train", "val", "test"):
+        first, second = (result["metrics"][part] for result in results)
+        assert first == pytest.approx(second, abs=1e-4)
+    assert len(list(tmp_path.glob("*/report.html"))) == 2
+
+
+def test_a_finished_run_writes_its_predictions_again(parts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    batches = ("--batch-size", "40", "--no-report")
+    assert run("train", parts, "--out", out, *batches, *OPTIONS) == 0
+    before = predictions(out)
+    file = next(out.glob("predictions-*"))
+    file.rename(out / "predictions-00000-of-00003.parquet")
+    assert run("train", parts, "--out", out, "--resume", *batches, *OPTIONS) == 0
+    assert [p.name for p in out.glob("predictions-*")] == [file.name]
+    assert predictions(out) == before
+
+
+def test_what_needs_the_data_in_memory_says_so(parts: Path, tmp_path: Path, capsys) -> None:
+    assert run("train", parts, "--out", tmp_path / "run", *OPTIONS) == 0
+    capsys.readouterr()
+    assert run("energy", tmp_path / "run") == 2
+    assert "was trained from shards" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--split", "random:0"), "split must be left out with shards"),
+        (("--seeds", "2"), "seeds must be one with shards, got 2"),
+        (("--partition", "metis"), "partition must be left out with shards"),
+        (("--model", "gcn"), "gcn cannot run on shards"),
+        (("--neighbours", "3"), "data must be left out with shards, got neighbours"),
+        (("--batch-size", "121"), "batch_size must lie in 1 to 120"),
+        (("--monitor", "energy"), "--monitor must be left out with shards"),
+    ],
+)
+def test_options_that_shards_do_not_take_are_one_line(
+    parts: Path, tmp_path: Path, capsys, words: tuple[str, str], message: str
+) -> None:
+    options = ("--epochs", 1, "--quiet")
+    assert run("train", parts, "--out", tmp_path / "run", *options, *words) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_tampered_part_stops_every_process_with_one_line(parts: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "parts"
+    subprocess.run(["cp", "-r", str(parts), str(damaged)], check=True)
+    file = damaged / "part-00003" / "x.npy"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    done = over_processes("train", damaged, "--out", tmp_path / "run", *OPTIONS)
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("difformer: rank 1")]
+    assert len(lines) == 1
+    assert "part-00003/x.npy changed after it was written" in lines[0]
+    assert not (tmp_path / "run" / "result.json").exists()
+    file.unlink()
+    assert run("train", damaged, "--out", tmp_path / "alone", *OPTIONS) == 2

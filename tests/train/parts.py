@@ -1,0 +1,199 @@
+"""Run by test_fromparts.py in a process of its own, which forks the ranks of a job.
+
+parts.py equal FOLDER WORLD...   the cases of CASES from parts, on WORLD processes, for each WORLD,
+                                 each of which sees its own parts alone
+parts.py train FOLDER [DIE_AT]   one rank of a job that torchrun started, from the parts in
+                                 FOLDER/data to the run FOLDER/run; the last rank kills itself in
+                                 step DIE_AT unless it was restarted
+parts.py memory FOLDER WORLD     the most memory each of WORLD processes holds above its start
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from shardable import CASES as ALL
+from shardable import Losses, launch, model_of, problem, ranks, run
+
+from difformer.core.graph import Graph
+from difformer.data import Dataset, Split
+from difformer.data.shards import Manifest, PartRecord, ShardFolder
+from difformer.data.shards.arrays import ArrayWriter
+from difformer.data.shards.manifest import part_folder
+from difformer.data.split import PARTS
+from difformer.nn.model import DIFFormer
+from difformer.train import TrainSettings, seeded
+from difformer.train.comm import Comm
+from difformer.train.distributed import processes
+from difformer.train.fromparts import FromParts, fit_from_parts
+from difformer.train.memory import memory_from_here
+
+# Without what parts cannot hold (sparse features, directed graphs) or decide (a partition).
+CASES = {
+    name: case
+    for name, case in ALL.items()
+    if not case.keys() & {"sparse", "directed", "partition", "recompute"}
+}
+FOUR = ("s", "s graph", "s graph batches", "s one labelled row", "a", "a graph", "landmarks")
+BOUNDS = (0, 5, 17, 20, 31, 41)
+
+
+def write_parts(
+    folder: Path, data: Dataset, split: Split, graph: Graph | None, bounds: tuple[int, ...]
+) -> ShardFolder:
+    """A dataset as parts, its rows in their order."""
+    mark = torch.full((data.num_rows,), -1, dtype=torch.int8)
+    for index, part in enumerate(PARTS):
+        mark[getattr(split, part)] = index
+    y = data.y if data.task == "multiclass" else data.y.reshape(data.num_rows, -1)
+    records: list[PartRecord] = []
+    for number, (low, high) in enumerate(pairwise(bounds)):
+        arrays: dict[str, Any] = {"x": data.x[low:high], "y": y[low:high]}
+        arrays |= {"split": mark[low:high], "row": torch.arange(low, high)}
+        if graph is not None:
+            crow = graph.adjacency.csr.crow_indices().long()[low : high + 1]
+            arrays["crow"] = crow - crow[0]
+            arrays["col"] = graph.edge_index[0, crow[0] : crow[-1]].int()
+            if graph.edge_weight is not None:
+                arrays["weight"] = graph.edge_weight[crow[0] : crow[-1]]
+        files = {}
+        for name, tensor in arrays.items():
+            path, array = part_folder(folder, number) / f"{name}.npy", tensor.numpy()
+            with ArrayWriter(path, array.dtype, array.shape[1:]) as file:
+                file.append(array)
+            files[name] = file.record
+        counts = [int((mark[low:high] == i).sum()) for i in range(3)]
+        records.append(PartRecord(high - low, len(arrays.get("col", ())), 0, *counts, files))
+    Manifest(
+        data.name,
+        data.task,
+        data.num_features,
+        data.num_outputs,
+        tuple(records),
+        graph=graph is not None,
+    ).write(folder)
+    return ShardFolder(folder)
+
+
+def own_parts(folder: Path, comm: Comm) -> ShardFolder:
+    """The dataset as one process sees it: the manifest, and its own parts alone."""
+    first, last = ShardFolder(folder).share(comm.rank, comm.size)
+    mine = folder / f"seen-{comm.size}-{comm.rank}"
+    mine.mkdir(exist_ok=True)
+    for name in ("manifest.json", *(part_folder(folder, k).name for k in range(first, last))):
+        if not (mine / name).exists():
+            (mine / name).symlink_to(folder / name)
+    return ShardFolder(mine)
+
+
+def from_parts(case: dict[str, Any], folder: Path, comm: Comm) -> dict[str, Any]:
+    """What `shardable.run` does, from parts."""
+    dataset, _, graph = problem(case)
+    epochs = case.get("steps", 20 if len(case) < 2 else 3)
+    settings = TrainSettings(
+        epochs=epochs, lr=0.02, eval_every=epochs, batch_size=case.get("batch_size")
+    )
+    model, losses = model_of(case), Losses()
+    result, source, _ = fit_from_parts(
+        model, own_parts(folder, comm), settings, comm, callbacks=[losses]
+    )
+    assert source.outputs is not None
+    model.eval()
+    return {
+        "losses": losses.each,
+        "predictions": model(dataset.x, graph).detach().tolist(),
+        "outputs": source.outputs.tolist(),
+        "metrics": result.metrics,
+    }
+
+
+def equal(folder: Path, worlds: list[int]) -> None:
+    for name, case in CASES.items():
+        write_parts(folder / name, *problem(case), BOUNDS)
+    for world in worlds:
+
+        def work(comm: Comm, world: int = world) -> None:
+            chosen = {n: c for n, c in CASES.items() if world < 4 or n in FOUR}
+            answers = {n: from_parts(case, folder / n, comm) for n, case in chosen.items()}
+            (folder / f"{world}-{comm.rank}.json").write_text(json.dumps(answers))
+
+        ranks(world, folder, work)
+    alone = {name: run(case, None) for name, case in CASES.items()}
+    (folder / "alone.json").write_text(json.dumps(alone))
+
+
+def train(folder: Path, die_at: int) -> None:
+    """Batches off the disk, with dropout, so that the generators' states matter too."""
+    model = model_of({"model": {"dropout": 0.3}})
+    first_life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    with processes() as comm:
+        steps = 0
+
+        def hook(*_: Any) -> None:
+            nonlocal steps
+            steps += model.training
+            if steps == die_at and first_life and comm.rank == comm.size - 1:
+                (folder / "dies").write_text(str(steps))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        model.output.register_forward_pre_hook(hook)
+        settings = TrainSettings(epochs=12, lr=0.02, checkpoint_every=0, batch_size=13)
+        shards = ShardFolder(folder / "data")
+        fit_from_parts(model, shards, settings, comm, folder=folder / "run")
+
+
+ROWS, WIDTH, FEATURES, DEGREE = 200_000, 8, 160, 2
+
+
+def large() -> tuple[Dataset, Split, Graph]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, FEATURES, generator=generator)
+    near = torch.randint(-50, 51, (DEGREE * ROWS,), generator=generator)
+    target = torch.arange(ROWS).repeat(DEGREE)
+    edges = torch.stack([(target + near) % ROWS, target])
+    rows = torch.arange(ROWS)
+    split = Split("s", rows[::3], rows[1::3], rows[2::3])
+    graph = Graph.undirected_with_loops(edges, ROWS)
+    return Dataset("large", x, (x[:, 0] > 0).long()), split, graph
+
+
+def memory(folder: Path, world: int, batch_size: int | None) -> None:
+    """Bytes above the start: mapping, a step, its evaluation."""
+
+    def work(comm: Comm) -> None:
+        with seeded(0):
+            model = DIFFormer(FEATURES, WIDTH, 2, num_layers=2)
+        # A first step loads what every process has, however little data it holds.
+        from_parts({"graph": True, "batch_size": batch_size and 13}, folder / "small", comm)
+        most = memory_from_here()
+        settings = TrainSettings(epochs=2, eval_every=2, batch_size=batch_size)
+        _, source, _ = fit_from_parts(model, own_parts(folder, comm), settings, comm)
+        assert isinstance(source, FromParts)
+        (folder / f"{world}-{comm.rank}.txt").write_text(str(most()))
+
+    ranks(world, folder, work)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    command, where = sys.argv[1], Path(sys.argv[2])
+    if command == "equal":
+        equal(where, [int(world) for world in sys.argv[3:]])
+    elif command == "train":
+        train(where, int(sys.argv[3]) if len(sys.argv) > 3 else -1)
+    elif command == "calm":
+        write_parts(where / "data", *problem({"graph": True}), BOUNDS)
+        sys.exit(max(launch(2, lambda: train(where, -1))))
+    elif command == "write":
+        write_parts(where, *large(), tuple(ROWS * k // 4 for k in range(5)))
+        write_parts(where / "small", *problem({"graph": True}), BOUNDS)
+    else:
+        size = int(sys.argv[4]) if len(sys.argv) > 4 else None
+        memory(where, int(sys.argv[3]), size)
