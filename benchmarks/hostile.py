@@ -208,16 +208,27 @@ def _added(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
 
 
 def _long_kills(folder: Path, found: dict[str, Any]) -> dict[str, Any]:
-    most = {"train with a page": 12, "demo": 3}  # which take a minute each
+    most = {
+        "train with a page": 12,
+        "reproduce --runs": 12,
+        "tune": 30,
+        "demo": 3,
+    }  # which take long
     for name in COMMANDS:
-        before = found.get(name, {"kills": 0, "faults": []})
-        points = range(before["kills"], most.get(name, 60))
-        if points and before["kills"] < len(MODES) * before.get("writes", math.inf):
-            now = kills(folder, {name: points})[name]
-            now["kills"] += before["kills"]
-            now["faults"] = before["faults"] + now["faults"]
-            found = {**found, name: now}
+        record: dict[str, Any] = found.get(name, {"kills": 0, "faults": [], "writes": math.inf})
+        # In pieces, so that a run cut short has figures.
+        while record["kills"] < min(most.get(name, 60), len(MODES) * record["writes"]):
+            first = record["kills"]
+            part = kills(folder, {name: range(first, min(first + 20, most.get(name, 60)))})[name]
+            record = {
+                "writes": part["writes"],
+                "kills": first + part["kills"],
+                "faults": record["faults"] + part["faults"],
+            }
+            found = {**found, name: record}
             _keep("kills", found)
+            if not part["kills"]:  # it does not run undisturbed
+                break
     return found
 
 
