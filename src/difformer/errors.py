@@ -5,7 +5,15 @@ The command line prints them without a traceback and exits with code 2.
 
 
 class DifformerError(Exception):
-    """Something outside the program is wrong: a file, the network, a setting."""
+    """Something outside the program is wrong: a file, the network, a setting.
+
+    The message is one line, whatever a library says that it quotes; where in C++ torch was is left
+    out.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        said, _, _ = str(message).partition("\nException raised from ")
+        super().__init__(" ".join(line.strip() for line in said.splitlines()).strip())
 
 
 class DataError(DifformerError):

@@ -13,7 +13,7 @@ from difformer.data.tables import TableEncoder
 from difformer.estimators.choice import Form
 from difformer.estimators.portfolio import Judged, _weighted
 from difformer.estimators.problem import Outcome, Problem
-from difformer.estimators.views import STEPS, learn_view
+from difformer.estimators.views import STEPS, View, learn_view
 from difformer.train.objective import objective_for
 
 
@@ -195,3 +195,9 @@ def test_a_view_that_would_be_no_other_is_left_out() -> None:
     x = (x - x.mean(0)) / x.std(0)
     encoder = TableEncoder.of_numbers(x, ["a", "b", "c"])
     assert learn_view("common", encoder.encode_array(x), encoder) is None
+
+
+@pytest.mark.parametrize(("kind", "names"), [("steps", ["shift", "scale"]), ("plain", ["knots"])])
+def test_a_view_without_its_arrays_or_with_others_is_refused(kind: str, names: list[str]) -> None:
+    with pytest.raises(ValueError, match=f"view '{kind}' with the arrays"):
+        View.from_tensors(kind, {name: torch.ones(3) for name in names})

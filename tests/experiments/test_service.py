@@ -89,6 +89,11 @@ def client(run: Path) -> Any:
         yield client
 
 
+def test_nobody_is_sent_to_another_host(client: Any) -> None:
+    asked = client.post("/predict/", headers={"host": "evil"}, json={}, follow_redirects=False)
+    assert asked.status_code == 404
+
+
 @pytest.mark.parametrize("huge", [1e39, -1e308, 10**299, 10**4000, "1e308", "-1e400"])
 def test_a_huge_number_is_refused_by_its_row_and_column(client: Any, huge: Any) -> None:
     answer = client.post("/predict", json={"rows": [ROW, {**ROW, "size": huge}]})

@@ -203,6 +203,23 @@ def test_described_shapes_are_compared_before_anything_is_built(
     assert set(real) <= {"meta"}
 
 
+def test_a_forged_centre_is_refused_in_one_line(tmp_path):
+    DIFFormer(5, 4, 3).freeze(torch.randn(6, 5)).save(tmp_path / "m")
+    _, description = read_tensors(tmp_path / "m", "frozen")
+    description["config"]["center"] = True
+    rewrite_header(tmp_path / "m", description=description)
+    with pytest.raises(ModelFileError, match="a layer that subtracts the centre has none"):
+        FrozenDIFFormer.load(tmp_path / "m")
+
+
+def test_what_a_library_says_in_many_lines_is_quoted_in_one():
+    said = "cannot be read (Invalid data\n  Deserializing failed.\n)"
+    assert str(ModelFileError(said)) == "cannot be read (Invalid data Deserializing failed. )"
+    torch_said = "it does not fit (Overflow\nException raised from a.h:79\nframe #0: c10::Error)"
+    assert str(ModelFileError(torch_said)) == "it does not fit (Overflow"
+    assert str(ModelFileError()) == ""
+
+
 def test_a_changed_bit_is_refused(saved):
     _, path = saved
     blob = bytearray(path.read_bytes())

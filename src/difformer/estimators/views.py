@@ -24,6 +24,7 @@ __all__ = ["VIEWS", "View", "learn_view"]
 Array = NDArray[Any]
 
 VIEWS = ("standard", "common", "steps")
+KEPT = {"common": ["factors"], "steps": ["knots", "scale", "shift"]}  # arrays of a view
 # The length that sparse rows are given: their direction says what they are alike to, and weight
 # decay then weighs them as it does standardised columns.
 SPARSE_LENGTH = 10.0
@@ -81,6 +82,8 @@ class View:
     def from_tensors(cls, kind: str, tensors: dict[str, Tensor]) -> View:
         if kind not in ("plain", *VIEWS):
             raise ValueError(f"unknown view {kind!r}")
+        if sorted(tensors) != KEPT.get(kind, []):
+            raise ValueError(f"view {kind!r} with the arrays {sorted(tensors)}")
         return cls(kind, **{name: tensor.numpy() for name, tensor in tensors.items()})
 
 

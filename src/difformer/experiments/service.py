@@ -211,6 +211,7 @@ def make_app(
         version="1",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # it would send clients to whatever host their header names
     )
 
     async def answer(request: Any) -> dict[str, Any]:

@@ -45,6 +45,12 @@ class Table:
     shades: Sequence[Sequence[float]] | None = None
     kind: ClassVar[str] = "table"
 
+    @property
+    def texts(self) -> list[bool]:
+        """Which columns hold mostly words, which begin at the left where numbers end right."""
+        columns = [[row[i] for row in self.rows if i < len(row)] for i in range(len(self.header))]
+        return [2 * sum(cell[:1].isalpha() for cell in cells) > len(cells) for cells in columns]
+
     def shade(self, row: int, column: int) -> str:
         """The CSS colours of a cell after the first."""
         if self.shades is None:

@@ -1,0 +1,15 @@
+"""What the page makes of its blocks."""
+
+from __future__ import annotations
+
+from difformer.report.blocks import Section, Table
+from difformer.report.page import render_page
+
+
+def test_columns_of_words_begin_at_the_left_and_numbers_end_at_the_right() -> None:
+    rows = [("GCN", "Cora, 140 labels", "81.5"), ("MLP", "digits", "cannot run"), ("a", "–", "1")]
+    table = Table("figures", ("Method", "Data", "Accuracy"), rows)
+    assert table.texts == [True, True, False]
+    page = render_page("a page", [Section("a", "A section", [table])])
+    assert '<td class="text">Cora, 140 labels</td><td>81.5</td>' in page
+    assert '<th scope="col" class="text">Data</th><th scope="col">Accuracy</th>' in page
