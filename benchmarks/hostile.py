@@ -49,13 +49,13 @@ COMMANDS = (
     "train --series",
     "compare",
     "tune",
-    "train --nodes",
+    "shard",
     "train with seeds",
-    "train with a page",
+    "features",
+    "train --nodes",
     "reproduce",
     "reproduce --runs",
-    "features",
-    "shard",
+    "train with a page",
     "demo",
 )
 MODES = ("before", "half", "after")  # a kill before a write, in its middle and after it
