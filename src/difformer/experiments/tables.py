@@ -114,7 +114,8 @@ class View:
 def figures_table(view: View) -> Table:
     """One row per system, settings and kind of split that was measured, the published one first.
 
-    Figures are mean ± standard deviation over the runs of a cell.
+    Figures are mean ± standard deviation over the runs of a cell. Where all have runs of one kind,
+    a note says so in place of a column.
     """
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []
@@ -129,6 +130,10 @@ def figures_table(view: View) -> Table:
             rows.append((line.title, line.variant.title, line.protocol.title, *cells))
     marked = tuple(f"{_raised(i)} {note}" for i, note in enumerate(notes, 1))
     header = ("Model", "Settings", "Runs", *view.titles)
+    kinds = {row[2] for row in rows} - {""}
+    if len(kinds) == 1:
+        marked = (*marked, f"Measured: {kinds.pop()}.")
+        header, rows = (*header[:2], *header[3:]), [(*row[:2], *row[3:]) for row in rows]
     return Table(header, tuple(rows), (*marked, *_not_measured(view)))
 
 

@@ -288,6 +288,7 @@ def test_other_settings_start_anew_and_other_files_are_left_alone(tmp_path: Path
     out = tmp_path / "out"
     (out / ".work").mkdir(parents=True)
     (out / "asked.json").write_text(json.dumps({"parts": 2}))
+    (out / ".asked.json.part").write_text("{")
     (out / "part-00009").mkdir()
     assert make(out, **settings) == make(tmp_path / "calm", **settings)
     assert not (out / "part-00009").exists()

@@ -94,7 +94,10 @@ def _clear(out: Path, work: Path) -> None:
 
 
 def _ours(path: Path) -> bool:
-    return path.name in (WORK, ASKED) or bool(re.fullmatch(r"part-\d{5}", path.name))
+    # The second is what a call killed in its first write leaves.
+    return path.name in (WORK, f".{ASKED}.part", ASKED) or bool(
+        re.fullmatch(r"part-\d{5}", path.name)
+    )
 
 
 class _Job:
