@@ -236,7 +236,7 @@ def test_an_unfinished_cell_says_how_many_runs_it_has(
     part = replace(result, runs=result.runs[:1], note="slow")
     table = figures_table(View(spec, [part]))
     assert table.rows[1][-1] == "80.0 (1 of 4 runs)¹"
-    assert table.notes == ("¹ slow",)
+    assert table.notes == ("¹ slow", "Measured: random splits.")
 
 
 def test_each_note_has_a_mark_of_its_own(
@@ -250,7 +250,7 @@ def test_each_note_has_a_mark_of_its_own(
     ]
     table = figures_table(View(load_spec("table2"), results, systems=["mlp"]))
     assert [figure[-1] for figure in table.rows[1][-3:]] == ["¹", "²", "¹"]
-    assert table.notes == ("¹ slow", "² one seed")
+    assert table.notes[:2] == ("¹ slow", "² one seed")
 
 
 def test_a_page_is_filled_between_its_markers_and_only_there(tmp_path: Path) -> None:
