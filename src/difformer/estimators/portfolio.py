@@ -42,8 +42,9 @@ __all__ = ["Found", "Judged", "search"]
 # Up to so many labelled rows several folds are worth their time; above, one held-out part tells.
 FEW_LABELS = 2000
 FOLDS, REPEATS, HELD_OUT = 5, 2, 0.2
-# The exact sharp form compares all pairs once: up to so many rows this takes seconds.
-SHARP_ROWS = 8_000
+# The exact sharp form compares all pairs once per view: up to so many rows this takes seconds in
+# every view, and up to so many half a minute in one.
+SHARP_VIEWS_ROWS, SHARP_ROWS = 4_000, 16_000
 # Numbers (labelled rows × rows) of the linear map that averaging forms keep while they train.
 MAP_NUMBERS = 2**25
 # So many equal rows in the mean, and a row's partners are its copies.
@@ -181,23 +182,25 @@ def _hidden(view: str) -> Form:
 
 
 def _forms_of_rows(run: _Search) -> Iterator[Form]:
-    forms: list[Form] = []
-    for view in VIEWS:
-        if view != "common":
-            forms.append(_linear(view))
-        if run.sharp:
-            options = {**_LINEAR, **_SHARP, **_STRONG}
-            forms.append(_form("sharp", view, options, weight_decay=0.01, **_FAST))
-    if run.sharp:
-        for view in ("standard", "steps"):
-            options = {**_LINEAR, **_SHARP, **_WEAK}
-            forms.append(_form("sharp, weak", view, options, weight_decay=0.02, **_FAST))
-    yield from (form for form in forms if run.view(form.view) is not None)
+    views = [view for view in VIEWS if run.view(view) is not None]
+    yield from (_linear(view) for view in views if view != "common")
     yield _hidden("standard")
-    if run.sharp:  # through the view in which rows teach one another most
-        by_view = {one.form.view: one.loss for one in run.judged if one.form.name == "sharp"}
-        best = min(by_view, key=lambda view: by_view[view])
-        yield _form("sharp, hidden layer", best, {**_HIDDEN, **_SHARP, **_STRONG}, **_CAREFUL)
+    if not run.sharp:
+        return
+    if run.num_rows > SHARP_VIEWS_ROWS:
+        views = ["common" if "common" in views else "standard"]
+    forms: list[Form] = []
+    for view in views:
+        options = {**_LINEAR, **_SHARP, **_STRONG}
+        forms.append(_form("sharp", view, options, weight_decay=0.01, **_FAST))
+    for view in [view for view in views if view != "common"] or views:
+        options = {**_LINEAR, **_SHARP, **_WEAK}
+        forms.append(_form("sharp, weak", view, options, weight_decay=0.02, **_FAST))
+    yield from forms
+    # Through the view, and over the distance, in which rows teach one another most.
+    best = min((one for one in run.judged if one.form in forms), key=lambda one: one.loss).form
+    options = {**best.options, **_HIDDEN, "input_activation": "relu"}
+    yield replace(best, name="sharp, hidden layer", options=options, train=_CAREFUL)
 
 
 def _forms_on_a_graph(run: _Search, graph: Graph) -> Iterator[Form]:
