@@ -15,11 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from difformer.core.dropout import dropout
 from difformer.core.graph import Graph
+from difformer.core.randomness import generator
 from difformer.core.sparse import SparseMatrix
 from difformer.data.convert import scipy_csr
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
+from difformer.train.seeding import seeded
 
 __all__ = ["Replicas", "averages", "fit_replicas", "is_linear"]
 
@@ -102,24 +105,24 @@ def fit_replicas(
         raise ValueError("model must have layers that only average: see `averages`")
     if scaled and not (is_linear(model.config) and model.config.bias):
         raise ValueError("scaled needs a linear model with a bias")
-    generator = torch.Generator().manual_seed(seed)
     known = torch.unique(torch.cat([*trained]))
     rows = known if also is None else torch.unique(torch.cat([known, also]))
     spread = _Spread.of(model, x, graph, known, scaled)
-    net = _Copies(model, spread, len(trained), generator)
-    share = _shares(known, trained, weight).to(model.input.weight)
-    target = y[known].repeat(len(trained), *[1] * (y.dim() - 1))
-    parameters = net.parameters()
-    optimizer = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
-    with torch.enable_grad():
-        for _ in range(epochs):
-            output = net.outputs(training=True)
-            # A sum over copies: each has a gradient of its own, as if it were alone.
-            each = row_losses(output.flatten(0, 1), target).view(share.shape)
-            loss = (each * share).sum()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    with seeded(seed, own=True):
+        net = _Copies(model, spread, len(trained))
+        share = _shares(known, trained, weight).to(model.input.weight)
+        target = y[known].repeat(len(trained), *[1] * (y.dim() - 1))
+        parameters = net.parameters()
+        optimizer = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
+        with torch.enable_grad():
+            for _ in range(epochs):
+                output = net.outputs(training=True)
+                # A sum over copies: each has a gradient of its own, as if it were alone.
+                each = row_losses(output.flatten(0, 1), target).view(share.shape)
+                loss = (each * share).sum()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
     with torch.no_grad():
         return Replicas(rows, net.answers(model, x, graph, rows), net.states())
 
@@ -207,15 +210,8 @@ def _rows_of_map(model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor)
 class _Copies:
     """Parameters of all copies, stacked: one product serves them all."""
 
-    def __init__(
-        self, model: DIFFormer, spread: _Spread, copies: int, generator: torch.Generator
-    ) -> None:
-        self.config, self.spread, self.copies, self.generator = (
-            model.config,
-            spread,
-            copies,
-            generator,
-        )
+    def __init__(self, model: DIFFormer, spread: _Spread, copies: int) -> None:
+        self.config, self.spread, self.copies = model.config, spread, copies
         self.linear = is_linear(model.config)
         self.width, self.eps = model.hidden_channels, model.config.norm_eps
         p, d, c = model.in_channels, model.hidden_channels, model.out_channels
@@ -239,7 +235,7 @@ class _Copies:
 
     def _drawn(self, fan_in: int, fan_out: int, like: Tensor) -> Tensor:
         """Uniform in ±1/√fan_in, as `nn.Linear` draws its weights."""
-        drawn = torch.rand(fan_in, fan_out, generator=self.generator, dtype=like.dtype)
+        drawn = torch.rand(fan_in, fan_out, generator=generator(), dtype=like.dtype)
         return (2 * drawn - 1) / fan_in**0.5
 
     def _add(self, name: str, value: Tensor) -> None:
@@ -257,7 +253,7 @@ class _Copies:
             z = self._first(spread.features, training)
             if spread.weights is not None:
                 z = (spread.weights @ z.flatten(1)).view(-1, self.copies, self.width)
-            z = self._drop(z, self.config.dropout, training)
+            z = dropout(z, self.config.dropout, training)
             z = torch.einsum("rkd,kdc->krc", z, self.own["output.weight"])
         bias = self.own.get("output.bias")
         return z if bias is None else z + bias.unsqueeze(1)
@@ -297,9 +293,9 @@ class _Copies:
         """Z⁽⁰⁾ of those rows, (m, copies, d)."""
         rate = self.config.input_dropout
         if isinstance(x, Tensor):
-            x = self._drop(x, rate, training)
+            x = dropout(x, rate, training)
         elif training and rate:
-            x = x.with_values(self._drop(x.values, rate, training))
+            x = x.with_values(dropout(x.values, rate, training))
         z = self._mapped(x, self.own["input.weight"])
         if "input.bias" in self.own:
             z = z + self.own["input.bias"]
@@ -308,13 +304,7 @@ class _Copies:
             z = z * self.own["input_norm.weight"] + self.own["input_norm.bias"]
         if self.config.input_activation is not None:
             z = getattr(F, self.config.input_activation)(z)
-        return self._drop(z, self.config.dropout, training)
-
-    def _drop(self, z: Tensor, rate: float, training: bool) -> Tensor:
-        if not training or rate == 0.0:
-            return z
-        kept = torch.empty(z.shape, dtype=z.dtype).bernoulli_(1 - rate, generator=self.generator)
-        return z * kept.div_(1 - rate)
+        return dropout(z, self.config.dropout, training)
 
     def states(self) -> list[dict[str, Tensor]]:
         found: list[dict[str, Tensor]] = []
