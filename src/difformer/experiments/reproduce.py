@@ -180,6 +180,7 @@ def measure_cell(
                 return result, True
             result = replace(result, runs=[*result.runs, _run_record(experiment.split, seed, done)])
             _write(path, result)
+            before = result
     if before != result:
         _write(path, result)
     return result, False
