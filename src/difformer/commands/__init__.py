@@ -26,4 +26,5 @@ COMMANDS: dict[str, str] = {
     "features": "Turn images or text into features.",
     "bench": "Measure how fast this machine runs it.",
     "serve": "Answer predictions over HTTP.",
+    "export": "Write the model of a run as ONNX, checked against the run.",
 }

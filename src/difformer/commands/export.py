@@ -1,0 +1,53 @@
+"""difformer export: the model of a run for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from difformer.commands.output import DataDir, Json, print_json, say
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `train`.")],
+    onnx: Annotated[
+        Path, typer.Option("--onnx", metavar="FILE.onnx", help="Where the model goes, as ONNX.")
+    ],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace FILE.onnx where it is there.")
+    ] = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Write the model of a run as ONNX, and check that it answers as the run does.
+
+    Example: difformer export runs/table-1 --onnx model.onnx
+
+    The file answers for new rows without edges, any number of them at a time, and needs neither
+    the data nor difformer. Its input x has one number per column of the table: a
+    number as it is, a date as days since 1970, a category by its place in the list in the file's
+    metadata, NaN where missing; of a run on a dataset its features. The output y has the
+    probability of every class, or the numbers.
+    """
+    from difformer.experiments.export import export_run
+
+    if onnx.exists() and not overwrite:
+        raise ValueError(f"{onnx} is there already: add --overwrite to replace it")
+    found = export_run(run, onnx, data_dir=data_dir)
+    if json:
+        print_json(
+            {
+                "file": str(onnx),
+                "inputs": list(found.inputs),
+                "outputs": list(found.outputs),
+                "rows": found.rows,
+                "difference": found.difference,
+            }
+        )
+        return
+    say(
+        f"{onnx}: x has {len(found.inputs)} columns, y has {', '.join(found.outputs)}; its answers "
+        f"for {found.rows} rows are those of the run to {found.difference:.1g}"
+    )
