@@ -16,6 +16,12 @@ from difformer.train.objective import SnapshotError
 from difformer.train.run import read_config, read_result
 
 
+@pytest.fixture(autouse=True)
+def without_classical(monkeypatch: pytest.MonkeyPatch) -> None:
+    """statsforecast takes seconds, and has tests of its own."""
+    monkeypatch.setattr("difformer.estimators.backtest.MOST_NODES", 0)
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     series, edges = tmp_path / "series.csv", tmp_path / "edges.csv"
@@ -154,7 +160,10 @@ def test_real_counts_are_forecast_beside_simple_methods(districts: Path) -> None
     tested = record["backtest"]
     assert tested["origins"] == list(range(83, 108))  # 27 weeks, a quarter, three steps each
     wanted = {"DIFFormer", "last value", "seasonal naive", "mean of lags", "AR"}
-    assert set(tested["methods"]) == wanted | {"AR with neighbours"}
+    wanted |= {"AR with neighbours"}
+    if tested["left_out"] is None:
+        wanted |= {"AutoETS", "AutoARIMA"}
+    assert set(tested["methods"]) == wanted
     assert all(len(m["mse_by_step"]) == 3 for m in tested["methods"].values())
     with (districts / "run" / "intervals.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -192,3 +201,34 @@ def test_the_page_of_a_series_has_a_fan_for_each_node(districts: Path) -> None:
     assert data["plots"]["by-step"]["data"][0]["name"] == "DIFFormer"
     assert 'id="energy"' in page
     assert len(page) < 3_000_000
+
+
+def test_what_is_known_ahead_and_places_go_with_a_series(
+    cli: Any, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    days = [line.split(",")[0] for line in files[0].read_text().splitlines()[1:]]
+    days += ["2020-02-13", "2020-02-14"]
+    known, places, out = tmp_path / "k.csv", tmp_path / "p.csv", str(tmp_path / "run")
+    known.write_text("day,sale\n" + "".join(f"{d},{i % 2}\n" for i, d in enumerate(days)))
+    places.write_text("node,x,y\na,0,0\nb,1,0\nc,0,1\n")
+    words = ["train", "--series", str(files[0]), "--epochs", "3", "--out", out, "--set", "steps=2"]
+    words += ["--known", str(known), "--places", str(places)]
+    done = cli(*words)
+    assert done.code == 0, done.err
+    assert "left out above 0 nodes" in " ".join(done.out.split())
+    assert "at their coordinates" in (tmp_path / "run" / "report.html").read_text()
+    # From newer values, which need what is known of the steps after them.
+    newer = tmp_path / "new.csv"
+    newer.write_text("".join(files[0].read_text().splitlines(keepends=True)[:25]))
+    predict = ["predict", out, "--series", str(newer), "-o", "-"]
+    assert "known must have the 1 columns of fit" in cli.refused(*predict)
+    assert "known must go on with 2020-01-29" in cli.refused(*predict, "--known", str(known))
+    known.write_text("".join(known.read_text().splitlines(keepends=True)[:27]))
+    done = cli(*predict, "--known", str(known))
+    assert [line.split(",")[0] for line in done.out.splitlines()] == ["time", *days[24:26]]
+    early = ["--set", "steps=3", "--out", str(tmp_path / "other")]
+    assert "known must have a row for every step, 2020-01-27" in cli.refused(*words, *early)
+    known.write_text("day,sale\n" + "".join(f"{d},{i % 2}\n" for i, d in enumerate(days)))
+    assert "must have rows for 3 steps after the series, it has 2" in cli.refused(*words, *early)
+    for option in ("--known", "--places"):
+        assert f"{option} must come with --series" in cli.refused("train", "cora", option, "x.csv")

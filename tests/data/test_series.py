@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from difformer.data.series import read_edges_file, read_series_file
+from difformer.data.series import (
+    calendar,
+    cycles_of,
+    following,
+    read_edges_file,
+    read_known_file,
+    read_places,
+    read_series_file,
+    season_of,
+)
 from difformer.errors import DataError
 
 SERIES = "day,a,b\n2020-01-01,1,2\n2020-01-02,,4\n2020-01-03,5,na\n"
@@ -72,3 +82,97 @@ def test_a_bad_edges_file_is_named_with_its_line(tmp_path: Path, text: str, mess
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read .*none.csv: No such file"):
         read_series_file(tmp_path / "none.csv")
+
+
+def days(text: str) -> list[datetime]:
+    return [datetime.fromisoformat(one) for one in text.split()]
+
+
+@pytest.mark.parametrize(
+    ("known", "later"),
+    [
+        ("2020-01-01 2020-01-08 2020-01-15", "2020-01-22 2020-01-29"),
+        ("2020-01-01T00:00 2020-01-01T06:00 2020-01-01T12:00", "2020-01-01T18:00 2020-01-02"),
+        ("2019-11-01 2019-12-01 2020-01-01", "2020-02-01 2020-03-01"),
+        ("2019-11-30 2019-12-31 2020-01-31", "2020-02-29 2020-03-31"),
+        ("2019-11-30 2019-12-30 2020-01-30", "2020-02-29 2020-03-30"),
+        ("2019-04-01 2019-07-01 2019-10-01 2020-01-01", "2020-04-01 2020-07-01"),
+        (
+            "2024-03-06 2024-03-07 2024-03-08 2024-03-11 2024-03-12 2024-03-13 2024-03-14",
+            "2024-03-15 2024-03-18",
+        ),
+    ],
+)
+def test_the_times_go_on_as_they_did(known: str, later: str) -> None:
+    assert following(days(known), 2) == days(later)
+
+
+def test_times_without_a_rule_do_not_go_on_but_by_a_guess() -> None:
+    odd = days("2020-01-01 2020-01-02 2020-01-05 2020-01-06 2020-01-07")
+    assert following(odd, 1) is None
+    assert following(odd, 1, guess=True) == days("2020-01-08")
+    assert following(["a", "b"], 1) is None
+
+
+def test_the_calendar_knows_the_cycles_that_the_times_go_through() -> None:
+    start = datetime(2020, 1, 6)
+    hours = [start + timedelta(hours=i) for i in range(24 * 15)]
+    assert cycles_of(hours) == (0, 1)
+    assert cycles_of([start + timedelta(days=i) for i in range(15)]) == (1,)
+    weeks = [start + timedelta(days=7 * i) for i in range(110)]
+    assert cycles_of(weeks) == (2,)
+    assert season_of(weeks) == 52
+    assert cycles_of(weeks[:50]) == ()
+    assert cycles_of([1.0, 2.0, 3.0]) == ()
+    found = calendar(hours, (0, 1))
+    assert found.shape == (360, 8)
+    np.testing.assert_allclose(found[24:48, :4], found[:24, :4], atol=1e-9)
+    np.testing.assert_allclose(found[168:192], found[:24], atol=1e-9)
+    assert not np.allclose(found[24:48, 4:], found[:24, 4:])
+
+
+def test_what_is_known_ahead_goes_by_its_times(tmp_path: Path) -> None:
+    series = read_series_file(write(tmp_path / "s.csv", SERIES))
+    rows = ["2020-01-04,1", "2020-01-02,0", "2020-01-01,5", "2020-01-03,na", "2019-12-31,9"]
+    text = "day,holiday\n" + "\n".join(rows) + "\n"
+    known = read_known_file(write(tmp_path / "k.csv", text), series).known
+    np.testing.assert_array_equal(known, [[5], [0], [np.nan], [1]])
+    for wrong, reason in (
+        ("day,holiday\n2020-01-01,1\n", "known must have a row for every step, 2020-01-02"),
+        (text.replace("2020-01-04", "2020-01-05"), "known must go on with 2020-01-04"),
+        (text.replace(",5", ",x"), "line 4: holiday must be a number, got 'x'"),
+        ("day\n2020-01-01\n", "must have a column of times and others"),
+    ):
+        with pytest.raises(DataError, match=reason):
+            read_known_file(write(tmp_path / "k.csv", wrong), series)
+
+
+def test_places_go_by_name_in_any_order_of_columns(tmp_path: Path) -> None:
+    text = "latitude,longitude,city\n47.5,19,b\n"
+    found = read_places(write(tmp_path / "p.csv", text), ("a", "b"))
+    np.testing.assert_array_equal(found, [[np.nan, np.nan], [19, 47.5]])
+    np.testing.assert_array_equal(
+        read_places(write(tmp_path / "p.csv", "node,east,north\na,1,2\n"), ("a",)), [[1, 2]]
+    )
+    for wrong, reason in (
+        ("node,x,y\nz,1,2\n", "line 2: 'z' is no node of the series"),
+        ("node,x\na,1\n", "must have columns node, x and y"),
+    ):
+        with pytest.raises(DataError, match=reason):
+            read_places(write(tmp_path / "p.csv", wrong), ("a",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Tag;a;b\n30.12.2019;1,5;2\n31.12.2019;;4.000,5\n01.01.2020;5;na\n",
+        "day\ta\tb\n12/30/2019\t1.5\t2\n12/31/2019\t\t4,000.5\n01/01/2020\t5\tna\n",
+    ],
+)
+def test_a_series_is_written_as_people_write_it(tmp_path: Path, text: str) -> None:
+    series = read_series_file(write(tmp_path / "s.csv", text))
+    np.testing.assert_array_equal(series.values, [[1.5, 2], [np.nan, 4000.5], [5, np.nan]])
+    assert list(series.stamps) == days("2019-12-30 2019-12-31 2020-01-01")
+    (tmp_path / "l.csv").write_bytes("day,Zürich\n1,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match="if it is Latin-1 or Windows-1252, save it as UTF-8"):
+        read_series_file(tmp_path / "l.csv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,13 @@ from difformer import DIFFormerForecaster, Graph
 from difformer.data.series import Series, fill
 
 FAST: dict[str, Any] = {"epochs": 15, "patience": None, "random_state": 0, "hidden_channels": 4}
+
+
+@pytest.fixture(autouse=True)
+def without_classical(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """statsforecast takes seconds: only the tests of it wait for it."""
+    if "classical" not in request.node.name:
+        monkeypatch.setattr("difformer.estimators.backtest.MOST_NODES", 0)
 
 
 def waves(steps: int = 80, nodes: int = 5, seed: int = 0) -> np.ndarray:
@@ -324,3 +332,112 @@ def test_intervals_of_forecasts_hold_as_many_values_as_they_say() -> None:
         # Each node in its own size: the noisiest has the widest interval.
         assert tested.sizes()[4] > 2 * tested.sizes()[0]
     assert 0.85 < np.mean(shares) < 0.95, shares
+
+
+def daily(steps: int = 160, ahead: int = 5, nodes: int = 3) -> tuple[Any, Any, np.ndarray]:
+    """A series with a week and holidays, what is known of it, and what came after it."""
+    pandas = pytest.importorskip("pandas", reason="data frames need pandas")
+    draw = np.random.default_rng(0)
+    days = pandas.date_range("2021-03-01", periods=steps + ahead, freq="D")
+    week = np.array([0, 1, 3, 2, 8, 9, -4])[np.arange(steps + ahead) % 7]
+    holiday = (draw.random(steps + ahead) < 0.15).astype(float)
+    noise = draw.normal(0, 0.5, (steps + ahead, nodes))
+    values = 20 + week[:, None] + 15 * holiday[:, None] + noise
+    frame = pandas.DataFrame(values[:steps], index=days[:steps], columns=list("abc"))
+    return frame, pandas.DataFrame({"holiday": holiday}, index=days), values[steps:]
+
+
+def test_the_calendar_and_what_is_known_ahead_are_features() -> None:
+    frame, known, later = daily()
+    settings = {**FAST, "epochs": 150, "hidden_channels": 16, "lr": 0.02}
+    errors = {}
+    for name, options, given in (
+        ("plain", {"calendar": "none"}, None),
+        ("known", {"calendar": "none"}, known),
+        ("both", {"calendar": "auto"}, known),
+    ):
+        model = DIFFormerForecaster(**settings, **options).fit(frame, known=given)
+        assert model.calendar_ == ("cycles" if name == "both" else "none")
+        errors[name] = float(np.abs(model.predict(5).to_numpy() - later).mean())
+        tested = model.backtest(frame, known=given, horizon=5, origins=10)
+        errors[f"{name} tested"] = tested.mae()
+    for one in ("", " tested"):
+        assert errors[f"both{one}"] < 0.5 * errors[f"known{one}"] < 0.4 * errors[f"plain{one}"]
+    # By the index of the frame, whatever its order; for newer values with their own.
+    shuffled = known.sample(frac=1, random_state=0)
+    again = DIFFormerForecaster(**settings).fit(frame, known=shuffled)
+    np.testing.assert_array_equal(again.predict(5), model.predict(5))
+    part, ahead = frame[:100], known[:103]
+    assert again.predict(3, series=part, known=ahead).index[-1] == ahead.index[-1]
+    for bad, reason in (
+        (None, "known must have the 1 columns of fit"),
+        (known[:101], "known must have rows for the 3 steps ahead, it has 1"),
+        (known[5:], "known must have a row for every step"),
+        (known.drop(known.index[101]), "known must go on with"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            again.predict(3, series=part, known=bad)
+
+
+def test_what_is_known_of_later_steps_moves_no_earlier_forecast() -> None:
+    frame, known, _ = daily()
+    model = DIFFormerForecaster(**FAST, calendar="cycles").fit(frame, known=known)
+    before = model.predict(5)
+    changed = known.copy()
+    changed.iloc[-2:] = 99.0  # of the last two steps ahead
+    after = model.predict(5, series=frame, known=changed)
+    np.testing.assert_array_equal(after[:3], before[:3])
+    assert not np.allclose(after[3:], before[3:])
+
+
+def test_a_calendar_needs_times_that_go_through_a_cycle_twice() -> None:
+    with pytest.raises(ValueError, match="calendar must be none: the times go through no cycle"):
+        DIFFormerForecaster(**FAST, calendar="cycles").fit(waves())
+    with pytest.raises(ValueError, match="calendar must be none, cycles or auto, got 'week'"):
+        DIFFormerForecaster(**FAST, calendar="week").fit(waves())
+    frame, _, _ = daily(steps=20)
+    assert DIFFormerForecaster(**FAST).fit(frame[:13]).calendar_ == "none"
+
+
+def test_classical_forecasts_stand_beside_ours_where_statsforecast_is_installed() -> None:
+    pytest.importorskip("statsforecast", reason="needs the extra forecast")
+    draw = np.random.default_rng(0)
+    series = 10 + np.cumsum(draw.normal(size=(70, 2)), axis=0)
+    series[:, 1] = 7.0  # constant: it keeps its last value
+    series[30, 0] = np.nan
+    tested = DIFFormerForecaster(**FAST).backtest(series, horizon=3, origins=5)
+    assert tested.reason is None
+    told = tested.summary()["methods"]
+    assert {"AutoETS", "AutoARIMA"} <= set(told)
+    for name in ("AutoETS", "AutoARIMA"):
+        forecast = tested.classical[name]
+        assert forecast.shape == tested.predicted.shape
+        assert (forecast[:, :, 1] == 7).all()
+        # Nothing from its origin on is seen.
+        changed = series.copy()
+        changed[tested.origins[2] :] = 99.0
+        other = replace(tested, values=changed).classical[name]
+        np.testing.assert_array_equal(other[:3], forecast[:3])
+    assert told["AutoETS"]["mse"] < 2 * told["last value"]["mse"]
+
+
+def test_the_reason_says_why_there_are_no_classical_forecasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tested = DIFFormerForecaster(**FAST).backtest(waves(), horizon=2, origins=3)
+    monkeypatch.setattr("difformer.estimators.backtest.MOST_NODES", 4)
+    assert tested.reason == "AutoETS and AutoARIMA are left out above 4 nodes"
+    monkeypatch.setattr("difformer.estimators.backtest.find_spec", lambda name: None)
+    assert tested.reason == "AutoETS and AutoARIMA need: pip install 'difformer[forecast]'"
+    assert "AutoETS" not in tested.summary()["methods"]
+
+
+def test_intervals_hold_as_much_as_they_say_on_series_of_noise() -> None:
+    """Coverage of 90 % intervals over ten series whose errors do not change with time."""
+    shares = []
+    for seed in range(10):
+        draw = np.random.default_rng(seed)
+        series = draw.gamma(2, 5, 6) + draw.normal(size=(160, 6)) * draw.gamma(2, 1, 6)
+        model = DIFFormerForecaster(**{**FAST, "epochs": 5})
+        shares.append(model.backtest(series, horizon=2, origins=80).coverage(0.9)["coverage"])
+    assert 0.87 <= np.mean(shares) <= 0.93

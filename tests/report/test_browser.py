@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +308,66 @@ def test_the_page_of_a_table_opens_at_any_width_in_light_and_dark(
             ".filter(b => getComputedStyle(b.previousElementSibling).display === 'none').length"
         )
         assert hints == 0
+
+
+@pytest.fixture(scope="module", params=["edges", "places"])
+def series_report(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    from datetime import date, timedelta
+
+    from difformer.experiments.forecast import SeriesSettings, train_series
+
+    folder = tmp_path_factory.mktemp("series")
+    generator = torch.Generator().manual_seed(0)
+    rate = 5 + 4 * torch.sin(torch.arange(160)[:, None] / 8 + torch.arange(7) / 3)
+    counts = torch.poisson(rate.expand(160, 7), generator=generator)
+    counts[:, 5] = 3  # constant
+    names = ["north", "south", "east", "west", "a & <b>", "still", "rim"]
+    lines = ["week," + ",".join(names)]
+    for i, row in enumerate(counts.int().tolist()):
+        day = date(2019, 1, 7) + timedelta(days=7 * i)
+        lines.append(
+            f"{day}," + ",".join("" if (i + j) % 41 == 0 else str(v) for j, v in enumerate(row))
+        )
+    (folder / "s.csv").write_text("\n".join(lines) + "\n")
+    ring = "".join(f"{a},{b}\n" for a, b in pairwise(names))
+    (folder / "e.csv").write_text("source,target\n" + ring)
+    places = "".join(f"{name},{i % 3},{i // 3}\n" for i, name in enumerate(names))
+    (folder / "p.csv").write_text("node,longitude,latitude\n" + places)
+    given = {request.param: folder / f"{request.param[0]}.csv"}
+    settings = SeriesSettings(epochs=10, steps=5, origins=20)
+    train_series(folder / "s.csv", given.pop("edges", None), folder / "run", settings, **given)
+    return request.param, write_report(folder / "run")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 400])
+def test_the_page_of_a_series_opens_at_any_width_in_light_and_dark(
+    browser: Any, series_report: tuple[str, Path], width: int, scheme: str, tmp_path: Path
+) -> None:
+    kept = Path(os.environ.get("DIFFORMER_SCREENSHOTS", tmp_path))
+    given, report = series_report
+    assert report.stat().st_size < 3_000_000
+    with opened(browser, report, (width, 900), scheme=scheme, drawn=shown_plots) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.screenshot(path=kept / f"series-{given}-{width}-{scheme}.png", full_page=True)
+        paper, ink = page.evaluate(
+            "(() => { const s = getComputedStyle(document.body);"
+            " return [s.backgroundColor, s.color]; })()"
+        )
+        bright = [sum(map(int, value[4:-1].split(","))) for value in (paper, ink)]
+        assert (bright[0] > bright[1]) == (scheme == "light")
+        assert "Left to their last value, for they hardly vary: still" in page.inner_text("#result")
+        # A node is found by its name, and its fan is drawn.
+        page.fill("#find-nodes", "west")
+        assert page.locator(".finder tbody tr").count() == 1
+        fan = "() => document.querySelector('.finder .plot').data"
+        west = page.evaluate(fan)
+        assert len(west) == 4
+        assert len(west[0]["x"]) == 5
+        page.fill("#find-nodes", "north")
+        assert page.evaluate(fan) != west
+        # The map has every node, coloured by its error.
+        assert page.locator("#map .plot").count() == 1
+        drawn = page.evaluate("() => document.querySelector('#map .plot').data.at(-1)")
+        assert len(drawn["x"]) == len(drawn["marker"]["color"]) == 7
+        assert "a & <b>" in page.inner_text("#map")

@@ -32,13 +32,15 @@ def forecast(
     out: Path | None,
     settings: SeriesSettings,
     *,
+    known: Path | None = None,
+    places: Path | None = None,
     resume: bool,
     report: bool,
     as_json: bool,
 ) -> None:
     """Train, test from rolling origins, forecast, and say where the run is."""
     folder = run_folder(f"{series.stem}-forecast", out, resume=resume)
-    record = train_series(series, edges, folder, settings)
+    record = train_series(series, edges, folder, settings, known=known, places=places)
     if record["interrupted"]:
         again = how_to_resume(folder)
         raise interrupted(f"the best epoch so far is kept in {folder}; go on with: {again}")
@@ -85,6 +87,8 @@ def _table(record: Mapping[str, Any]) -> Table:
     share = tested["coverage"]["0.9"]["coverage"]
     if share is not None:
         notes.append(f"90 % intervals of the earlier half held {100 * share:.0f} % of the later")
+    if tested["left_out"]:
+        notes.append(tested["left_out"])
     if record["naive_nodes"]:
         left = record["naive_nodes"]
         named = ", ".join(left[:8]) + (" and others" if len(left) > 8 else "")

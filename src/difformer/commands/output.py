@@ -86,7 +86,9 @@ def run_folder(stem: str, out: Path | None, *, resume: bool) -> Path:
     if launched() and out is None:
         raise ValueError("--out must be given to torchrun: every process needs the same folder")
     if out is not None:
-        if (out / "config.toml").exists() and not resume:
+        # A series has its record before what is tried for it has left a configuration.
+        there = any((out / name).exists() for name in ("config.toml", "series.json"))
+        if there and not resume:
             raise RunError(
                 f"{out} holds a run already: add --resume to go on with it, or give another folder"
             )

@@ -36,7 +36,16 @@ def command(
         typer.Option(
             "--edges",
             metavar="FILE",
-            help="Known id, new id (and weight): what joins new rows to known ones.",
+            help="Id, id (and weight): what joins new rows to known ones and to one another.",
+            show_default=False,
+        ),
+    ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(
+            "--known",
+            metavar="FILE",
+            help="With a run of `train --series --known`: the same columns for the newer values.",
             show_default=False,
         ),
     ] = None,
@@ -79,6 +88,7 @@ def command(
         given,
         out,
         edges=edges,
+        known=known,
         level=level,
         overwrite=overwrite,
         data_dir=data_dir,

@@ -148,6 +148,23 @@ class Asked:
             help="In place of NAME: your own series, a column of times and one per node.",
         ),
     ] = None
+    known: Annotated[
+        Path | None,
+        _option(
+            "--known",
+            metavar="FILE.csv",
+            help="With --series: what is known ahead, such as holidays. A column of times, those "
+            "of the series and of the steps to forecast, and one per thing known.",
+        ),
+    ] = None
+    places: Annotated[
+        Path | None,
+        _option(
+            "--places",
+            metavar="FILE.csv",
+            help="With --series: node, x and y (or longitude, latitude), for a map on the page.",
+        ),
+    ] = None
     nodes: Nodes = None
     label: Label = None
     id: Id = None
@@ -186,7 +203,7 @@ class Asked:
 
 
 SHARED = ("edges", "out", "resume", "report", "json", "quiet", "model", "recipe")
-OF_SERIES = ("series", "set", *SHARED)
+OF_SERIES = ("series", "known", "places", "set", *SHARED)
 OF_TABLES = ("nodes", "label", "id", "kind", "task", "neighbours", *SHARED)
 
 
@@ -213,6 +230,7 @@ def train(asked: Asked, given: Given) -> None:
         refuse_others(asked, OF_SERIES, "--series")
         settings = series_settings(given, asked.model, asked.recipe, asked.set)
         kept: Any = {"resume": asked.resume, "report": asked.report, "as_json": asked.json}
+        kept |= {"known": asked.known, "places": asked.places}
         forecast(asked.series, asked.edges, asked.out, settings, **kept)
         return
     named = table_named(asked.name) if asked.config is None else None
@@ -232,6 +250,9 @@ def train(asked: Asked, given: Given) -> None:
         told = Told(asked.resume, asked.report, asked.json, asked.quiet)
         train_table(table, params, asked.out, told)
         return
+    for name in ("known", "places"):
+        if getattr(asked, name) is not None:
+            raise ValueError(f"--{name} must come with --series: it is about its steps or nodes")
     check_own(label=asked.label, id=asked.id, edges=asked.edges, kind=asked.kind, task=asked.task)
     _train_dataset(asked, given)
 

@@ -166,7 +166,7 @@ def _at_once(cells: Cells) -> Array | None:
         return None
 
 
-def _format(cells: Cells, kind: str | None) -> str:
+def format_of(cells: Cells, kind: str | None) -> str:
     """The format that reads the most of some cells; the first of several as good."""
     formats = {"number": NUMBERS, "date": DATES}.get(kind or "", FORMATS)
     if formats is not DATES and isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
@@ -363,7 +363,7 @@ class Survey:
 
     def add(self, cells: Cells, start: int) -> None:
         """Take in the cells of one chunk whose first is row `start`."""
-        self.written = self.written or _format(cells, self.given)
+        self.written = self.written or format_of(cells, self.given)
         values, bad = read_numbers(cells, self.written)
         self.numbers.add(values)
         self.cells += len(cells)

@@ -15,7 +15,16 @@ import numpy as np
 from difformer.data.npz import read_npz
 from difformer.errors import DataError, missing_extra
 
-__all__ = ["CHUNK", "ENDINGS", "Chunk", "Source", "is_frame", "read_chunks"]
+__all__ = [
+    "CHUNK",
+    "ENDINGS",
+    "Chunk",
+    "Source",
+    "is_frame",
+    "not_utf8",
+    "read_chunks",
+    "separator_of",
+]
 
 CHUNK = 10_000
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")
@@ -70,12 +79,17 @@ def read_chunks(source: Source, size: int = CHUNK) -> Iterator[Chunk]:
     try:
         yield from reader(path, size)
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: cannot be read as UTF-8 ({error.reason}); if it is Latin-1 or Windows-1252, "
-            "save it as UTF-8 first"
-        ) from error
+        raise not_utf8(path, error) from error
     except (OSError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
+
+
+def not_utf8(path: Path, error: UnicodeDecodeError) -> DataError:
+    """What a person can do about a file of another encoding."""
+    return DataError(
+        f"{path}: cannot be read as UTF-8 ({error.reason}); if it is Latin-1 or Windows-1252, "
+        "save it as UTF-8 first"
+    )
 
 
 def _columns(source: Any) -> Chunk:
@@ -105,7 +119,7 @@ def _numbers(cells: Any) -> Any:
 def _csv(path: Path, size: int) -> Iterator[Chunk]:
     csv.field_size_limit(min(LONGEST_CELL, sys.maxsize))
     with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, delimiter=_separator(path))
+        rows = csv.reader(file, delimiter=separator_of(path))
         header = next(rows, None)
         if not header:
             raise DataError(f"{path}: is empty: the first line must name the columns")
@@ -132,7 +146,7 @@ def _csv(path: Path, size: int) -> Iterator[Chunk]:
             yield _by_column(names, held)
 
 
-def _separator(path: Path) -> str:
+def separator_of(path: Path) -> str:
     """The separator that cuts the first line into the most columns; a comma where none does."""
     if path.suffix.lower() == ".tsv":
         return "\t"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 import math
+from calendar import monthrange
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from difformer.data.columns import NUMBERS, PLAIN, format_of, read_numbers
+from difformer.data.rawtable import not_utf8, separator_of
 from difformer.data.snapshots import Edges
 from difformer.errors import DataError
 
@@ -30,11 +33,16 @@ MISSING = ("", "na", "nan", "null", "none")
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Values (T, n) float64, nan where missing; names of the nodes and stamps of the steps."""
+    """Values (T, n) float64, nan where missing; names of the nodes and stamps of the steps.
+
+    `known` (T + ahead, c) holds what is known before it happens, such as holidays: a row for each
+    step and for steps ahead, nan where missing.
+    """
 
     values: Array
     names: tuple[str, ...] = ()
     stamps: tuple[Any, ...] = ()
+    known: Array | None = None
 
     def __post_init__(self) -> None:
         values = self.values
@@ -47,6 +55,18 @@ class Series:
             if self.names.count(name) > 1:
                 raise ValueError(f"series must name each node once, {name!r} comes twice")
         _check_stamps(self.stamps)
+        known = self.known
+        if known is not None and (known.ndim != 2 or len(known) < len(values)):
+            raise ValueError(
+                f"known must have a row for each of the {len(values)} steps, got {known.shape}"
+            )
+        if known is not None and np.isinf(known).any():
+            raise ValueError("known must be finite")
+
+    def before(self, step: int, ahead: int = 0) -> Series:
+        """The steps before one, with what is known of `ahead` further ones."""
+        known = None if self.known is None else self.known[: step + ahead]
+        return Series(self.values[:step], self.names, self.stamps[:step], known)
 
     def node(self, index: int) -> str:
         """A node as an error calls it."""
@@ -85,6 +105,158 @@ def season_of(stamps: Sequence[Any]) -> int | None:
     return 12 if 27 < days < 32 else 4 if 88 < days < 93 else None
 
 
+def following(stamps: Sequence[Any], steps: int, *, guess: bool = False) -> list[Any] | None:
+    """The stamps after the last one where the newest steps are equal, else None.
+
+    Equal are the same time apart, months (or quarters, years) of the same day or the last one, and
+    Monday to Friday. With `guess` others go on by the usual time between them.
+
+    >>> following([datetime(2020, 10, 31), datetime(2020, 11, 30), datetime(2020, 12, 31)], 2)
+    [datetime.datetime(2021, 1, 31, 0, 0), datetime.datetime(2021, 2, 28, 0, 0)]
+    """
+    if len(stamps) < 2 or isinstance(stamps[-1], str):
+        return None
+    newest, last = list(stamps[-8:]), stamps[-1]
+    dated = hasattr(last, "isoformat") and len(newest) > 2
+    if dated and (months := _months(newest, steps)) is not None:  # two of 31 days look alike
+        return months
+    gap = last - newest[-2]
+    if all(b - a == gap for a, b in pairwise(newest[-5:])):
+        return [last + gap * (i + 1) for i in range(steps)]
+    one = timedelta(days=1)
+    working = {(day, one) for day in range(4)} | {(4, 3 * one)}
+    if dated and len(newest) > 5 and {(a.weekday(), b - a) for a, b in pairwise(newest)} <= working:
+        found = [last]
+        while len(found) <= steps:
+            found.append(found[-1] + (3 * one if found[-1].weekday() == 4 else one))
+        return found[1:]
+    usual = sorted(b - a for a, b in pairwise(newest))[len(newest) // 2 - 1]
+    return [last + usual * (i + 1) for i in range(steps)] if guess else None
+
+
+def _months(newest: Sequence[Any], steps: int) -> list[Any] | None:
+    """The next ones of dates that are months apart, on the same day or the last one."""
+    months = [12 * stamp.year + stamp.month - 1 for stamp in newest]
+    apart, last = months[-1] - months[-2], newest[-1]
+    whole = all(s.day == _days(m) for s, m in zip(newest, months, strict=True))
+    day = 31 if whole else max(stamp.day for stamp in newest)
+    same = all(s.day == min(day, _days(m)) for s, m in zip(newest, months, strict=True))
+    if apart < 1 or not same or any(b - a != apart for a, b in pairwise(months)):
+        return None
+    later = [months[-1] + apart * (i + 1) for i in range(steps)]
+    return [last.replace(year=m // 12, month=m % 12 + 1, day=min(day, _days(m))) for m in later]
+
+
+def _days(month: int) -> int:
+    """The days of a month, counted from January of the year 0."""
+    return monthrange(month // 12, month % 12 + 1)[1]
+
+
+# The seconds of a cycle, and how far a time is in it.
+CYCLES = (
+    (86400.0, lambda t: (t.hour * 3600 + t.minute * 60 + t.second) / 86400),
+    (7 * 86400.0, lambda t: (t.weekday() + t.hour / 24) / 7),
+    (365.25 * 86400.0, lambda t: (t.timetuple().tm_yday - 1 + t.hour / 24) / 365.25),
+)
+SEEN = 2  # times that a cycle must have been, to be learned from
+
+
+def cycles_of(stamps: Sequence[Any]) -> tuple[int, ...]:
+    """Which of `CYCLES` (day, week, year) the times go through, twice or more, in several steps."""
+    if len(stamps) < 3 or not all(hasattr(stamp, "timetuple") for stamp in (stamps[0], stamps[-1])):
+        return ()
+    span = (stamps[-1] - stamps[0]).total_seconds()
+    gaps = sorted((b - a).total_seconds() for a, b in pairwise(stamps[-13:]))
+    gap = gaps[len(gaps) // 2]
+    long = [i for i, (seconds, _) in enumerate(CYCLES) if span >= SEEN * seconds]
+    return tuple(i for i in long if 3 * gap <= CYCLES[i][0])
+
+
+def calendar(stamps: Sequence[Any], cycles: Sequence[int]) -> Array:
+    """(T, 4 · cycles): sine and cosine of each cycle, and of its half."""
+    parts: list[list[float]] = []
+    for i in cycles:
+        turn = [2 * math.pi * CYCLES[i][1](stamp) for stamp in stamps]
+        parts += [[f(k * t) for t in turn] for k in (1, 2) for f in (math.sin, math.cos)]
+    return np.array(parts).reshape(-1, len(stamps)).T
+
+
+def with_known(series: Series, known: Any) -> Series:
+    """The series with what is known ahead: an array (T + ahead, c), or a data frame.
+
+    A data frame whose index holds times is put in the order of the series by them.
+    """
+    if known is None:
+        return series
+    index = getattr(known, "index", None)
+    values = _floats(known.to_numpy() if hasattr(known, "to_numpy") else known)
+    values = values[:, None] if values.ndim == 1 else values
+    if index is None or not series.stamps or type(index).__name__ == "RangeIndex":
+        return replace(series, known=values)
+    return replace(series, known=_aligned(series, list(index), values))
+
+
+def read_known_file(path: Path | str, series: Series) -> Series:
+    """The series with the columns of a CSV file: its times, and one column for what is known."""
+    path = Path(path)
+    header, rows = _read_csv(path)
+    written = format_of([cell for _, cells in rows for cell in cells[1:]], "number")
+    values = np.array(
+        [
+            [_number(path, line, header[j], cell, written) for j, cell in enumerate(cells) if j]
+            for line, cells in rows
+        ]
+    ).reshape(len(rows), -1)
+    if values.shape[1] < 1:
+        raise DataError(f"{path} must have a column of times and others, it has {len(header)}")
+    try:
+        stamps = _stamps([cells[0] for _, cells in rows])
+        return replace(series, known=_aligned(series, stamps, values))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def read_places(path: Path | str, names: Sequence[str]) -> Array:
+    """Where the nodes are, (n, 2), from a CSV file: node, then x and y (longitude and latitude).
+
+    Columns named so, or latitude first, may come in any order; nan for a node that is not there.
+    """
+    path = Path(path)
+    header, rows = _read_csv(path)
+    lower = [name.lower() for name in header]
+    ends = [
+        next((i for i, name in enumerate(lower) if name in known), fallback)
+        for fallback, known in (
+            (1, ("x", "lon", "lng", "longitude")),
+            (2, ("y", "lat", "latitude")),
+        )
+    ]
+    if len(header) < 3:
+        raise DataError(f"{path} must have columns node, x and y, it has {', '.join(header)}")
+    node = next(i for i in range(len(header)) if i not in ends)
+    where = {name: j for j, name in enumerate(names)}
+    found = np.full((len(names), 2), np.nan)
+    for line, cells in rows:
+        if cells[node] not in where:
+            raise DataError(f"{path}, line {line}: {cells[node]!r} is no node of the series")
+        found[where[cells[node]]] = [_number(path, line, header[i], cells[i]) for i in ends]
+    return found
+
+
+def _aligned(series: Series, stamps: Sequence[Any], values: Array) -> Array:
+    """Rows by the times of the series, then those of the times after its last one, in order."""
+    place = {stamp: i for i, stamp in enumerate(stamps)}
+    for stamp in series.stamps:
+        if stamp not in place:
+            raise ValueError(f"known must have a row for every step, {stamp} has none")
+    later = sorted(stamp for stamp in place if stamp > series.stamps[-1])
+    expected = following(series.stamps, len(later))
+    for stamp, next_one in zip(later, expected or later, strict=True):
+        if stamp != next_one:
+            raise ValueError(f"known must go on with {next_one} after the series, got {stamp}")
+    return values[[place[stamp] for stamp in (*series.stamps, *later)]]
+
+
 def read_series(series: Any) -> Series:
     """A `Series` from an array (T, n), nested lists, a mapping name -> values or a data frame."""
     if isinstance(series, Series):
@@ -111,20 +283,24 @@ def read_series(series: Any) -> Series:
 
 
 def read_series_file(path: Path | str) -> Series:
-    """A CSV file: a header, the time in its first column, one further column a node.
+    """A CSV file: a header, the time in its first column, one further column per node.
 
-    An empty cell, `na` or `nan` is a missing value. DataError names the line of what is wrong.
+    Separated by commas, semicolons or tabs; numbers and dates are written as in a table. An empty
+    cell, `na` or `nan` is a missing value. DataError names the line of what is wrong.
     """
     path = Path(path)
     header, rows = _read_csv(path)
     if len(header) < 2:
-        raise DataError(f"{path} must have a column of times and one a node, it has {len(header)}")
+        raise DataError(
+            f"{path} must have a column of times and one per node, it has {len(header)}"
+        )
+    written = format_of([cell for _, cells in rows for cell in cells[1:]], "number")
     values = np.empty((len(rows), len(header) - 1))
     for i, (line, cells) in enumerate(rows):
         for j, cell in enumerate(cells[1:]):
-            values[i, j] = _number(path, line, header[j + 1], cell)
+            values[i, j] = _number(path, line, header[j + 1], cell, written)
     try:
-        return Series(values, tuple(header[1:]), tuple(_stamp(cells[0]) for _, cells in rows))
+        return Series(values, tuple(header[1:]), _stamps([cells[0] for _, cells in rows]))
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
 
@@ -145,13 +321,14 @@ def read_edges_file(path: Path | str, series: Series) -> tuple[Edges, ...]:
         )
     number = {name: i for i, name in enumerate(series.names)}
     step = {stamp: i for i, stamp in enumerate(series.stamps)}
+    times = _stamps([cells[header.index("time")] for _, cells in rows]) if "time" in header else ()
     found: list[tuple[int, int, int, float]] = []
-    for line, cells in rows:
+    for place, (line, cells) in enumerate(rows):
         row = dict(zip(header, cells, strict=True))
         for end in ("source", "target"):
             if row[end] not in number:
                 raise DataError(f"{path}, line {line}: {row[end]!r} is no node of the series")
-        at = _stamp(row["time"]) if "time" in row else None
+        at = times[place] if times else None
         if at is not None and at not in step:
             raise DataError(f"{path}, line {line}: {row['time']!r} is no step of the series")
         weight = _number(path, line, "weight", row.get("weight", "1"))
@@ -208,10 +385,12 @@ def _unequal(lengths: Mapping[str, int]) -> str:
 def _read_csv(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
+            reader = csv.reader(file, delimiter=separator_of(path))
             header = [cell.strip() for cell in next(reader, [])]
             rows = [(reader.line_num, [c.strip() for c in row]) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, error) from error
+    except (OSError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"cannot read {path}: {reason}") from error
     if not header:
@@ -226,22 +405,24 @@ def _read_csv(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     return header, rows
 
 
-def _number(path: Path, line: int, column: str, cell: str) -> float:
+def _number(path: Path, line: int, column: str, cell: str, written: str = PLAIN) -> float:
     if cell.lower() in MISSING:
         return math.nan
-    try:
-        return float(cell)
-    except ValueError as error:
-        raise DataError(f"{path}, line {line}: {column} must be a number, got {cell!r}") from error
+    number = NUMBERS[written](cell)
+    if number is None:
+        raise DataError(f"{path}, line {line}: {column} must be a number, got {cell!r}")
+    return number
 
 
-def _stamp(cell: str) -> Any:
-    """A time as a number or a date, so that 9 comes before 10; other text as it is."""
-    try:
-        return float(cell)
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(cell)
-    except ValueError:
-        return cell
+def _stamps(cells: Sequence[str]) -> tuple[Any, ...]:
+    """Times as numbers or dates, so that 9 comes before 10; other text as it is."""
+    for read in (float, datetime.fromisoformat):
+        try:
+            return tuple(read(cell) for cell in cells)
+        except ValueError:
+            pass
+    values, bad = read_numbers(list(cells), format_of(list(cells), "date"))
+    if bad or np.isnan(values).any():
+        return tuple(cells)
+    start = datetime(1970, 1, 1)
+    return tuple(start + timedelta(days=float(value)) for value in values)

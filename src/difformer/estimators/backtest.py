@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from difformer.data.series import fill
+from difformer.estimators.classical import auto_forecasts
 from difformer.estimators.conformal import conformal_quantile
 
 __all__ = ["OURS", "Backtest"]
@@ -18,6 +20,7 @@ __all__ = ["OURS", "Backtest"]
 Array = NDArray[Any]
 
 OURS = "DIFFormer"
+MOST_NODES = 60  # that statsforecast is run on: a node takes a second or so
 RIDGE = 1e-6  # of the least squares of AR, relative to the mean square of its features
 
 
@@ -64,11 +67,11 @@ class Backtest:
 
     def mse_by_step(self, name: str = OURS) -> Array:
         """The mean squared error of each step ahead, (h,)."""
-        return np.nanmean(np.square(self.forecasts[name] - self.actual), axis=(0, 2))
+        return np.nanmean(np.square(self._forecast(name) - self.actual), axis=(0, 2))
 
     def mae_by_node(self, name: str = OURS) -> Array:
         """The mean absolute error of each node, (n,); nan where nothing is known."""
-        error = np.abs(self.forecasts[name] - self.actual)
+        error = np.abs(self._forecast(name) - self.actual)
         known = ~np.isnan(error)
         count = known.sum((0, 1))
         total = np.where(known, error, 0.0).sum((0, 1))
@@ -86,9 +89,28 @@ class Backtest:
             found["AR with neighbours"] = self._autoregression(with_neighbours=True)
         return found
 
+    @cached_property
+    def classical(self) -> Mapping[str, Array]:
+        """AutoETS and AutoARIMA of statsforecast, fitted to the same steps as ours; see `reason`.
+
+        Each node is fitted once and goes on from every origin without being fitted again.
+        """
+        if self.reason is not None:
+            return {}
+        return auto_forecasts(self._filled, self.origins, self.horizon, self.season)
+
+    @property
+    def reason(self) -> str | None:
+        """Why there are no classical forecasts; None where there are."""
+        if find_spec("statsforecast") is None:
+            return "AutoETS and AutoARIMA need: pip install 'difformer[forecast]'"
+        if self.values.shape[1] > MOST_NODES:
+            return f"AutoETS and AutoARIMA are left out above {MOST_NODES} nodes"
+        return None
+
     def errors(self, name: str) -> dict[str, float]:
         """mse, mae, and mase: the absolute error in those of the last value one step ahead."""
-        error = self.forecasts[name] - self.actual
+        error = self._forecast(name) - self.actual
         steps = np.abs(np.diff(self.training, axis=0))
         known = ~np.isnan(steps)
         usual = np.where(known, steps, 0.0).sum(0) / np.maximum(known.sum(0), 1)
@@ -100,17 +122,24 @@ class Backtest:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Errors of our forecast, of the two oldest naive ones, and of every method by step."""
-        each = {name: self.errors(name) for name in self.forecasts}
+        """Errors of our forecast, of the two oldest naive ones, and of every method by step.
+
+        With the classical ones, which take longer.
+        """
+        each = {name: self.errors(name) for name in (*self.forecasts, *self.classical)}
         return {
             **each[OURS],
             "last_value_mse": each["last value"]["mse"],
             "mean_of_lags_mse": each["mean of lags"]["mse"],
+            "left_out": self.reason,
             "methods": {
                 name: {**errors, "mse_by_step": self.mse_by_step(name).tolist()}
                 for name, errors in each.items()
             },
         }
+
+    def _forecast(self, name: str) -> Array:
+        return self.forecasts[name] if name in self.forecasts else self.classical[name]
 
     # --- intervals -------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +17,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import fingerprint
-from difformer.data.series import Series, fill, read_series, season_of
+from difformer.data.series import (
+    Series,
+    calendar,
+    cycles_of,
+    fill,
+    following,
+    read_series,
+    season_of,
+    with_known,
+)
 from difformer.data.snapshots import Edges, TemporalDataset, from_windows, time_split
 from difformer.estimators.backtest import Backtest
 from difformer.estimators.nodes import TRANSFORMS, NodeScale, looks_like_counts
@@ -32,7 +40,7 @@ from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 from difformer.train.snapshots import Snapshots
 
-__all__ = ["DIFFormerForecaster", "following"]
+__all__ = ["DIFFormerForecaster"]
 
 Array = NDArray[Any]
 
@@ -60,6 +68,9 @@ class DIFFormerForecaster(BaseEstimator):
         hidden_channels: width of the states.
         kernel: "simple" (DIFFormer-s) or "sigmoid" (DIFFormer-a), see `DIFFormerConfig`.
         recipe: a name in `RECIPES`; options: options of the model that replace the recipe's.
+        calendar: "none", or "cycles": the place of the step to come in the day, the week and the
+            year, as far as the times have gone through them twice, is a feature too; "auto" takes
+            them where they validate better.
         transform: "none", "sqrt" or "log" (of 1 + value) before scaling, for values of 0 or more;
             "auto" takes for counts the one that validates best, in the units of the series.
         epochs, lr, weight_decay, patience: see `TrainSettings`.
@@ -80,6 +91,7 @@ class DIFFormerForecaster(BaseEstimator):
     recipe: str = "forecast"
     options: Mapping[str, Any] | None = None
     transform: str = "auto"
+    calendar: str = "auto"
     epochs: int = 300
     lr: float = 0.01
     weight_decay: float = 0.0
@@ -92,21 +104,28 @@ class DIFFormerForecaster(BaseEstimator):
     # --- fitting ---------------------------------------------------------------------------
 
     def fit(
-        self, series: Any, graph: Any = None, *, lags: int | None = None
+        self, series: Any, graph: Any = None, *, known: Any = None, lags: int | None = None
     ) -> DIFFormerForecaster:
-        """Learn to forecast a series (T, n); `lags` given here goes before the parameter."""
+        """Learn to forecast a series (T, n); `lags` given here goes before the parameter.
+
+        `known` (T + ahead, c), an array or a data frame, is what is known before it happens, such
+        as holidays or prices: a row for each step, and for those that will be forecast.
+        """
         lags = self.lags if lags is None else lags
-        data = read_series(series).check_fit(lags)
+        data = with_known(read_series(series), known).check_fit(lags)
         steps, nodes = data.values.shape
         edges = read_step_graphs(graph, data)
         self.lags_, self.n_features_in_ = int(lags), nodes
         if data.names:
             self.feature_names_in_ = np.asarray(data.names, dtype=object)
-        chosen = self._transform(data, edges)
+        chosen = self._chosen(data, edges)
         if chosen is None:  # interrupted
             return self
-        self.transform_ = chosen
-        self._nodes = NodeScale.learn(data.values, lags, chosen)
+        self.transform_ = chosen["transform"]
+        self.calendar_ = chosen["calendar"]
+        self._cycles = cycles_of(data.stamps) if self.calendar_ == "cycles" else ()
+        self._known_scale = _scale_known(data)
+        self._nodes = NodeScale.learn(data.values, lags, self.transform_)
         self.mean_, self.scale_ = self._nodes.mean, self._nodes.scale
         self.naive_nodes_ = tuple(
             data.names[j] if data.names else str(j) for j in np.flatnonzero(self._nodes.naive)
@@ -118,7 +137,13 @@ class DIFFormerForecaster(BaseEstimator):
         split = time_split(steps - lags, nodes, (1 - share, share, 0.0), name="fit")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with seeded(seed, own=True):
-            model = DIFFormer(lags, self.hidden_channels, 1, kernel=self.kernel, **self._options())
+            model = DIFFormer(
+                snapshots.num_features,
+                self.hidden_channels,
+                1,
+                kernel=self.kernel,
+                **self._options(),
+            )
         settings = TrainSettings(
             epochs=self.epochs,
             lr=self.lr,
@@ -159,6 +184,17 @@ class DIFFormerForecaster(BaseEstimator):
         check_is_fitted(self, "model_")
         return self._last
 
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The names of the nodes: their numbers where they have none."""
+        return self.series_.names or tuple(str(j) for j in range(self.n_features_in_))
+
+    @property
+    def edges_(self) -> Array | None:
+        """The edges (2, e) of the newest graph of `fit`; None without one."""
+        check_is_fitted(self, "model_")
+        return self._edges[-1][0].numpy() if self._edges else None
+
     def snapshots(self) -> TemporalDataset:
         """The series of `fit` as the model sees it: scaled windows, one snapshot per step."""
         check_is_fitted(self, "model_")
@@ -184,27 +220,55 @@ class DIFFormerForecaster(BaseEstimator):
                 )
         return {**chosen, **(self.options or {})}
 
-    def _transform(self, data: Series, edges: tuple[Edges, ...]) -> str | None:
-        """The transform, chosen by validation where it is asked for; None where interrupted."""
-        if self.transform != "auto":
-            return self.transform
+    def _chosen(self, data: Series, edges: tuple[Edges, ...]) -> dict[str, str] | None:
+        """Transform and calendar, by validation where they are "auto"; None where interrupted."""
+        if self.calendar not in ("none", "cycles", "auto"):
+            raise ValueError(f"calendar must be none, cycles or auto, got {self.calendar!r}")
+        if self.calendar == "cycles" and not cycles_of(data.stamps):
+            raise ValueError("calendar must be none: the times go through no cycle twice")
         steps = len(data.values) - self.lags_
         kept = round(self._fraction(steps) * steps)
-        if not kept or not looks_like_counts(data.values):
-            return "none"
-        actual = data.values[-kept:]
-        scores: dict[str, float] = {}
-        for name in TRANSFORMS:
-            folder = None if self.checkpoint is None else Path(self.checkpoint) / "tried" / name
-            one = self._clone().set_params(transform=name, checkpoint=folder, lags=self.lags_)
-            one.fit(data, edges)
-            self.result_ = one.result_
-            if one.result_.interrupted:
-                return None
-            error = one.predict_next(data, edges or None)[-kept:] - actual
-            scores[name] = float(np.nanmean(np.square(error)))
-        self.tried_ = scores
-        return min(scores, key=scores.__getitem__)
+        best = {"transform": self.transform, "calendar": self.calendar}
+        options: dict[str, Sequence[str]] = {"transform": ("none",), "calendar": ("none",)}
+        if kept and looks_like_counts(data.values):
+            options["transform"] = tuple(TRANSFORMS)
+        seen = data.stamps[: self.lags_ + steps - kept]  # what validation does not hold
+        if kept and cycles_of(seen) and cycles_of(data.stamps):
+            options["calendar"] = ("none", "cycles")
+        self.tried_: dict[str, float] = {}
+        for name, among in options.items():  # one after the other: the calendar for the transform
+            if best[name] != "auto":
+                continue
+            best[name] = among[0]
+            if len(among) == 1:
+                continue
+            scores: dict[str, float] = {}
+            for value in among:
+                tried = {**best, name: value}
+                tried["calendar"] = "none" if tried["calendar"] == "auto" else tried["calendar"]
+                score = self._tried(data, edges, tried, kept)
+                if score is None:
+                    return None
+                scores[value] = score
+            best[name] = min(scores, key=scores.__getitem__)
+        return best
+
+    def _tried(
+        self, data: Series, edges: tuple[Edges, ...], tried: Mapping[str, str], kept: int
+    ) -> float | None:
+        """The validation error of one choice, in the units of the series; None: interrupted."""
+        name = "-".join(value for value in tried.values() if value != "none") or "none"
+        if name in self.tried_:
+            return self.tried_[name]
+        folder = None if self.checkpoint is None else Path(self.checkpoint) / "tried" / name
+        one = self._clone().set_params(**tried, checkpoint=folder, lags=self.lags_)
+        one.fit(data, edges)
+        self.result_ = one.result_
+        if one.result_.interrupted:
+            return None
+        error = one.predict_next(data, edges or None)[-kept:] - data.values[-kept:]
+        self.tried_[name] = float(np.nanmean(np.square(error)))
+        return self.tried_[name]
 
     def _scaled(self, values: Array) -> Array:
         return self._nodes.forward(values)
@@ -225,33 +289,61 @@ class DIFFormerForecaster(BaseEstimator):
         targets = torch.from_numpy(known).float()
         if len(edges) > 1:  # the graph of the last step before the target
             edges = edges[self.lags_ - 1 : -1]
+        beside = torch.from_numpy(self._beside(data, 0)[self.lags_ :]).float()
         return TemporalDataset(
             "series",
-            found.x,
+            torch.cat([found.x, beside.repeat_interleave(found.num_nodes, dim=0)], dim=1),
             targets.reshape(-1, 1),
             task="regression",
             num_nodes=found.num_nodes,
             edges=edges,
         )
 
+    def _beside(self, data: Series, ahead: int) -> Array:
+        """What is known of each step and of those ahead, (T + ahead, c): calendar and `known`."""
+        steps = len(data.values) + ahead
+        found = np.zeros((steps, 0))
+        if self._cycles:
+            if len(data.stamps) != len(data.values):
+                raise ValueError("series must have times: the calendar is a feature")
+            later = following(data.stamps, ahead, guess=True) if ahead else []
+            found = calendar([*data.stamps, *(later or [])], self._cycles)
+        if self._known_scale is None:
+            return found
+        mean, scale = self._known_scale
+        known = data.known
+        if known is None or known.shape[1] != len(mean):
+            raise ValueError(f"known must have the {len(mean)} columns of fit")
+        if len(known) < steps:
+            raise ValueError(
+                f"known must have rows for the {ahead} steps ahead, "
+                f"it has {len(known) - len(data.values)}"
+            )
+        return np.hstack([found, np.nan_to_num((known[:steps] - mean) / scale)])
+
     # --- forecasting -----------------------------------------------------------------------
 
-    def predict(self, steps: int = 1, *, series: Any = None, graph: Any = None) -> Any:
+    def predict(
+        self, steps: int = 1, *, series: Any = None, graph: Any = None, known: Any = None
+    ) -> Any:
         """The next `steps` values of every node, (steps, n), in the units of the series.
 
         Later steps are forecast from earlier forecasts. They follow the series of `fit`, or
-        `series` where it is given (with its own `graph`, else the last one of `fit`). A data frame
-        of pandas gives a data frame, its index going on where its steps are equal.
+        `series` where it is given (with its own `graph`, else the last one of `fit`); `known` must
+        have rows for them, where `fit` had it. A data frame of pandas gives a data frame, its index
+        going on where its steps are equal.
         """
         check_is_fitted(self, "model_")
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
             raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
-        data = self._last if series is None else self._history(series)
+        data = with_known(self._last if series is None else self._history(series), known)
         edges = self._edges if series is None else self._graphs(graph, data)
+        beside = self._beside(data, steps)[len(data.values) :]
         window = self._window(data)[-self.lags_ :]
         prepared = _graph(edges[-1:], self.n_features_in_)
-        for _ in range(steps):
-            x = torch.from_numpy(window[-self.lags_ :].T.copy()).float()
+        for own in beside:
+            rows = np.broadcast_to(own, (self.n_features_in_, len(own)))
+            x = torch.from_numpy(np.hstack([window[-self.lags_ :].T, rows])).float()
             with torch.no_grad():
                 after = self.model_(x, prepared).squeeze(1).double().numpy()
             window = np.vstack([window, after])
@@ -291,6 +383,7 @@ class DIFFormerForecaster(BaseEstimator):
         series: Any,
         graph: Any = None,
         *,
+        known: Any = None,
         horizon: int = 1,
         origins: int | Sequence[int] | None = None,
         refit: bool = False,
@@ -305,13 +398,13 @@ class DIFFormerForecaster(BaseEstimator):
             origins: the steps to forecast from, or how many: the last ones, one after the other,
                 so that no season is passed over; by default over the last quarter of the series.
         """
-        data = read_series(series)
+        data = with_known(read_series(series), known)
         edges = read_step_graphs(graph, data)
         places = _origins(origins, len(data.values), horizon, self.lags)
         model: DIFFormerForecaster | None = None
         found: list[Array] = []
         for origin in places:
-            past = Series(data.values[:origin], data.names, data.stamps[:origin])
+            past = data.before(origin, horizon)
             seen = edges[:origin] if len(edges) > 1 else edges
             if model is None or refit:
                 try:
@@ -361,6 +454,17 @@ class DIFFormerForecaster(BaseEstimator):
         return frame(values, index=following(data.stamps, len(values)), columns=list(data.names))
 
 
+def _scale_known(data: Series) -> tuple[Array, Array] | None:
+    """Mean and scale of what is known, over the steps of the series."""
+    if data.known is None:
+        return None
+    seen = data.known[: len(data.values)]
+    count = (~np.isnan(seen)).sum(0)
+    mean = np.where(count > 0, np.nansum(seen, axis=0) / np.maximum(count, 1), 0.0)
+    scale = np.sqrt(np.nansum(np.square(seen - mean), axis=0) / np.maximum(count, 1))
+    return mean, np.where(scale > 0, scale, 1.0)
+
+
 def _graph(edges: tuple[Edges, ...], n: int) -> Graph | None:
     return Graph.from_edges(edges[0][0], n, edges[0][1]) if edges else None
 
@@ -376,16 +480,6 @@ def _neighbours(edges: tuple[Edges, ...], data: Series) -> Array | None:
     np.fill_diagonal(near, 0.0)
     total = near.sum(1, keepdims=True)
     return near / np.where(total > 0, total, 1.0)
-
-
-def following(stamps: tuple[Any, ...], steps: int) -> list[Any] | None:
-    """The stamps after the last one where the newest steps are equal, else None."""
-    if len(stamps) < 2 or isinstance(stamps[-1], str):
-        return None
-    gap = stamps[-1] - stamps[-2]
-    if not all(b - a == gap for a, b in pairwise(stamps[-5:])):
-        return None
-    return [stamps[-1] + gap * (i + 1) for i in range(steps)]
 
 
 def _origins(origins: Any, steps: int, horizon: int, lags: int) -> list[int]:

@@ -31,6 +31,7 @@ def predict_run(
     out: str | Path,
     *,
     edges: str | Path | None = None,
+    known: str | Path | None = None,
     level: float | None = None,
     overwrite: bool = False,
     data_dir: str | Path | None = None,
@@ -46,11 +47,14 @@ def predict_run(
         out: where the answers go: "-" is standard output, a file that is there is replaced only
             with `overwrite`.
         edges: for a run on a table: known id, new id (and weight).
+        known: for a run on a series that was trained with such a file: one for the new series.
         level: of intervals of numbers, or of sets of classes, beside the answers; None for none.
         data_dir: where datasets are.
         tell: takes a note about what was passed over.
     """
     folder = Path(folder)
+    if known is not None and not (folder / SERIES).exists():
+        raise ValueError("known must be left out: it is for runs on a series")
     if (folder / "estimator.safetensors").exists():
         from difformer.experiments.own.predict import predict_own
 
@@ -61,19 +65,22 @@ def predict_run(
         raise ValueError("edges must be left out: they join the rows of a run on a table")
     with answer_file(out, overwrite=overwrite) as file:
         if (folder / SERIES).exists():
-            return _forecast(folder, source, file, level)
+            return _forecast(folder, source, known, file, level)
         if level is not None:
             raise ValueError("level must be left out: it is for runs on a table or a series")
         return _predict_rows(load_run(folder, data_dir=data_dir), source, file)
 
 
-def _forecast(folder: Path, source: str | Path, file: TextIO, level: float | None) -> int:
-    from difformer.data.series import read_series_file
+def _forecast(
+    folder: Path, source: str | Path, known: str | Path | None, file: TextIO, level: float | None
+) -> int:
+    from difformer.data.series import read_known_file, read_series_file
 
     model, record = open_series(folder)
     steps = record["settings"]["steps"]
     try:
         data = read_series_file(source)
+        data = data if known is None else read_known_file(known, data)
         if level is None:
             text = forecast_csv(model, data, steps)
         else:

@@ -19,7 +19,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from difformer.errors import RunError
+from difformer.errors import DataError, RunError
 from difformer.files import reading
 
 if TYPE_CHECKING:
@@ -58,6 +58,9 @@ class SeriesSettings:
         None, "newest steps that the backtest forecasts from, 0 for none; by default a quarter"
     )
     transform: str = _option("auto", "of values: none, sqrt, log; auto: for counts by validation")
+    calendar: str = _option(
+        "auto", "the step's place in day, week and year: none, cycles; auto: by validation"
+    )
     hidden_channels: int = _option(16, "width of the states")
     kernel: str = _option("simple", "diffusivity: simple or sigmoid")
     recipe: str = _option("forecast", "form of the model, see nn.recipes")
@@ -92,20 +95,37 @@ def train_series(
     edges: Path | str | None,
     folder: Path | str,
     settings: SeriesSettings | None = None,
+    *,
+    known: Path | str | None = None,
+    places: Path | str | None = None,
 ) -> dict[str, Any]:
     """Fit, backtest and forecast in a run folder; returns what series.json holds.
 
     A run that was killed or interrupted goes on when it is called again. After Ctrl-C the record
     says `interrupted`, and there is no forecast yet.
+
+    Args:
+        known: a file of what is known before it happens, see `read_known_file`.
+        places: a file of where the nodes are, for the page, see `read_places`.
     """
+    from difformer.data.series import read_places
     from difformer.files import write_atomic
     from difformer.train.loop import interruptible
 
     settings, folder = settings or SeriesSettings(), Path(folder)
-    given = {"series": str(series), "edges": None if edges is None else str(edges)}
-    record: dict[str, Any] = {**given, "settings": asdict(settings)}
-    _agree(folder, record)
+    given = {"series": series, "edges": edges, "known": known, "places": places}
+    record: dict[str, Any] = {k: None if v is None else str(v) for k, v in given.items()}
+    record["settings"] = asdict(settings)
     data, graph = _read(record)
+    if places is not None:
+        read_places(places, data.names)  # before the work
+    ahead = 0 if data.known is None else len(data.known) - len(data.values)
+    if data.known is not None and ahead < settings.steps:
+        steps = settings.steps
+        raise DataError(
+            f"{known} must have rows for {steps} steps after the series, it has {ahead}"
+        )
+    _agree(folder, record)
     with (
         interruptible() as interrupt
     ):  # Ctrl-C in the backtest too leaves the run to be gone on with
@@ -127,6 +147,7 @@ def train_series(
         "graphs": 0 if graph is None else len(graph),
         "validation": model.validation_,
         "transform": model.transform_,
+        "calendar": model.calendar_,
         "naive_nodes": list(model.naive_nodes_),
         "interrupted": False,
     }
@@ -187,7 +208,7 @@ def intervals_csv(
 
 def next_stamps(data: Series, steps: int) -> list[str]:
     """The times of the next steps as text: +1, +2, ... where they are not known."""
-    from difformer.estimators.forecaster import following
+    from difformer.data.series import following
 
     stamps = following(data.stamps, steps)
     return [f"+{i + 1}" if stamps is None else _shown(stamps[i]) for i in range(steps)]
@@ -226,9 +247,11 @@ def forecast_csv(model: DIFFormerForecaster, data: Series, steps: int) -> str:
 
 
 def _read(record: Mapping[str, Any]) -> tuple[Series, Any]:
-    from difformer.data.series import read_edges_file, read_series_file
+    from difformer.data.series import read_edges_file, read_known_file, read_series_file
 
     data = read_series_file(record["series"])
+    if record.get("known") is not None:
+        data = read_known_file(record["known"], data)
     edges = record["edges"]
     return data, None if edges is None else read_edges_file(edges, data)
 

@@ -6,16 +6,32 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import shortest_path
 
+from difformer.data.series import read_places
 from difformer.errors import DifformerError
 from difformer.experiments.forecast import LEVEL, half_widths, next_stamps, open_series
 from difformer.experiments.runs import Run
-from difformer.report.blocks import COLOURS, Finder, Note, Plot, Section, Table, number, rounded
+from difformer.report.blocks import (
+    COLOURS,
+    Finder,
+    Note,
+    Plot,
+    Section,
+    Table,
+    number,
+    plain,
+    rounded,
+)
 
 __all__ = ["series_sections"]
 
 MOST_NODES = 400  # that the page carries
 SHOWN = 120  # newest steps of each
+MOST_EDGES = 5000  # drawn
+MOST_CURVES = 4  # of other methods: more hide one another on a phone
+NAMED = 40  # nodes that have their names beside them
 
 
 def series_sections(run: Run) -> list[Section] | str:
@@ -33,6 +49,9 @@ def series_sections(run: Run) -> list[Section] | str:
     ]
     if tested:
         sections.append(Section("steps", "Error by step", [_by_step(tested)]))
+        drawn = _map(model, record, tested)
+        if drawn is not None:
+            sections.append(Section("map", "Error by node", [drawn]))
     return sections
 
 
@@ -69,6 +88,8 @@ def _result(record: Mapping[str, Any], tested: Mapping[str, Any] | None) -> list
                 f"{number(told['pinball'], 3)})."
             )
         )
+    if tested.get("left_out"):
+        blocks.append(Note(f"{tested['left_out']}."))
     if record.get("naive_nodes"):
         left = record["naive_nodes"]
         blocks.append(Note(f"Left to their last value, for they hardly vary: {', '.join(left)}."))
@@ -127,8 +148,96 @@ def _fan(
     return {"data": data, "layout": {}}
 
 
+def _map(model: Any, record: Mapping[str, Any], tested: Mapping[str, Any]) -> Plot | None:
+    """The nodes where they are, or as their edges place them, coloured by their error."""
+    nodes, edges = model.node_names, model.edges_
+    places = read_places(record["places"], nodes) if record.get("places") else None
+    if places is None and edges is None:
+        return None
+    if places is None:
+        places, where = placed_by_edges(edges, len(nodes)), "as the edges place them"
+    else:
+        where = "at their coordinates"
+    error = np.array([np.nan if size is None else size for size in tested["sizes"]])
+    shown = np.flatnonzero(np.isfinite(places).all(1))
+    data: list[dict[str, Any]] = []
+    if edges is not None and edges.shape[1] <= MOST_EDGES:
+        both = [places[edges[0]], places[edges[1]], np.full((edges.shape[1], 2), np.nan)]
+        line = np.stack(both, axis=1).reshape(-1, 2)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": rounded(line[:, 0]),
+                "y": rounded(line[:, 1]),
+                "line": {"color": "rgba(128,128,128,0.35)", "width": 1},
+                "hoverinfo": "skip",
+                "showlegend": False,
+            }
+        )
+    names = [plain(nodes[j]) for j in shown]
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "markers+text" if len(shown) <= NAMED else "markers",
+            "x": rounded(places[shown, 0]),
+            "y": rounded(places[shown, 1]),
+            "text": names,
+            "textposition": "top center",
+            "customdata": rounded(error[shown]),
+            "hovertemplate": "%{text}: %{customdata}<extra></extra>",
+            "marker": {
+                "size": 12 if len(shown) <= 100 else 7,
+                "color": rounded(error[shown]),
+                "colorscale": "YlOrRd",
+                "reversescale": True,  # light is small
+                "showscale": True,
+                "colorbar": {"title": {"text": "error"}, "thickness": 12},
+                "line": {"width": 1, "color": "rgba(128,128,128,0.8)"},
+            },
+            "showlegend": False,
+        }
+    )
+    order = [int(j) for j in np.argsort(-np.nan_to_num(error), kind="stable")]
+    bare = {"showgrid": False, "zeroline": False}
+    ticks = {} if record.get("places") else {"showticklabels": False}
+    return Plot(
+        name="map",
+        caption=f"The nodes {where}, coloured by mean absolute error in the backtest.",
+        alt="Scatter plot of the nodes, coloured by their error.",
+        data=data,
+        layout={
+            "xaxis": {**bare, **ticks},
+            "yaxis": {**bare, **ticks, "scaleanchor": "x"},
+            "hovermode": "closest",
+        },
+        table=Table(
+            "The same in numbers, largest first.",
+            ["node", "mean absolute error"],
+            [[nodes[j], number(float(error[j]), 3)] for j in order[:MOST_NODES]],
+        ),
+    )
+
+
+def placed_by_edges(edges: Any, count: int) -> Any:
+    """(n, 2) by classical scaling of the number of edges between two nodes. O(n³)."""
+    near = sparse.csr_array((np.ones(edges.shape[1]), edges), shape=(count, count))
+    apart = shortest_path(near, directed=False, unweighted=True)
+    most = apart[np.isfinite(apart)].max(initial=1.0)
+    apart = np.where(np.isfinite(apart), apart, 1.5 * most)
+    square = apart**2
+    centred = -0.5 * (square - square.mean(0) - square.mean(1)[:, None] + square.mean())
+    values, vectors = np.linalg.eigh(centred)
+    found = np.zeros((count, 2))
+    kept = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))
+    found[:, : kept.shape[1]] = kept[:, ::-1]
+    return found
+
+
 def _by_step(tested: Mapping[str, Any]) -> Plot:
     methods = tested["methods"]
+    others = sorted((n for n in methods if n != "DIFFormer"), key=lambda n: methods[n]["mse"])
+    drawn = ["DIFFormer", *others[:MOST_CURVES]]
     steps = list(range(1, len(methods["DIFFormer"]["mse_by_step"]) + 1))
     data = [
         {
@@ -139,12 +248,13 @@ def _by_step(tested: Mapping[str, Any]) -> Plot:
             "name": name,
             "line": {"color": COLOURS[i % len(COLOURS)], "width": 3 if i == 0 else 1.5},
         }
-        for i, (name, told) in enumerate(methods.items())
+        for i, (name, told) in enumerate((name, methods[name]) for name in drawn)
     ]
     rows = [[n, *(number(v**0.5) for v in told["mse_by_step"])] for n, told in methods.items()]
     return Plot(
         name="by-step",
-        caption="Root mean squared error by step ahead, in the units of the series.",
+        caption="Root mean squared error by step ahead, in the units of the series: ours and the "
+        f"{len(drawn) - 1} best of the others.",
         alt="Line plot of the error of every forecast by step ahead.",
         data=data,
         layout={
