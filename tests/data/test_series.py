@@ -51,7 +51,7 @@ def test_edges_go_by_name_and_may_change_over_time(tmp_path: Path) -> None:
     [
         ("", "is empty: its first line must name the columns"),
         ("day,a\n", "has a header and no rows"),
-        ("day\n1\n", "one a node, it has 1"),
+        ("day\n1\n", "one per node, it has 1"),
         ("day,a,b\n1,2\n", "line 2: 2 cells where the header has 3"),
         ("day,a\n1,x\n", "line 2: a must be a number, got 'x'"),
         ("day,a\n2,1\n1,1\n", "sorted by time, step 1"),
