@@ -116,7 +116,7 @@ def test_what_cannot_be_exported_is_one_line(
         export_run(tmp_path / "text", tmp_path / "m.onnx")
     trained(tmp_path / "run", "kind", graph=None)
     answers = export._answers
-    monkeypatch.setattr(export, "_answers", lambda path, rows: answers(path, rows) + 0.01)
+    monkeypatch.setattr(export, "_answers", lambda content, rows: answers(content, rows) + 0.01)
     with pytest.raises(DifformerError, match="answers otherwise"):
         export_run(tmp_path / "run", tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()

@@ -32,7 +32,7 @@ from difformer.estimators.views import FARTHEST, View
 from difformer.experiments.forecast import RECORD as SERIES
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.run import load_run
-from difformer.files import replacing
+from difformer.files import write_atomic
 from difformer.nn.model import DIFFormer
 
 __all__ = ["Exported", "export_run"]
@@ -64,8 +64,6 @@ def export_run(
     folder, out = Path(folder), Path(out)
     if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
         raise missing_extra("export --onnx", "onnx")
-    import onnx
-
     if (folder / SERIES).exists():
         raise DifformerError(
             f"{folder} is a run on a series: only tables and datasets are exported"
@@ -77,14 +75,14 @@ def export_run(
         model, told, rows, wanted = _of_dataset(folder, data_dir)
     program = _program(model, rows)
     program.model.metadata_props["difformer"] = json.dumps(told)
-    with replacing(out) as part:
-        onnx.save(program.model_proto, str(part))
-        found = _answers(part, rows)
-        difference = float(np.abs(found - wanted).max() / max(1.0, float(np.abs(wanted).max())))
-        if not difference < CLOSE:
-            raise DifformerError(
-                f"the exported model answers otherwise than {folder} (by {difference:.2g})"
-            )
+    content = program.model_proto.SerializeToString()
+    found = _answers(content, rows)
+    difference = float(np.abs(found - wanted).max() / max(1.0, float(np.abs(wanted).max())))
+    if not difference < CLOSE:
+        raise DifformerError(
+            f"the exported model answers otherwise than {folder} (by {difference:.2g})"
+        )
+    write_atomic(out, content)
     return Exported(tuple(told["inputs"]), tuple(told["outputs"]), len(rows), difference)
 
 
@@ -102,12 +100,14 @@ def _program(model: nn.Module, rows: Array) -> Any:
         )
 
 
-def _answers(path: Path, rows: Array) -> Array:
+def _answers(content: bytes, rows: Array) -> Array:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session: Any = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session: Any = onnxruntime.InferenceSession(
+        content, options, providers=["CPUExecutionProvider"]
+    )
     parts = [session.run(None, {"x": part})[0] for part in np.split(rows, [1, len(rows) // 2])]
     return np.concatenate(parts)
 
