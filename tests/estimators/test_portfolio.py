@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from difformer.estimators.choice import Form
 from difformer.estimators.portfolio import Judged, _weighted
 from difformer.estimators.problem import Outcome, Problem
 from difformer.estimators.views import STEPS, View, learn_view
-from difformer.train.objective import objective_for
+from difformer.train.objective import TEMPERED, CrossEntropy, Monitor, objective_for
 
 
 def moons(labels: int = 3, n: int = 240) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -51,6 +53,52 @@ def test_unlike_neighbours_are_told_apart() -> None:
     model = DIFFormerClassifier(random_state=0).fit(X, few, edges)
     assert any("transforming" in member.name for member in model.members_)
     assert (model.transduction_ == y)[few < 0].mean() > 0.9
+
+
+def test_a_graph_that_joins_like_rows_is_averaged_over() -> None:
+    """Rows say next to nothing, their neighbours are of their class: averages answer."""
+    generator = np.random.default_rng(0)
+    n = 300
+    y = np.arange(n) % 3
+    X = np.eye(3)[y] + 2.5 * generator.normal(size=(n, 3))
+    source = generator.integers(n, size=1500)
+    target = (source + 3 * generator.integers(1, n // 3, size=1500)) % n
+    few = np.where(np.arange(n) < 30, y, -1)
+    model = DIFFormerClassifier(random_state=0).fit(X, few, np.stack([source, target]))
+    assert sum(m.weight for m in model.members_ if m.name.startswith("graph")) > 0.5
+    assert (model.transduction_ == y)[30:].mean() > 0.9
+
+
+def test_rows_that_are_all_equal_are_not_compared_with_one_another() -> None:
+    """Three distinct rows: a row's partners would be its copies, thousands of them."""
+    X = np.eye(3)[np.arange(90) % 3]
+    few = np.where(np.arange(90) < 30, np.arange(90) % 3, -1)
+    model = DIFFormerClassifier(random_state=0).fit(X, few)
+    assert not any("sharp" in name for name in model.candidates_)
+    assert (model.transduction_ == np.arange(90) % 3).all()
+
+
+def test_sparse_rows_are_compared_by_their_direction() -> None:
+    from scipy import sparse
+
+    X = sparse.random(40, 30, density=0.2, random_state=0, format="csr")
+    view = learn_view("standard", X, None)
+    lengths = np.sqrt(view.apply(X).multiply(view.apply(X)).sum(1))
+    filled = np.diff(X.indptr) > 0
+    assert np.allclose(lengths[filled], 10.0, rtol=1e-5)
+    assert np.allclose(view.apply(3 * X).toarray(), view.apply(X).toarray(), rtol=1e-5)
+
+
+def test_the_epoch_is_picked_by_the_loss_after_calibration() -> None:
+    """Logits that are four times too large are as good as they are after division by four."""
+    y = torch.tensor([0, 1, 0, 1, 1, 0])
+    logits = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
+    objective = CrossEntropy(monitor=Monitor(TEMPERED, "min"))
+    rows = torch.arange(6)
+    plain, large = (objective.metrics(logits * c, y, rows) for c in (1.0, math.e))
+    assert large["loss"] > plain["loss"]
+    assert large[TEMPERED] == pytest.approx(plain[TEMPERED], abs=1e-6)
+    assert plain[TEMPERED] <= plain["loss"]
 
 
 def test_the_same_seed_gives_the_same_bits_and_the_global_generator_is_left_alone() -> None:
