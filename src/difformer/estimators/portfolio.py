@@ -166,11 +166,16 @@ def _form(name: str, view: str, options: Mapping[str, Any], **train: Any) -> For
 
 def _forms(run: _Search, graphs: Mapping[str, Graph | None]) -> Iterator[Form]:
     """The portfolio for such data, cheap forms first: what they say decides what else is tried."""
-    graph = next((g for g in graphs.values() if g is not None), None)
-    if graph is None:
+    name, graph = next(((n, g) for n, g in graphs.items() if g is not None), ("", None))
+    if graph is None or name == "knn":  # neighbours say no more than the features they come from
         yield from _forms_of_rows(run)
     else:
-        yield from _forms_on_a_graph(run, graph)
+        yield _linear("standard")
+        yield _hidden("standard")
+    if graph is not None:
+        yield from _averages_on_a_graph(run, graph)
+        if name != "knn":  # neighbours that were chosen to be alike need no map of their own
+            yield from _transforming(run, graph)
 
 
 def _linear(view: str) -> Form:
@@ -203,11 +208,9 @@ def _forms_of_rows(run: _Search) -> Iterator[Form]:
     yield replace(best, name="sharp, hidden layer", options=options, train=_CAREFUL)
 
 
-def _forms_on_a_graph(run: _Search, graph: Graph) -> Iterator[Form]:
-    """Averages over few or many steps; then, where they pay, maps of a row and its neighbours."""
+def _averages_on_a_graph(run: _Search, graph: Graph) -> Iterator[Form]:
+    """Averages over few or many steps, linear first; with a hidden layer where one is best."""
     view = "standard"
-    yield _linear(view)
-    yield _hidden(view)
     far = {"num_layers": 10, "tau": 0.9, "source": 0.1}
     given = {**_LINEAR, "kernel": "identity", "graph_weight": 1.0}
     averages = [
@@ -236,9 +239,13 @@ def _forms_on_a_graph(run: _Search, graph: Graph) -> Iterator[Form]:
         deeper = replace(run.best.form, name="graph, hidden layer", options=options, train=_CAREFUL)
         if run.in_copies(deeper):
             yield deeper
+
+
+def _transforming(run: _Search, graph: Graph) -> Iterator[Form]:
+    """Maps of a row and its neighbours, trained on where a short training says that they pay."""
     for layers, rate, inner in ((2, 0.5, 0.2), (1, 0.7, 0.5)):
         options = {**_TRANSFORMING, "num_layers": layers, "dropout": rate, "input_dropout": inner}
-        form = _form(f"transforming, {layers} layers", view, options, **_SLOW)
+        form = _form(f"transforming, {layers} layers", "standard", options, **_SLOW)
         form = replace(form, graph=graph)
         yield replace(form, train={**_SLOW, "epochs": _PROBE})
         if run.in_the_running(form) and run.improving(form):
