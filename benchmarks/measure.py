@@ -103,9 +103,12 @@ def extra_memory(
     return in_fresh_process(_measure_memory, prepare, patience)
 
 
-def in_fresh_process(target: Callable[..., None], *arguments: Any) -> Any:
-    """What `target(*arguments, sender)` sends from a process of its own."""
-    context = multiprocessing.get_context("spawn")
+def in_fresh_process(target: Callable[..., None], *arguments: Any, method: str = "spawn") -> Any:
+    """What `target(*arguments, sender)` sends from a process of its own.
+
+    By `method` "fork" it has what this one has imported: for a process that has not computed yet.
+    """
+    context: Any = multiprocessing.get_context(method)
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=target, args=(*arguments, sender))
     process.start()

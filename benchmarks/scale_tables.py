@@ -90,3 +90,32 @@ def scale_paper(results: dict[str, Any]) -> list[list[str]]:
             fits = "yes" if memory < 0.8 * gigabytes else "no"
             rows.append([f"{n:,}", name, *cells, fits])
     return rows
+
+
+def outofcore(results: dict[str, Any]) -> list[list[str]]:
+    size = f"{results['rows']:,} rows × {results['features']}, {results['edges']:,} edges"
+    rows = [[f"{size}, {results['memory']} a process", "s", "processor s", "peak memory", ""]]
+
+    def cells(r: dict[str, Any]) -> list[str]:
+        return [
+            f"{r['seconds']:.0f}",
+            f"{r['processor_seconds']:.1f}",
+            f"{r['peak_mb'] / 1000:.2f} GB",
+        ]
+
+    if "duckdb_sort" in results:
+        rows.append(["DuckDB's own sort of the edges", *cells(results["duckdb_sort"]), ""])
+    for name, r in sorted(results.items(), key=lambda item: item[0].split(" ")[0]):
+        kind, _, which = name.partition(" ")
+        if kind == "shard":
+            told = f"cut {r['cut']:.0%}; {r['edges']:,} edges kept"
+            rows.append([f"sharded by {which}", *cells(r), told])
+        elif kind == "train":
+            many = "process" if which == "1" else "processes"
+            told = f"read {r['read'] / 1e9:.1f} GB, sent {r['sent'] / 1e6:.0f} MB"
+            rows.append([f"an epoch on {which} {many}", *cells(r), told])
+    return rows
+
+
+def outofcore_1m(results: dict[str, Any]) -> list[list[str]]:
+    return outofcore(results)

@@ -12,7 +12,14 @@ from typing import Any
 
 from benchmarks import suite_tables
 from benchmarks.hostile_tables import hostile, hostile_kills, hostile_rest
-from benchmarks.scale_tables import large, scale, scale_paper, scale_sent
+from benchmarks.scale_tables import (
+    large,
+    outofcore,
+    outofcore_1m,
+    scale,
+    scale_paper,
+    scale_sent,
+)
 
 DOCS = tuple(
     Path("docs") / f"{name}.md"
@@ -214,11 +221,12 @@ SUITE = (
     suite_tables.suite_costs,
 )
 HOSTILE = (hostile, hostile_kills, hostile_rest)
-SCALE = (large, scale, scale_sent, scale_paper)
+SCALE = (large, outofcore, outofcore_1m, scale, scale_sent, scale_paper)
 TABLES = {f.__name__: f for f in (*MAKERS, *SCALE, *SUITE, *HOSTILE)}
 # Several tables of one result file.
 FILES = {"scale_sent": "scale", "scale_paper": "scale", **{f.__name__: "suite" for f in SUITE}}
 FILES |= {f.__name__: "hostile" for f in HOSTILE}
+FILES |= {"outofcore_1m": "sizes/outofcore_1m"}  # another size of a benchmark
 
 
 def table(name: str) -> str:

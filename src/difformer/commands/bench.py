@@ -24,6 +24,7 @@ BENCHMARKS = (
     "imports",
     "snapshots",
     "large",
+    "outofcore",
     "scale",
     "forecast_scatter",
     "fit_growth",

@@ -17,7 +17,7 @@ from difformer.data.shards.manifest import ArrayRecord
 from difformer.errors import DataError
 from difformer.files import replacing
 
-__all__ = ["ArrayWriter", "check_array", "map_array", "take_rows"]
+__all__ = ["ArrayWriter", "check_array", "map_array", "take_rows", "whole_array"]
 
 Array = NDArray[Any]
 BLOCK = 1 << 22  # bytes read together
@@ -85,8 +85,7 @@ def map_array(path: Path, record: ArrayRecord) -> Array:
         if not np.prod(record.shape):  # nothing can be mapped
             found = np.load(path, allow_pickle=False)
         else:
-            # Mode c: reads come from the file; nobody can write to it through the tensor.
-            found = np.load(path, mmap_mode="c", allow_pickle=False)
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path} cannot be read: {reason}") from error
@@ -96,6 +95,15 @@ def map_array(path: Path, record: ArrayRecord) -> Array:
             f"{found.dtype.str}"
         )
     return found
+
+
+def whole_array(array: Array) -> Array:
+    """All of a mapped array for a tensor to share: mapped again, as torch wants to write."""
+    if not isinstance(array, np.memmap):
+        return array
+    # Mode c: reads come from the file; nobody can write to it through the tensor.
+    again: Any = array
+    return np.memmap(again.filename, again.dtype, "c", again.offset, again.shape)
 
 
 def take_rows(array: Array, rows: Array) -> Array:

@@ -96,9 +96,18 @@ class Engine:
         """What a statement returns as Arrow record batches, a few in memory at a time."""
         try:
             # Of its own: others may run statements between two batches.
-            yield from self._connection.cursor().sql(statement).to_arrow_reader(size)
+            reader = self._connection.cursor().sql(statement).to_arrow_reader(size)
         except self._error as error:
             raise DataError(f"sharding: {_line(error)}") from error
+        batches = iter(reader)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (self._error, OSError) as error:  # Arrow has its own words for DuckDB's errors
+                raise DataError(f"sharding: {_line(error)}") from error
+            if batch is None:
+                return
+            yield batch
 
     def has(self, table: str) -> bool:
         """Whether a table is there, and therefore whole."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from difformer.data.dataset import Dataset
-from difformer.data.shards.arrays import check_array, map_array, take_rows
+from difformer.data.shards.arrays import check_array, map_array, take_rows, whole_array
 from difformer.data.shards.manifest import Manifest, part_folder
 from difformer.data.split import PARTS, Split
 from difformer.errors import DataError
@@ -210,7 +210,7 @@ class Held:
     def _joined(self, name: str) -> Tensor:
         arrays = [part[name] for part in self.parts]
         if len(arrays) == 1:
-            return torch.from_numpy(arrays[0])
+            return torch.from_numpy(whole_array(arrays[0]))
         lengths = [len(array) for array in arrays]
         joined = np.empty((sum(lengths), *arrays[0].shape[1:]), arrays[0].dtype)
         for array, end in zip(arrays, np.cumsum(lengths), strict=True):

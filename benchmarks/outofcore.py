@@ -1,0 +1,257 @@
+"""Data larger than a machine: made, sharded and trained for an epoch under a limit on memory.
+
+python -m benchmarks.outofcore --rows 20000000 --edges 200000000 --features 100 --memory 4GB \\
+    --processes 1 2 4 --folder DIR          the full size: 11 GB of parts, 30 GB of room, hours
+python -m benchmarks.outofcore              a modest size; writes results/benchmarks/outofcore.json
+
+Every step runs in a process of its own whose data segment may not exceed the limit (`ulimit -d`:
+what it allocates, not the files it maps); one that does ends with an error, and there is no figure.
+Peak memory is the largest resident size, mapped pages included. The network has communities of
+neighbouring rows with 60 % of the edges, so that a partition has something to find.
+
+Sharding is set beside DuckDB's own sort of the same file of edges, in the same memory; the sort of
+sharding has every edge both ways and a loop per row, more than twice as many. Training is the
+model of the stable recipe with three layers, streamed in batches: an epoch, and two evaluations of
+all rows. The result file is written after each step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+import torch.multiprocessing as processes
+
+from benchmarks.measure import in_fresh_process, status, write
+from difformer.data.shards.settings import memory_bytes
+
+COMMUNITY, WITHIN = 4_000, 0.6
+ROWS_TOGETHER, EDGES_TOGETHER = 200_000, 2_000_000
+LAYERS, WIDTH = 3, 64
+
+
+def generate(folder: Path, rows: int, features: int, edges: int) -> None:
+    """nodes.parquet and edges.parquet, chunk by chunk; the same for the same sizes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def nodes() -> Iterator[Any]:
+        weight = np.random.default_rng(1).normal(size=features).astype(np.float32)
+        for number, first in enumerate(range(0, rows, ROWS_TOGETHER)):
+            rng = np.random.default_rng([2, number])
+            n = min(ROWS_TOGETHER, rows - first)
+            x = rng.standard_normal((n, features), dtype=np.float32)
+            community = (np.arange(first, first + n) // COMMUNITY) % 7
+            score = x @ weight / np.sqrt(features) + 0.3 * (community - 3)
+            y = (score + rng.normal(0, 0.5, n) > 0).astype(np.int8)
+            columns = {f"f{j}": x[:, j] for j in range(features)}
+            yield pa.table({"id": np.arange(first, first + n) * 7 + 3, **columns, "y": y})
+
+    def pairs() -> Iterator[Any]:
+        for number, first in enumerate(range(0, edges, EDGES_TOGETHER)):
+            rng = np.random.default_rng([3, number])
+            m = min(EDGES_TOGETHER, edges - first)
+            source = rng.integers(rows, size=m)
+            start = source // COMMUNITY * COMMUNITY
+            near = start + rng.integers(np.minimum(COMMUNITY, rows - start))
+            target = np.where(rng.random(m) < WITHIN, near, rng.integers(rows, size=m))
+            yield pa.table({"source": source * 7 + 3, "target": target * 7 + 3})
+
+    for name, tables in (("nodes", nodes()), ("edges", pairs())):
+        first = next(tables)
+        with pq.ParquetWriter(folder / f"{name}.parquet", first.schema) as file:
+            file.write_table(first)
+            for table in tables:
+                file.write_table(table)
+
+
+def made(folder: Path, rows: int, features: int, edges: int, sender: Any) -> None:
+    """`generate`, in a process of its own."""
+    generate(folder, rows, features, edges)
+    sender.send(None)
+
+
+def limited(memory: int) -> None:
+    """From now on this process can allocate no more."""
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
+def spent(begin: float, processor: float) -> dict[str, float]:
+    own, children = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, -1))
+    used = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return {
+        "seconds": time.perf_counter() - begin,
+        "processor_seconds": used - processor,
+        "peak_mb": round(status("VmHWM")),
+    }
+
+
+def bytes_read() -> int:
+    """What this process has asked files for so far, from the disk or from the cache."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+
+
+def duckdb_sort(folder: Path, memory: int, sender: Any) -> None:
+    """DuckDB alone sorts the same edges by target and source, into a Parquet file."""
+    import duckdb
+
+    limited(memory)
+    begin, processor = time.perf_counter(), time.process_time()
+    settings: Any = {"memory_limit": f"{memory * 2 // 3 // 10**6}MB"}
+    settings["temp_directory"] = str(folder / "spilled")
+    connection: Any = duckdb.connect(config=settings)
+    files = [str(folder / name) for name in ("edges.parquet", "sorted.parquet")]
+    order = f"SELECT * FROM read_parquet('{files[0]}') ORDER BY target, source"
+    connection.execute(f"COPY ({order}) TO '{files[1]}'").fetchall()
+    sender.send(spent(begin, processor))
+
+
+def shard(folder: Path, partition: str, parts: int, memory: int, sender: Any) -> None:
+    """`make_shards`, and the seconds of each of its stages."""
+    from difformer.data.shards import ShardSettings, make_shards
+    from difformer.train.memory import resident_memory
+
+    limited(memory)
+    begin, processor = time.perf_counter(), time.process_time()
+    stages: dict[str, float] = {}
+    last: list[Any] = ["starting", begin]
+
+    def tell(stage: str, share: float | None) -> None:
+        now = time.perf_counter()
+        stages[last[0]] = stages.get(last[0], 0.0) + now - last[1]
+        last[:] = [stage, now]
+
+    settings = ShardSettings(
+        nodes=[str(folder / "nodes.parquet")],
+        edges=[str(folder / "edges.parquet")],
+        label=["y"],
+        id="id",
+        parts=parts,
+        partition=partition,
+        split="ratio:0.1/0.1/0.8:0",
+        memory=f"{memory // 10**6}MB",
+    )
+    manifest = make_shards(settings, folder / partition, tell=tell, held=resident_memory())
+    tell("end", None)
+    found = spent(begin, processor)
+    sizes = (f.stat().st_size for f in (folder / partition).glob("part-*/*.npy"))
+    figures = {"cut": manifest.cut, "edges": manifest.edges, "bytes_on_disk": sum(sizes)}
+    sender.send({**found, **figures, **dict(manifest.found), "stages": stages})
+
+
+def _rank(rank: int, folder: str, world: int, batch: int, memory: int, place: str) -> None:
+    import torch
+
+    from difformer import DIFFormer
+    from difformer.data.shards import ShardFolder
+    from difformer.nn.config import DIFFormerConfig
+    from difformer.nn.recipes import RECIPES
+    from difformer.train import TrainSettings, seeded
+    from difformer.train.comm import Comm
+    from difformer.train.fromparts import fit_from_parts
+
+    limited(memory)
+    torch.set_num_threads(1)
+    if world > 1:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{place}/store", rank=rank, world_size=world
+        )
+    comm, shards = Comm(), ShardFolder(folder)
+    known = set(DIFFormerConfig.names())
+    options = {name: value for name, value in RECIPES["stable"].items() if name in known}
+    sizes = shards.manifest.features, WIDTH, shards.manifest.outputs
+    with seeded(0):
+        model = DIFFormer(*sizes, **{**options, "num_layers": LAYERS})
+    begin, processor, read = time.perf_counter(), time.process_time(), bytes_read()
+    settings = TrainSettings(epochs=1, lr=0.01, batch_size=batch, threads=1)
+    result, _, _ = fit_from_parts(model, shards, settings, comm)
+    found: dict[str, Any] = spent(begin, processor)
+    found["processor_seconds"] = time.process_time() - processor
+    found |= {"read": bytes_read() - read, "sent": sum(comm.sent.values())}
+    found["test_accuracy"] = result.metrics["test"]["accuracy"]
+    torch.save(found, f"{place}/{rank}")
+    if world > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def train(folder: Path, world: int, batch: int, memory: int) -> dict[str, Any]:
+    """An epoch from parts on some processes: the slowest, the largest, and sums."""
+    import torch
+
+    with tempfile.TemporaryDirectory() as place:
+        given = (str(folder), world, batch, memory, place)
+        processes.start_processes(_rank, given, nprocs=world, start_method="fork")
+        each = [torch.load(f"{place}/{rank}") for rank in range(world)]
+    return {
+        "seconds": max(r["seconds"] for r in each),
+        "processor_seconds": sum(r["processor_seconds"] for r in each),
+        "peak_mb": max(r["peak_mb"] for r in each),
+        "read": sum(r["read"] for r in each),
+        "sent": sum(r["sent"] for r in each),
+        "test_accuracy": each[0]["test_accuracy"],
+    }
+
+
+def main() -> None:
+    """Make, shard and train; write the result file."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--edges", type=int, default=1_000_000, help="in the file, each one way")
+    parser.add_argument("--features", type=int, default=100)
+    parser.add_argument("--memory", default="1.5GB", help="of each process")
+    parser.add_argument("--parts", type=int, default=8)
+    parser.add_argument("--partitions", nargs="*", default=["range", "streaming", "metis", "hash"])
+    parser.add_argument("--processes", nargs="*", type=int, default=[1, 2])
+    parser.add_argument("--batch-size", type=int, default=10_000)
+    parser.add_argument("--folder", type=Path, help="where everything is put, and kept")
+    parser.add_argument("--name", default="outofcore", help="of the result file")
+    given = parser.parse_args()
+    memory = memory_bytes(given.memory)
+    usual = {name: parser.get_default(name) for name in vars(given)}
+    words = [
+        f"--{name.replace('_', '-')} {' '.join(map(str, v)) if isinstance(v, list) else v}"
+        for name, v in vars(given).items()
+        if v != usual[name] and name != "folder"
+    ]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder: Path = given.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "edges.parquet").exists():
+            in_fresh_process(made, folder, given.rows, given.features, given.edges, method="fork")
+        sizes = ("rows", "edges", "features", "memory", "parts", "batch_size")
+        results: dict[str, Any] = {name: getattr(given, name) for name in sizes}
+        results |= {"width": WIDTH, "layers": LAYERS}
+        command = " ".join(["python -m benchmarks.outofcore", *words])
+
+        def keep(name: str, found: dict[str, Any]) -> None:
+            results[name] = found
+            print(name, found, flush=True)
+            write(Path(f"results/benchmarks/{given.name}.json"), command, results)
+
+        keep("duckdb_sort", in_fresh_process(duckdb_sort, folder, memory, method="fork"))
+
+        def sharded(partition: str) -> None:
+            shutil.rmtree(folder / partition, ignore_errors=True)
+            found = in_fresh_process(shard, folder, partition, given.parts, memory, method="fork")
+            keep(f"shard {partition}", found)
+
+        first, *others = given.partitions
+        sharded(first)
+        for world in given.processes:
+            keep(f"train {world}", train(folder / first, world, given.batch_size, memory))
+        for partition in others:
+            sharded(partition)
+
+
+if __name__ == "__main__":
+    main()
