@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from difformer.data import Dataset, Split
 from difformer.train import FitResult, FullBatch, TrainSettings, fit, objective_for, seeded
 
+# A script that imports the one beside it: that is on the path only where it is run.
+collect_ignore = ["parts.py"]
+
 
 class Linear(nn.Module):
     """Dropout and a linear layer, called as every model is."""
