@@ -151,17 +151,20 @@ _TRANSFORMING = {
     "learn_qk": False,
 }
 _HIDDEN = {**_AVERAGING, "norm": "input", "dropout": 0.5}
-_FAST = {"epochs": 100, "lr": 0.05}
-_CAREFUL = {"epochs": 100, "lr": 0.01, "weight_decay": 0.01}
-_SLOW = {"epochs": 300, "lr": 0.01, "weight_decay": 5e-4}
+_FAST: dict[str, Any] = {"epochs": 100, "lr": 0.05}
+_SCALED: dict[str, Any] = {"weight_decay": 0.1, "scaled": True}
+_CAREFUL: dict[str, Any] = {"epochs": 100, "lr": 0.01, "weight_decay": 0.01}
+_SLOW: dict[str, Any] = {"epochs": 300, "lr": 0.01, "weight_decay": 5e-4}
 # Epochs after which a form that is trained by the loop must be in the running to be trained on.
 _PROBE = 60
 
 
-def _form(name: str, view: str, options: Mapping[str, Any], **train: Any) -> Form:
+def _form(
+    name: str, view: str, options: Mapping[str, Any], graph: Graph | None = None, **train: Any
+) -> Form:
     own = dict(options)
     kernel = own.pop("kernel")
-    return Form(name, kernel, None, own, view=view, train=train)
+    return Form(name, kernel, graph, own, view=view, train=train)
 
 
 def _forms(run: _Search, graphs: Mapping[str, Graph | None]) -> Iterator[Form]:
@@ -187,6 +190,7 @@ def _hidden(view: str) -> Form:
 
 
 def _forms_of_rows(run: _Search) -> Iterator[Form]:
+    """Rows alone, and rows that meet by their features, in every view that says something."""
     views = [view for view in VIEWS if run.view(view) is not None]
     yield from (_linear(view) for view in views if view != "common")
     yield _hidden("standard")
@@ -210,30 +214,19 @@ def _forms_of_rows(run: _Search) -> Iterator[Form]:
 
 def _averages_on_a_graph(run: _Search, graph: Graph) -> Iterator[Form]:
     """Averages over few or many steps, linear first; with a hidden layer where one is best."""
-    view = "standard"
     far = {"num_layers": 10, "tau": 0.9, "source": 0.1}
-    given = {**_LINEAR, "kernel": "identity", "graph_weight": 1.0}
-    averages = [
-        ("graph, 1 layer", {"num_layers": 1, "tau": 1.0}, {"weight_decay": 0.03}),
-        ("graph, 2 layers", {"num_layers": 2, "tau": 1.0}, {"weight_decay": 0.01}),
+    given = {**_LINEAR, "kernel": "identity", "graph_weight": 1.0, "tau": 1.0}
+    for name, options, train in (
+        ("graph, 1 layer", {"num_layers": 1}, {"weight_decay": 0.03}),
+        ("graph, 2 layers", {"num_layers": 2}, {"weight_decay": 0.01}),
         ("graph, 10 layers", far, {"weight_decay": 0.03}),
-        (
-            "graph, 1 layer, scaled",
-            {"num_layers": 1, "tau": 1.0},
-            {"weight_decay": 0.1, "scaled": True},
-        ),
-        (
-            "graph, 2 layers, scaled",
-            {"num_layers": 2, "tau": 1.0},
-            {"weight_decay": 0.1, "scaled": True},
-        ),
-    ]
-    for name, options, train in averages:
-        yield replace(_form(name, view, {**given, **options}, **_FAST, **train), graph=graph)
+        ("graph, 1 layer, scaled", {"num_layers": 1}, _SCALED),
+        ("graph, 2 layers, scaled", {"num_layers": 2}, _SCALED),
+    ):
+        yield _form(name, "standard", {**given, **options}, graph, **_FAST, **train)
     if run.sharp:
         both = {**_LINEAR, **_SHARP, **far, "graph_weight": 0.7}
-        form = _form("graph and sharp", view, both, weight_decay=0.03, **_FAST)
-        yield replace(form, graph=graph)
+        yield _form("graph and sharp", "standard", both, graph, weight_decay=0.03, **_FAST)
     if run.best.form.graph is not None and averages_only(run.best.form):
         options = {**run.best.form.options, **_HIDDEN, "input_activation": "relu"}
         deeper = replace(run.best.form, name="graph, hidden layer", options=options, train=_CAREFUL)
@@ -245,8 +238,8 @@ def _transforming(run: _Search, graph: Graph) -> Iterator[Form]:
     """Maps of a row and its neighbours, trained on where a short training says that they pay."""
     for layers, rate, inner in ((2, 0.5, 0.2), (1, 0.7, 0.5)):
         options = {**_TRANSFORMING, "num_layers": layers, "dropout": rate, "input_dropout": inner}
-        form = _form(f"transforming, {layers} layers", "standard", options, **_SLOW)
-        form = replace(form, graph=graph)
+        name = f"transforming, {layers} layer{'s' if layers > 1 else ''}"
+        form = _form(name, "standard", options, graph, **_SLOW)
         yield replace(form, train={**_SLOW, "epochs": _PROBE})
         if run.in_the_running(form) and run.improving(form):
             yield form
@@ -276,7 +269,6 @@ class _Search:
         self._alike: dict[tuple[Any, ...], DIFFormer] = {}
         self.parts = self._parts()
         self.rows = torch.unique(torch.cat([split.val[:0], *(part.val for part in self.parts)]))
-        self.outputs: dict[str, Tensor] = {}
 
     @property
     def num_rows(self) -> int:

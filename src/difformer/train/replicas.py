@@ -105,7 +105,7 @@ def fit_replicas(
         raise ValueError("model must have layers that only average: see `averages`")
     if scaled and not (is_linear(model.config) and model.config.bias):
         raise ValueError("scaled needs a linear model with a bias")
-    known = torch.unique(torch.cat([*trained]))
+    known = torch.unique(torch.cat(list(trained)))
     rows = known if also is None else torch.unique(torch.cat([known, also]))
     spread = _Spread.of(model, x, graph, known, scaled)
     with seeded(seed, own=True):
