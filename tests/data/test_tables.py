@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,14 @@ def test_infinite_numbers_are_taken_as_missing() -> None:
     [
         (["3,5", "1.234,25", "7", "-2,0"], "number", [3.5, 1234.25, 7, -2]),
         (["3.5", "1,234.25", "7", "43,065.5"], "number", [3.5, 1234.25, 7, 43065.5]),
+        (["$3.5", "-$1,234.25", "$ 7"], "number", [3.5, -1234.25, 7]),
+        (["3,5 €", "1 234,25 €", "7 €"], "number", [3.5, 1234.25, 7]),
+        (["12.5%", "7 %", "-0.5%"], "number", [12.5, 7, -0.5]),
+        (["0,123", "1,250", "12,500"], "number", [0.123, 1.25, 12.5]),
+        (["1970/01/02", "1970/01/31", "1970/02/01"], "date", [1, 30, 31]),
+        (["02-01-1970", "31-01-1970", "01-02-1970"], "date", [1, 30, 31]),
+        (["1970-01", "1970-02", "1971-01"], "date", [0, 31, 365]),
+        (["2.1.1970 06:00", "31.1.1970 12:00:00", "1.2.1970"], "date", [1.25, 30.5, 31]),
         (["31.12.2019", "01.01.2020", "03.01.2020"], "date", [18261, 18262, 18264]),
         (["12/31/2019", "01/01/2020", "01/03/2020"], "date", [18261, 18262, 18264]),
     ],
@@ -361,6 +370,98 @@ def test_numbers_and_dates_are_read_as_they_are_written(
     assert encoder_of(data).columns[0].kind == kind
     scaled = (numbers - numbers.mean()) / numbers.std()
     np.testing.assert_allclose(data.x[:, 0], scaled, atol=1e-6)
+
+
+def test_a_cell_that_is_a_number_or_a_date_is_one_however_texts_are_written() -> None:
+    """As a request of the service or a data frame has it, where training had a file of texts."""
+    table = {"a": ["3,5", "1.234,25", "7,125"], "d": ["1.2.2020", "3.4.2021", "5.6.2022"]}
+    encoder = encoder_of(read_table({**table, "y": ["u", "v", "v"]}, "y"))
+    dates = [datetime(2020, 2, 1), datetime(2021, 4, 3), datetime(2022, 6, 5)]
+    typed = encoder.encode_chunk({"a": [3.5, 1234.25, 7.125], "d": dates})
+    np.testing.assert_array_equal(typed, encoder.encode_chunk(table))
+
+
+PRICES = [1000 + 13.25 * i for i in range(60)]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [f"{price:.2f}" for price in PRICES],
+        [f"{price:.2f}".replace(".", ",") for price in PRICES],
+        [f"{price:,.2f}" for price in PRICES],
+        [f"€{price:,.2f}" for price in PRICES],
+    ],
+)
+def test_a_label_is_read_as_it_is_written(cells: list[str]) -> None:
+    data = read_table({"a": list(range(60)), "price": cells}, "price")
+    assert data.task == "regression"
+    assert data.y[:, 0].tolist() == PRICES
+
+
+def test_one_bad_label_is_reported_and_a_row_to_predict() -> None:
+    cells = [str(price) for price in PRICES]
+    cells[7], cells[9] = "forty", ""
+    table = {"a": list(range(60)), "price": cells}
+    data = read_table(table, "price")
+    assert data.task == "regression"
+    assert torch.isnan(data.y[:, 0]).nonzero()[:, 0].tolist() == [7, 9]
+    said = "number; 1 empty, to predict; 1 not numbers, taken as empty (row 8: 'forty')"
+    assert encoder_of(data).describe()[0] == ("price", "label", said)
+    again = TableEncoder.from_json(encoder_of(data).to_json())
+    assert again.describe() == encoder_of(data).describe()
+    few = {"a": list(range(12)), "kind": ["1", "2", "x"] * 4}  # codes, and not a bad cell
+    assert read_table(few, "kind").class_names == ("x", "1", "2")
+    half = {**table, "price": ["forty", "7.5"] * 30}
+    with pytest.raises(DataError, match="row 1, column 'price': 'forty' is not a number"):
+        read_table(half, "price", task="regression")
+
+
+def test_whole_numbers_of_a_frame_are_named_as_they_are() -> None:
+    """Classes 0 and 1, not 0.0 and 1.0; and ids that a float could not tell apart."""
+    pandas = pytest.importorskip("pandas")
+    rows: dict[str, Any] = {
+        "user": [2**53 + i for i in range(12)],
+        "a": list(range(12)),
+        "y": [0, 1, 1] * 4,
+    }
+    edges = {"from": [str(2**53 + 1)], "to": [2**53 + 2]}
+    frame = pandas.DataFrame(rows)
+    missing = frame.assign(y=[0, 1, None] * 4)
+    for source in (frame, missing, missing.convert_dtypes(), frame.astype({"y": "Int64"})):
+        data = read_table(source, "y", id="user", edges=edges)
+        assert data.class_names == ("0", "1")
+        assert data.ids[:2] == (str(2**53), str(2**53 + 1))
+        assert data.edge_index is not None
+        assert data.edge_index.tolist() == [[1], [2]]
+
+
+def test_the_index_of_a_frame_names_its_rows() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": range(6), "y": [0, 1] * 3}, index=list("uvwxyz"))
+    data = read_table(frame, "y", edges={"from": ["u"], "to": ["z"]})
+    assert data.ids == tuple("uvwxyz")
+    assert data.edge_index is not None
+    assert data.edge_index.tolist() == [[0], [5]]
+    assert read_table(frame.reset_index(drop=True), "y").ids == ()
+    twice = pandas.concat([frame, frame])
+    assert read_table(twice, "y").ids == ()
+    with pytest.raises(DataError, match="the id 'u' is also that of row 1"):
+        read_table(twice, "y", edges={"from": ["u"], "to": ["z"]})
+
+
+def test_spans_and_periods_of_a_frame_are_numbers_and_dates() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "waited": pandas.to_timedelta([1, 2, None, 4], unit="D"),
+            "month": pandas.period_range("2020-01", periods=4, freq="M"),
+            "y": ["a", "b", "a", "b"],
+        }
+    )
+    encoder = encoder_of(read_table(frame, "y"))
+    assert [(c.name, c.kind) for c in encoder.columns] == [("waited", "number"), ("month", "date")]
+    assert encoder.columns[0].learned["mean"] == pytest.approx(7 / 3)
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from difformer.data.tables import read_table
-from difformer.errors import RunError
+from difformer.errors import DataError, RunError
 from difformer.experiments.own.predict import predict_own
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.scores import HeldOut, score
@@ -176,6 +176,23 @@ def test_columns_that_are_new_are_told_of_and_passed_over(priced: Path, tmp_path
     predict_own(priced, plain, tmp_path / "b.csv", tell=notes.append)
     assert len(notes) == 1
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+def test_one_bad_cell_in_new_rows_is_told_of_and_taken_as_empty(
+    priced: Path, tmp_path: Path
+) -> None:
+    new, notes = without(houses(40, seed=2), "price", "rent", "garden", "garage"), list[str]()
+    new["age"][7] = None
+    predict_own(priced, new, tmp_path / "a.csv", tell=notes.append)
+    assert notes == []
+    new["age"][7] = "forty"
+    predict_own(priced, new, tmp_path / "b.csv", tell=notes.append)
+    where = "row 8, column 'age': 'forty'"
+    assert notes == [f"the table: 1 cell taken as empty, because not as in training: {where}"]
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+    new["age"] = [str(age).replace(".", ",") for age in houses(40, seed=2)["age"]]
+    with pytest.raises(DataError, match=r"row 1, column 'age': .* written 1234\.5 in training"):
+        predict_own(priced, new, tmp_path / "c.csv", tell=notes.append)
 
 
 def test_an_answer_is_written_where_a_person_says_and_replaces_nothing_else(

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, time, timedelta, timezone
 from itertools import islice
 from typing import Any
 
@@ -64,6 +64,8 @@ def is_missing(value: Any) -> bool:
 def _plain(cell: Any) -> float | None:
     if isinstance(cell, bool | np.bool_):
         return None
+    if isinstance(cell, timedelta):
+        return cell.total_seconds() / 86400
     try:
         return float(cell) if not isinstance(cell, str) or "_" not in cell else None
     except (TypeError, ValueError, OverflowError):
@@ -71,17 +73,24 @@ def _plain(cell: Any) -> float | None:
 
 
 _COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?([eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"[+-]?(?!0+,)\d{1,3}(,\d{3})*(\.\d+)?([eE][+-]?\d+)?")
+_SIGNED = re.compile(r"([+-]?)[$€£¥]?\s*(.*?)\s*[$€£¥%]?")  # a price or a percentage
+_GROUPS = re.compile(r"(?<=\d)[ \u00a0\u202f'’](?=\d{3}(?!\d))")  # 1 234 567 or 1'234'567
 
 
-def _comma(cell: Any) -> float | None:
-    text = str(cell).strip()
-    return _plain(text.replace(".", "").replace(",", ".")) if _COMMA.fullmatch(text) else None
+def _separated(pattern: re.Pattern[str], group: str, mark: str) -> Callable[[Any], float | None]:
+    """Reads texts whose thousands are parted by `group` and whose decimals follow `mark`."""
 
+    def read(cell: Any) -> float | None:
+        if not isinstance(cell, str):  # a number is one, however texts are written
+            return _plain(cell)
+        found = _SIGNED.fullmatch(cell.strip())
+        text = _GROUPS.sub("", "".join(found.groups())) if found else ""
+        if pattern.fullmatch(text):
+            return _plain(text.replace(group, "").replace(mark, "."))
+        return _plain(text) if mark == "." and text != cell.strip() else None  # $1234.5
 
-def _thousands(cell: Any) -> float | None:
-    text = str(cell).strip()
-    return _plain(text.replace(",", "")) if _THOUSANDS.fullmatch(text) else None
+    return read
 
 
 def _iso(cell: Any) -> float | None:
@@ -96,13 +105,24 @@ def _iso(cell: Any) -> float | None:
 
 
 def _written(pattern: str) -> Callable[[Any], float | None]:
+    """Reads dates of a format, and a time of day after a space."""
+
     def read(cell: Any) -> float | None:
+        if hasattr(cell, "isoformat"):  # a date is one, however texts are written
+            return _iso(cell)
+        day, _, clock = str(cell).strip().partition(" ")
         try:
-            return _days(datetime.strptime(str(cell).strip(), pattern))
+            moment = datetime.strptime(day, pattern)
+            return _days(datetime.combine(moment, time.fromisoformat(clock.strip() or "00:00")))
         except (ValueError, OverflowError):
             return None
 
     return read
+
+
+def _month(cell: Any) -> float | None:
+    text = str(cell).strip()
+    return _written("%Y-%m")(text) if re.fullmatch(r"(1[89]|2[01])\d\d-\d\d", text) else None
 
 
 def _days(moment: datetime) -> float:
@@ -111,14 +131,17 @@ def _days(moment: datetime) -> float:
 
 NUMBERS: dict[str, Callable[[Any], float | None]] = {
     "1234.5": _plain,
-    "1,234.5": _thousands,
-    "1.234,5": _comma,
+    "1,234.5": _separated(_THOUSANDS, ",", "."),
+    "1.234,5": _separated(_COMMA, ".", ","),
 }
 DATES: dict[str, Callable[[Any], float | None]] = {
     "YYYY-MM-DD": _iso,
     "DD.MM.YYYY": _written("%d.%m.%Y"),
     "DD/MM/YYYY": _written("%d/%m/%Y"),
     "MM/DD/YYYY": _written("%m/%d/%Y"),
+    "YYYY/MM/DD": _written("%Y/%m/%d"),
+    "DD-MM-YYYY": _written("%d-%m-%Y"),
+    "YYYY-MM": _month,
 }
 FORMATS = NUMBERS | DATES
 PLAIN = "1234.5"
@@ -500,14 +523,30 @@ class Column:
             values, bad = read_numbers(cells, self.learned["written"])
             if bad and strict:
                 what = "date" if self.kind == "date" else "finite number"
-                where = f"row {start + bad[0]}, column {self.name!r}: {cells[bad[0]]!r}"
                 written = f", written {self.learned['written']} in training"
-                raise DataError(f"{where} is not a {what}{written}")
+                raise DataError(
+                    f"{self._where(start + bad[0], cells[bad[0]])} is not a {what}{written}"
+                )
             return encode_numbers(values[:, None], (self,))
         texts = ["" if is_missing(c) else cell_text(c) for c in cells]
         if self.kind == "category":
             return _one_hot(self.learned["values"]).transform(np.array(texts, object)[:, None])
         return _tfidf(self.learned["terms"], self.learned["idf"]).transform(texts)
+
+    def unreadable(self, cells: Cells, start: int) -> list[str]:
+        """The cells that are no number or date though training had such, by row and column.
+
+        DataError where more than a few are none: the column is written in another way.
+        """
+        if self.kind not in ("number", "date"):
+            return []
+        bad = read_numbers(cells, self.learned["written"])[1]
+        if len(bad) > BAD_SHARE * len(cells):
+            self.encode(cells, start)
+        return [self._where(start + i, cells[i]) for i in bad]
+
+    def _where(self, row: int, cell: Any) -> str:
+        return f"row {row}, column {self.name!r}: {cell!r}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` reads them back."""

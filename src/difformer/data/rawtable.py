@@ -99,6 +99,8 @@ def _columns(source: Any) -> Chunk:
     for name in names:
         cells: Any = source[name]
         kind = str(getattr(cells, "dtype", "")).lower()
+        if kind.startswith("period"):
+            cells = cells.dt.to_timestamp()
         if kind.startswith(("int", "uint", "float")):
             columns[str(name)] = _numbers(cells)
         else:
@@ -110,10 +112,17 @@ def _columns(source: Any) -> Chunk:
 
 
 def _numbers(cells: Any) -> Any:
-    """A column of numbers as float64; pandas' NA and polars' null are NaN."""
+    """A column of numbers: whole ones as they are (they may be ids), others as float64.
+
+    pandas' NA and polars' null are NaN.
+    """
     if type(cells).__module__.startswith("pandas"):
-        return cells.to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.asarray(cells, dtype=np.float64)
+        kind = {"i": np.int64, "u": np.uint64}.get(str(cells.dtype)[0].lower(), np.float64)
+        if cells.isna().any():
+            return cells.to_numpy(dtype=np.float64, na_value=np.nan)
+        return cells.to_numpy(dtype=kind)
+    found = np.asarray(cells)
+    return found if found.dtype.kind in "iu" else found.astype(np.float64)
 
 
 def _csv(path: Path, size: int) -> Iterator[Chunk]:

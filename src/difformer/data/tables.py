@@ -6,7 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -18,13 +18,17 @@ from scipy import sparse
 from torch import Tensor
 
 from difformer.data.columns import (
+    BAD_SHARE,
+    FEW_NUMBERS,
     KINDS,
     PLAIN,
     Column,
     Survey,
     cell_text,
     encode_numbers,
+    format_of,
     is_missing,
+    read_numbers,
     standardise,
 )
 from difformer.data.convert import csr_tensor
@@ -48,6 +52,7 @@ class TableEncoder:
     columns: tuple[Column, ...]
     label: str | tuple[str, ...] | None = None
     id: str | None = None
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])  # on label columns
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -61,7 +66,7 @@ class TableEncoder:
 
     def describe(self) -> list[tuple[str, str, str]]:
         """Name, kind and treatment of each column, to be shown before training."""
-        special = [(name, "label", "") for name in self.labels]
+        special = [(name, "label", self.notes.get(name, "")) for name in self.labels]
         special += [(self.id, "id", "")] if self.id else []
         return [*special, *(column.describe() for column in self.columns)]
 
@@ -186,7 +191,7 @@ class TableEncoder:
         """All that was learned, as JSON text."""
         columns = [c.to_json() for c in self.columns]
         record = {"version": VERSION, "label": self.label, "id": self.id, "columns": columns}
-        return json.dumps(record)
+        return json.dumps({**record, "notes": dict(self.notes)})
 
     @classmethod
     def from_json(cls, text: str) -> TableEncoder:
@@ -196,9 +201,10 @@ class TableEncoder:
             if record["version"] != VERSION:
                 raise ValueError(f"version {record['version']}, not {VERSION}")
             columns = tuple(Column.from_json(c) for c in record["columns"])
-            label = record["label"]
-            return cls(columns, tuple(label) if isinstance(label, list) else label, record["id"])
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            label, notes = record["label"], record.get("notes", {})
+            label = tuple(label) if isinstance(label, list) else label
+            return cls(columns, label, record["id"], {str(k): str(v) for k, v in notes.items()})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DataError(f"not a table's description: {error}") from error
 
 
@@ -219,7 +225,8 @@ def read_table(
         nodes: a CSV, JSON lines, Parquet or npz file, a data frame, or a mapping of columns.
         label: the column to predict; an empty cell is a row to predict. Several columns are
             predicted together: all yes or no (0 and 1, true and false) or all numbers.
-        id: a column that names each row, for `edges`; without it rows are numbered from 0.
+        id: a column that names each row, for `edges`; without it the index of a data frame names
+            them, and where that only numbers them, or there is none, their number from 0 on.
         edges: a file of two or three columns: source, target and perhaps weight.
         task: "multiclass", "regression", or "multilabel" for several columns of yes or no; by
             default numbers that are not whole, or many of them, are regression.
@@ -244,8 +251,10 @@ def read_table(
                 raise DataError(f"{_name(nodes)}: has no {what} column {column!r}; it has {known}")
         for name in wanted:
             labels[name] += [None if is_missing(v) else v for v in chunk[name]]
-        ids += [str(v).strip() for v in chunk[id]] if id else []
+        ids += [cell_text(v) for v in chunk[id]] if id else []
         count += _rows_of(chunk)
+    if id is None:
+        ids = _index(nodes, needed=edges is not None)
     where = _row_of(ids or [str(row) for row in range(count)], _name(nodes), id)
     if len(wanted) == 1:
         label = wanted[0]
@@ -256,9 +265,12 @@ def read_table(
         y, task, names = _read_labels(read[0], task, unlabelled)
     else:
         y, task, names = _read_several(read, task)
+    unknown = int((y < 0).sum()) if task == "multiclass" else None
+    notes = {each.column: each.note(task, len(names), unknown) for each in read}
+    encoder = replace(encoder, notes=notes)
     edge_index = weight = None
     if edges is not None:
-        numbered = "" if id else ": rows are numbered from 0, or name the column of their ids"
+        numbered = "" if ids else ": rows are numbered from 0, or name the column of their ids"
         edge_index, weight = read_edges(edges, where, hint=numbered)
     return Dataset(
         name=Path(nodes).stem if isinstance(nodes, str | Path) else "table",
@@ -290,7 +302,7 @@ def read_edges(
         for i, cells in enumerate(zip(*columns, strict=True)):
             ends: list[int] = []
             for name, cell in zip(names[:2], cells[:2], strict=True):
-                found = where.get(str(cell).strip())
+                found = where.get(cell_text(cell))
                 if found is None:
                     at = f"{_name(source)}: row {start + i}, column {name!r}"
                     raise DataError(f"{at}: {cell!r} is no known id{hint}")
@@ -403,22 +415,71 @@ class _Labels:
     column: str
     file: str
     rows: int | None = None  # with a label, where `cells` are the different ones alone
+    written: str = ""  # the format of numbers, where it is known already
 
     @cached_property
+    def format(self) -> str:
+        """How its numbers are written."""
+        return self.written or format_of(self.cells, "number")
+
+    @cached_property
+    def _read(self) -> tuple[list[float | None], list[int]]:
+        values, bad = read_numbers(self.cells, self.format)
+        return [None if value != value else value for value in values.tolist()], bad
+
+    @property
     def numbers(self) -> list[float | None]:
-        """The cells as numbers, None where empty or no number."""
-        return [None if cell is None else _as_number(cell) for cell in self.cells]
+        """The cells as numbers, None where empty or no finite number."""
+        return self._read[0]
+
+    @property
+    def bad(self) -> list[int]:
+        """The places of cells that are not empty and no finite numbers."""
+        return self._read[1]
+
+    def where(self, place: int) -> str:
+        """A cell as an error or a report names it."""
+        return f"row {place + 1}, column {self.column!r}: {str(self.cells[place])[:40]!r}"
 
     def task(self) -> str:
-        """Few whole numbers, and texts, are classes; other numbers are quantities."""
+        """Few whole numbers, and texts, are classes; other numbers are quantities.
+
+        As in any column, a few cells among many different numbers may be none.
+        """
         known = [cell for cell in self.cells if cell is not None]
         numbers = [number for number in self.numbers if number is not None]
-        if len(numbers) < len(known):
+        different = len(set(numbers))
+        if self.bad and not (len(self.bad) <= BAD_SHARE * len(known) and different > FEW_NUMBERS):
             return "multiclass"
-        whole = all(number == round(number) for number in numbers if math.isfinite(number))
+        whole = all(number == round(number) for number in numbers)
         rows = len(known) if self.rows is None else self.rows
-        few = len(set(numbers)) <= min(MOST_CLASSES, max(2, rows // 2))
+        few = different <= min(MOST_CLASSES, max(2, rows // 2))
         return "multiclass" if whole and few else "regression"
+
+    def note(self, task: str, classes: int, unknown: int | None = None) -> str:
+        """What a person should know of how the column was read."""
+        empty = sum(cell is None for cell in self.cells) if unknown is None else unknown
+        found = [f"{empty} empty, to predict"] if empty else []
+        if task == "regression":
+            found.insert(0, "number" + ("" if self.format == PLAIN else f", written {self.format}"))
+            if self.bad:
+                first = ", ".join(f"row {i + 1}: {str(self.cells[i])[:40]!r}" for i in self.bad[:3])
+                found.append(f"{len(self.bad)} not numbers, taken as empty ({first})")
+        elif task == "multiclass":
+            found.insert(0, f"{classes} classes")
+        return "; ".join(found)
+
+
+def _index(nodes: Source, *, needed: bool) -> list[str]:
+    """The ids that a data frame's index gives; none where it only numbers the rows.
+
+    One that repeats itself, as that of frames put together, names rows only where it must.
+    """
+    index = getattr(nodes, "index", None) if is_frame(nodes) else None
+    if index is None or type(index).__name__ == "RangeIndex":
+        return []
+    names = [cell_text(name) for name in index]
+    return names if needed or len(set(names)) == len(names) else []
 
 
 def _read_labels(
@@ -468,6 +529,7 @@ class LabelCoder:
     task: str
     class_names: tuple[str, ...]
     codes: Mapping[str, int]  # of the cells of one column of classes
+    written: tuple[str, ...] = ()  # how the numbers of each column are written
 
     @classmethod
     def learn(
@@ -488,13 +550,13 @@ class LabelCoder:
         found = [_Labels(_known(each), name, file, rows) for name, each in cells.items()]
         if len(found) > 1:
             _, task, names = _read_several(found, task)
-            return cls(file, tuple(distinct), task, names, {})
+            return cls(file, tuple(distinct), task, names, {}, tuple(c.format for c in found))
         y, task, names = _read_labels(found[0], task, unlabelled)
         codes: dict[str, int] = {}
         if task == "multiclass":
             known = zip(found[0].cells, y.tolist(), strict=True)
             codes = {cell_text(cell): code for cell, code in known if cell is not None}
-        return cls(file, tuple(distinct), task, names, codes)
+        return cls(file, tuple(distinct), task, names, codes, (found[0].format,))
 
     @property
     def outputs(self) -> int:
@@ -507,9 +569,13 @@ class LabelCoder:
             different, place = _different(chunk[self.columns[0]])
             code = [-1 if c is None else self.codes[cell_text(c)] for c in _known(different)]
             return np.array(code, np.int64)[place]
-        read = [_Labels(_known(chunk[name]), name, self.file) for name in self.columns]
-        each = [_truths(c)[:, None] if self.task == "multilabel" else _quantities(c) for c in read]
-        return torch.cat(each, 1).numpy()
+        read = [
+            _Labels(_known(chunk[name]), name, self.file, written=written)
+            for name, written in zip(self.columns, self.written, strict=True)
+        ]
+        if self.task == "multilabel":
+            return torch.stack([_truths(column) for column in read], 1).numpy()
+        return torch.cat([_quantities(column, most_bad=1.0) for column in read], 1).numpy()
 
 
 def _known(cells: Any) -> list[Any]:
@@ -553,19 +619,18 @@ def _check_labels(names: Sequence[str], id: str | None) -> None:
         raise ValueError("label must name at least one column")
 
 
-def _quantities(labels: _Labels) -> Tensor:
-    """(n, 1) numbers, NaN where empty."""
-    for row, (cell, number) in enumerate(zip(labels.cells, labels.numbers, strict=True), 1):
-        if cell is not None and (number is None or math.isinf(number)):
-            where = f"{labels.file}: row {row}, column {labels.column!r}"
-            raise DataError(f"{where}: {cell!r} is not a number")
+def _quantities(labels: _Labels, *, most_bad: float = BAD_SHARE) -> Tensor:
+    """(n, 1) numbers, NaN where empty or, up to a share of the labels, no number."""
+    known = sum(cell is not None for cell in labels.cells)
+    if len(labels.bad) > most_bad * known:
+        raise DataError(f"{labels.file}: {labels.where(labels.bad[0])} is not a number")
     values = [math.nan if number is None else number for number in labels.numbers]
     return torch.tensor(values, dtype=torch.float32).reshape(-1, 1)
 
 
 def _classes(labels: _Labels, unlabelled: Any) -> tuple[Tensor, tuple[str, ...]]:
     """(n,) class numbers, -1 where unlabelled, and the names of the classes in order."""
-    texts = [None if cell is None else str(cell).strip() for cell in labels.cells]
+    texts = [None if cell is None else cell_text(cell) for cell in labels.cells]
     marks = isinstance(unlabelled, int | float)
     if marks and all(n is not None for n, t in zip(labels.numbers, texts, strict=True) if t):
         texts = [None if n == unlabelled else t for n, t in zip(labels.numbers, texts, strict=True)]

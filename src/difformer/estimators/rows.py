@@ -15,6 +15,7 @@ from scipy import sparse
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from difformer.data.columns import cell_text
 from difformer.data.convert import csr_tensor, scipy_csr
 from difformer.data.dataset import Dataset
 from difformer.data.rawtable import is_frame, read_chunks
@@ -244,7 +245,7 @@ def _row_ids(X: Any, ids: Any, num_rows: int) -> tuple[str, ...] | None:
         ids = getattr(X, "index", None) if is_frame(X) else None
         if ids is None or type(ids).__name__ == "RangeIndex":
             return None
-    names = tuple(str(name).strip() for name in ids)
+    names = tuple(cell_text(name) for name in ids)
     if len(names) != num_rows:
         raise ValueError(f"ids must have one id for each of the {num_rows} rows, got {len(names)}")
     return names

@@ -22,6 +22,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
+from difformer.data.columns import cell_text
 from difformer.errors import DataError, DifformerError, missing_extra
 from difformer.experiments.own.run import OwnRun
 
@@ -448,7 +449,7 @@ def _predict(run: OwnRun, chunk: Chunk, edges: Edges = None) -> Answers:
 def _ids(run: OwnRun, chunk: Chunk) -> list[str] | None:
     """The rows' ids, empty where a row has none: a row of training is answered as in training."""
     names = chunk.get(run.encoder.id or "")
-    return names and ["" if name is None else str(name).strip() for name in names]
+    return names and ["" if name is None else cell_text(name) for name in names]
 
 
 def _columns(run: OwnRun) -> list[str]:

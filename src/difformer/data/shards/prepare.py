@@ -150,7 +150,7 @@ class _Job:
             with reading(kept, error=DataError):
                 record = json.loads(kept.read_text(encoding="utf-8"))
                 known: dict[str, Any] = record["coder"]
-                for name in ("columns", "class_names"):
+                for name in ("columns", "class_names", "written"):
                     known[name] = tuple(known[name])
                 return LabelCoder(**known), TableEncoder.from_json(record["encoder"])
         coder = self._labels()

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from difformer.core.graph import Graph
-from difformer.data.rawtable import Source, read_chunks
+from difformer.data.columns import cell_text
+from difformer.data.rawtable import Chunk, Source, read_chunks
 from difformer.data.tables import read_edges
 from difformer.errors import DataError
 from difformer.experiments.own.run import OwnRun
@@ -62,12 +63,28 @@ def _lines(
         if extra and not start:
             where = source if isinstance(source, str | Path) else "the table"
             tell(f"{where}: not looked at, because not there in training: {', '.join(extra)}")
-        features = run.encoder.encode_chunk(chunk, start + 1, source)
+        features = _encoded(run, chunk, start + 1, source, tell)
         stop = start + features.shape[0]
         mine = None if graph is None else graph[start:stop]
         ids = None if run.encoder.id is None else names[start:stop]
         yield run.lines(names[start:stop], run.answer(features, mine, ids=ids))
         start = stop
+
+
+def _encoded(
+    run: OwnRun, chunk: Chunk, start: int, source: Source, tell: Callable[[str], None]
+) -> Any:
+    """Features of some rows; a few cells that cannot be read are named, and taken as empty."""
+    where = source if isinstance(source, str | Path) else "the table"
+    known = [column for column in run.encoder.columns if column.name in chunk]
+    try:
+        bad = [cell for c in known for cell in c.unreadable(chunk[c.name], start)]
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+    if bad:
+        count = f"{len(bad)} cell{'s' if len(bad) > 1 else ''}"
+        tell(f"{where}: {count} taken as empty, because not as in training: {', '.join(bad[:3])}")
+    return run.encoder.encode_chunk(chunk, start, source, strict=False)
 
 
 def _new_names(run: OwnRun, source: Source) -> list[str]:
@@ -80,7 +97,7 @@ def _new_names(run: OwnRun, source: Source) -> list[str]:
         if column is None:
             names += [str(len(names) + i) for i in range(size)]
         else:
-            names += [str(v).strip() for v in chunk[column]]
+            names += [cell_text(v) for v in chunk[column]]
     seen: set[str] = set()
     for row, name in enumerate(names, 1):
         if name in seen:
