@@ -15,7 +15,15 @@ from typing import TextIO
 
 from difformer.errors import DifformerError, RunError
 
-__all__ = ["MISREAD", "answer_file", "cannot_write", "reading", "replacing", "write_atomic"]
+__all__ = [
+    "MISREAD",
+    "answer_file",
+    "cannot_write",
+    "give_name",
+    "reading",
+    "replacing",
+    "write_atomic",
+]
 
 # What code meets that takes a file at its word: text for a number, a list for a mapping, a size
 # beyond all bounds.
@@ -55,16 +63,21 @@ def replacing(path: Path, *, error: type[DifformerError] = RunError) -> Generato
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield part
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        _sync_folder(path.parent)
+        give_name(part, path)
     except BaseException as problem:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         if isinstance(problem, OSError):
             raise cannot_write(path, problem, error) from problem
         raise
+
+
+def give_name(part: Path, path: Path) -> None:
+    """Flush a written file to the disk, then let it take the place of `path`."""
+    with part.open("rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    _sync_folder(path.parent)
 
 
 def write_atomic(

@@ -25,6 +25,7 @@ from difformer.errors import RunError
 from difformer.experiments.reproduce import CellResult, measure_cell, read_cell
 from difformer.experiments.specs import Cell, Spec, list_specs, load_spec
 from difformer.experiments.tables import View, figures_table, fill_page
+from difformer.files import write_atomic
 from difformer.report.figures import FIGURES, make_figure
 
 if TYPE_CHECKING:
@@ -246,6 +247,6 @@ def write_pages(root: Path, results: Path) -> list[str]:
         before = page.read_text(encoding="utf-8")
         after = demo.measured(results) if name == DEMO else fill_page(before, results)
         if after != before:
-            page.write_text(after, encoding="utf-8")
+            write_atomic(page, after)
             written.append(name)
     return written

@@ -23,6 +23,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from difformer.errors import DataError
+from difformer.files import give_name
 
 ATTEMPTS = 3
 TIMEOUT = 30.0  # seconds without a byte
@@ -260,7 +261,7 @@ def _keep(part: Path, target: Path, sha256: str) -> None:
         part.unlink()
         raise FetchError(f"{target.name} has the wrong checksum")
     with _writing(part):
-        part.replace(target)
+        give_name(part, target)
 
 
 @contextmanager

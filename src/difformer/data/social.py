@@ -23,6 +23,7 @@ from torch import Tensor
 from difformer.data.dataset import Dataset
 from difformer.data.split import ratio_split
 from difformer.errors import DataError
+from difformer.files import give_name
 
 PEOPLE, EDGES, FEATURES = 1_632_803, 30_622_564, 65
 
@@ -176,7 +177,7 @@ def _mapped(path: Path, shape: tuple[int, int]) -> Any:
 
 def _finished(path: Path, shape: tuple[int, int], x: Any) -> Any:
     x.flush()
-    _part(path).replace(path)
+    give_name(_part(path), path)
     return _mapped(path, shape)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.errors import DifformerError
+from difformer.files import replacing
 from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, number, plain, rounded
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def draw_poster(poster: Poster, path: Path) -> Path:
         shown[2].plot(poster.energies, marker="o", color=COLOURS[0])
         shown[2].set(title="The energy falls", xlabel="layer", ylim=(0, None))
         metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(path, metadata=metadata)
+        with replacing(path) as part:
+            figure.savefig(part, format=path.suffix[1:], metadata=metadata)
     return path
 
 
