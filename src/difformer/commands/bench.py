@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from runpy import run_module
+from threading import Thread
 from typing import Annotated, Any
 
 import typer
@@ -96,11 +100,42 @@ def command(
     for name in chosen:
         say(f"measuring {name}")
         output = sys.stderr if json else None
-        done = subprocess.run(
-            [sys.executable, "-m", f"benchmarks.{name}", *options], stdout=output, check=False
-        )
+        words = [sys.executable, "-m", __name__, str(os.getpid()), name, *options]
+        done = subprocess.run(words, stdout=output, check=False)
+        if done.returncode == 2:  # it has said why
+            raise typer.Exit(2)
         if done.returncode:
             raise DifformerError(f"benchmarks.{name} ended with code {done.returncode}")
     if json:
         results = {n: Path(f"results/benchmarks/{n}.json").read_text("utf-8") for n in chosen}
         print_json({name: json_module.loads(text) for name, text in results.items()})
+
+
+def measure(parent: int, name: str, *options: str) -> None:
+    """Run a benchmark in this process, which ends with its parent; an error is one line."""
+
+    def end_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    Thread(target=end_with_parent, daemon=True).start()
+    sys.argv[1:] = options
+    sys.path.insert(0, "")
+    try:
+        run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
+        return
+    except KeyboardInterrupt:
+        sys.exit(130)  # the parent says so
+    except DifformerError as error:
+        reason = f"error: {error}"
+    except SystemExit as end:
+        if not isinstance(end.code, str):
+            raise
+        reason = end.code
+    print(reason, file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    measure(int(sys.argv[1]), *sys.argv[2:])
