@@ -57,6 +57,9 @@ COMMANDS = (
     "reproduce --runs",
     "train with a page",
     "demo",
+    "export",
+    "datasets fetch",
+    "bench",
 )
 MODES = ("before", "half", "after")  # a kill before a write, in its middle and after it
 PATIENCE = 60.0  # seconds without a word from a child before it is taken to hang
@@ -212,7 +215,6 @@ def _long_kills(folder: Path, found: dict[str, Any]) -> dict[str, Any]:
         "train with a page": 12,
         "reproduce --runs": 12,
         "tune": 30,
-        "demo": 3,
     }  # which take long
     for name in COMMANDS:
         record: dict[str, Any] = found.get(name, {"kills": 0, "faults": [], "writes": math.inf})
@@ -236,7 +238,7 @@ CONDITIONS = ("read-only", "homeless", "0", "500", "3000", "20000", "100000")
 
 
 def _long_full(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
-    some = [name for name in COMMANDS if name not in ("train with seeds", "demo")]
+    some = [name for name in COMMANDS if name != "train with seeds"]  # as train is
     found = full(folder, [f"{name}:{condition}" for name in some for condition in CONDITIONS])
     return {
         "cases": len(found),

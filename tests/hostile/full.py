@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kills import commands, in_child, prepared
+from kills import begin, commands, in_child, prepared, stand_in
 
 
 def small_disk(size: int) -> None:
@@ -43,7 +43,7 @@ def not_ours(*folders: Path) -> None:
 
 def homeless(home: Path, out: Path) -> None:
     os.environ.update(HOME=str(home), XDG_CACHE_HOME=str(home / "cache"))
-    out.mkdir()
+    out.mkdir(exist_ok=True)
     not_ours(home)
 
 
@@ -54,16 +54,19 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     root, place = prepared(folder), folder / "place"
-    os.chdir(folder)
-    for word in sys.argv[2:]:
-        name, condition = word.rsplit(":", 1)
+    asked = [word.rsplit(":", 1) for word in sys.argv[2:]]
+    stand_in({name for name, _ in asked})
+    for name, condition in asked:
+        os.chdir(folder)
         shutil.rmtree(place, ignore_errors=True)
         (place / "home").mkdir(parents=True)
         out = place / "deep" / "out" if condition == "read-only" else place / "out"
         out.parent.mkdir(exist_ok=True)
         words = commands(root, out)[name]
+        begin(name, out)
+        closed = out if out.exists() else out.parent
         setup: Callable[[], Any] = {
-            "read-only": partial(not_ours, out.parent),
+            "read-only": partial(not_ours, closed),
             "homeless": partial(homeless, place / "home", out),
         }.get(condition) or partial(small_disk, int(condition))
         status, _, said = in_child(words, setup)

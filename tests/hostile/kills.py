@@ -5,6 +5,9 @@ removed. Each is a kill before it, one with half of the file written, and one af
 command (with --resume, for train) must then leave the files that the undisturbed run left, bit by
 bit. A process forks for each run, so the libraries are imported once.
 
+`demo` trains two epochs and leaves out what it does not write; `datasets fetch` fetches made-up
+files from a server on this machine; `bench` measures in its own process, where it can be killed.
+
 One line of JSON per kill.
 """
 
@@ -22,7 +25,10 @@ import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from formats import prepare_runs
@@ -80,7 +86,13 @@ def commands(root: Path, out: Path) -> dict[str, list[str]]:
             *["shard", str(out), *table, "--edges", str(root / "edges.csv")],
             *["--parts", "2", "--quiet"],
         ],
-        "demo": ["demo", "--out", str(out), "--quiet"],
+        "demo": ["demo", "--out", str(out), "--picture", str(out / "states.png"), "--quiet"],
+        "export": ["export", str(root / "own"), "--onnx", str(out / "m.onnx"), "--overwrite"],
+        "datasets fetch": ["datasets", "fetch", "pubmed", "--data-dir", str(out)],
+        "bench": [
+            *["bench", "suite", "--datasets", "iris", "--systems", "logistic,knn"],
+            *["--splits", "2", "--workers", "0"],
+        ],
         "features": [
             *["features", str(root / "pictures"), "--side", "8", "--width", "4", "--epochs", "2"],
             *[
@@ -94,6 +106,83 @@ def commands(root: Path, out: Path) -> dict[str, list[str]]:
             ],
         ],
     }
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+FETCHED = {f"ind.pubmed.{part}": Random(part).randbytes(200_000) for part in PARTS}
+
+
+class Files(BaseHTTPRequestHandler):
+    """Serves FETCHED, from where a client asks for them."""
+
+    def do_GET(self) -> None:
+        content = FETCHED[self.path.rsplit("/", 1)[-1]]
+        first = int(self.headers.get("Range", "bytes=0-")[len("bytes=") : -1])
+        self.send_response(206 if first else 200)
+        self.send_header("Content-Length", str(len(content) - first))
+        self.end_headers()
+        self.wfile.write(content[first:])
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def stand_in(names: set[str]) -> None:
+    """What the commands of these names need to be killed often, and on a machine by itself."""
+    if "demo" in names:
+        from difformer.commands import demo
+        from difformer.report import poster
+
+        demo.FEWER_EPOCHS = dict.fromkeys(demo.CELLS, 2)
+        demo._digits = lambda **_: []  # writes nothing
+        poster.ROWS = 60
+    if "bench" in names:
+        from difformer.commands import bench
+
+        bench.subprocess = SimpleNamespace(run=_measure_here)  # type: ignore[assignment]
+    if "datasets fetch" in names:
+        from difformer.data import planetoid
+        from difformer.data.download import Web
+
+        sums = {name: hashlib.sha256(content).hexdigest() for name, content in FETCHED.items()}
+        planetoid.SHA256["pubmed"] = {part: sums[f"ind.pubmed.{part}"] for part in PARTS}
+        planetoid.REPOSITORY = Web(f"http://127.0.0.1:{_serve()}")
+        os.environ["no_proxy"] = "127.0.0.1"
+
+
+def _measure_here(words: list[str], **_: Any) -> Any:
+    from difformer.commands import bench
+
+    _, *rest = words[words.index(bench.__name__) + 1 :]
+    try:
+        bench.measure(os.getppid(), *rest)
+        return SimpleNamespace(returncode=0)
+    except SystemExit as end:
+        return SimpleNamespace(returncode=end.code or 0)
+
+
+def _serve() -> int:
+    """The port of a server in a process of its own, which ends with this one."""
+    server = HTTPServer(("127.0.0.1", 0), Files)
+    server.timeout = 1.0
+    parent = os.getpid()
+    if os.fork() == 0:
+        while os.getppid() == parent:
+            server.handle_request()
+        os._exit(0)
+    server.server_close()
+    return server.server_port
+
+
+def begin(name: str, out: Path) -> None:
+    """Nothing is left in `out`; the folder to work in is a clone, for those who ask for one."""
+    os.chdir(out.parent)
+    shutil.rmtree(out, ignore_errors=True)
+    if name == "bench":
+        out.mkdir()
+        (out / "benchmarks").symlink_to(REPOSITORY / "benchmarks")
+        os.chdir(out)
 
 
 class Writes:
@@ -225,12 +314,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     root = prepared(folder)
-    os.chdir(folder)
-    for word in sys.argv[2:]:
-        name, first, last = word.rsplit(":", 2)
+    asked = [word.rsplit(":", 2) for word in sys.argv[2:]]
+    stand_in({name for name, *_ in asked})
+    for name, first, last in asked:
         out = folder / "out"
         words = commands(root, out)[name]
-        shutil.rmtree(out, ignore_errors=True)
+        begin(name, out)
         status, count, said = in_child(words)
         if status:
             _tell(command=name, fault=f"undisturbed: status {status}: {said[-500:]}")
@@ -239,7 +328,7 @@ def main() -> None:
         points = [(at, mode) for at in range(count) for mode in MODES]
         _tell(command=name, writes=count, points=len(points))
         for at, mode in points[int(first) : int(last)]:
-            shutil.rmtree(out, ignore_errors=True)
+            begin(name, out)
             killed, _, _ = in_child(words, partial(Writes, at, mode))
             again = [*words, "--resume"] if words[0] == "train" else words
             if words[0] == "train" and not (out / "config.toml").exists():

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks import hostile
+from difformer.commands import COMMANDS
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits and forks as Linux has them"
@@ -76,12 +77,19 @@ def test_a_command_killed_at_a_write_goes_on_to_the_same_bits(place: Path, run: 
         "compare": range(4, 5),
         "predict": range(1, 2),
         "reproduce": range(4, 5),
+        "datasets fetch": range(4, 5),
+        "bench": range(1, 2),
     }
     found = hostile.kills(place, points)
     assert faults(found) == {}
     assert {name: record["kills"] for name, record in found.items()} == {
         name: len(range_) for name, range_ in points.items()
     }
+
+
+def test_every_command_that_writes_is_killed() -> None:
+    writes_nothing = {"energy", "serve"}
+    assert {name.split()[0] for name in hostile.COMMANDS} | writes_nothing == set(COMMANDS)
 
 
 def test_threads_that_share_a_model_get_the_answers_of_one(run: Path) -> None:
@@ -102,7 +110,8 @@ def test_clients_of_whom_a_third_ask_nonsense_get_right_answers_and_no_5xx(run: 
 def test_where_it_cannot_write_a_command_says_so_in_one_line(place: Path, run: Path) -> None:
     cases = [f"predict:{condition}" for condition in ("read-only", "homeless", "20")]
     cases += ["train --nodes:read-only", "train --nodes:3000", "train:2000", "runs:3000"]
-    cases += ["compare:0", "tune:3000"]
+    cases += ["compare:0", "tune:3000", "datasets fetch:100000", "datasets fetch:read-only"]
+    cases += ["bench:0", "bench:read-only"]
     found = hostile.full(place, cases)
     assert {name: fault for name, fault in found.items() if fault} == {}
     assert list(found) == cases
@@ -127,13 +136,13 @@ def test_a_long_run_goes_on_after_the_cases_that_its_result_counts(
         return {name: {"writes": 9, "kills": len(range(27)[r.start : r.stop]), "faults": []}}
 
     monkeypatch.setattr(hostile, "RESULT", tmp_path / "hostile.json")
-    monkeypatch.setattr(hostile, "COMMANDS", ("train", "demo"))
+    monkeypatch.setattr(hostile, "COMMANDS", ("train", "reproduce --runs"))
     monkeypatch.setattr(hostile, "fuzz", fuzz)
     monkeypatch.setattr(hostile, "kills", kills)
     monkeypatch.setenv("HOSTILE", str(150 * len(hostile.FORMATS)))
     hostile.main(["fuzz", "kills"])
     train = [("train", range(20)), ("train", range(20, 40))]
-    assert asked == [range(100), range(100, 150), *train, ("demo", range(3))]
+    assert asked == [range(100), range(100, 150), *train, ("reproduce --runs", range(12))]
     monkeypatch.setenv("HOSTILE", str(170 * len(hostile.FORMATS)))
     asked.clear()
     hostile.main(["--resume", "fuzz", "kills"])
@@ -142,5 +151,5 @@ def test_a_long_run_goes_on_after_the_cases_that_its_result_counts(
     assert {record["cases"] for record in kept["fuzz"]["formats"].values()} == {170}
     assert {name: record["kills"] for name, record in kept["kills"].items()} == {
         "train": 27,
-        "demo": 3,
+        "reproduce --runs": 12,
     }

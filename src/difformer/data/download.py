@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -270,8 +270,9 @@ def _writing(part: Path) -> Generator[None, None, None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        with suppress(OSError):
             part.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise disk_full(part.parent) from error
         raise DataError(f"cannot write to {part.parent}: {_why(error)}") from error
 
