@@ -64,6 +64,7 @@ def read_linqs_cora(folder: Path) -> Raw:
             torch.arange(train, train + NUM_VAL),
             torch.arange(n - 1000, n),
         ),
+        ids=tuple(row),
     )
 
 

@@ -356,16 +356,18 @@ def test_cora_from_linqs_files_equals_cora(tmp_path: Path) -> None:
     assert sorted(lines) == list(range(2708))
     words = raw.x.toarray().astype(int)
     content = {
-        line: " ".join([f"p{i}", *map(str, words[i]), planetoid.CLASS_NAMES["cora"][raw.y[i]]])
+        line: " ".join([raw.ids[i], *map(str, words[i]), planetoid.CLASS_NAMES["cora"][raw.y[i]]])
         for i, line in enumerate(lines)
     }
     (tmp_path / "cora.content").write_text("\n".join(content[i] for i in range(2708)))
-    (tmp_path / "cora.cites").write_text("\n".join(f"p{a}\tp{b}" for a, b in raw.edges))
+    (tmp_path / "cora.cites").write_text("\n".join(f"{raw.ids[a]}\t{raw.ids[b]}" for a, b in raw.edges))
     again = script.read_linqs_cora(tmp_path)
     assert (raw.x != again.x).nnz == 0
     assert np.array_equal(raw.y, again.y)
     assert np.array_equal(raw.edges, again.edges)
     assert raw.public == again.public
+    assert raw.ids == again.ids == load_dataset("cora").ids
+    assert len(set(raw.ids)) == 2708
 
 
 def test_what_is_packed_is_read_back(tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
         edge_index=undirected(raw.edges, raw.y.size),
         class_names=CLASS_NAMES[name],
         splits={"public": raw.public},
+        ids=raw.ids,
         source="Planetoid (Yang et al., 2016; MIT), github.com/kimiyoung/planetoid",
     )
 
@@ -104,12 +105,13 @@ def fetch(name: str, root: Path | None = None) -> Path | None:
 
 @dataclass(frozen=True)
 class Raw:
-    """What the files say: x (n, p) scipy CSR, y (n,), citations (e, 2), the public split."""
+    """What the files say: x (n, p) scipy CSR, y (n,), citations (e, 2), the public split, ids."""
 
     x: Any
     y: np.ndarray
     edges: np.ndarray
     public: Split
+    ids: tuple[str, ...] = ()  # McCallum's numbers of the papers; Planetoid's files have none
 
 
 def read_embedded(name: str) -> Raw:
@@ -125,6 +127,7 @@ def read_embedded(name: str) -> Raw:
         y=parts["classes"].astype(np.int64),
         edges=parts["edges"].T.astype(np.int64),
         public=Split("public", train, val, test),
+        ids=tuple(str(number) for number in parts.get("ids", ())),
     )
 
 
@@ -140,7 +143,8 @@ def pack(raw: Raw) -> dict[str, np.ndarray]:
         "edges": pairs.T,
         **public,
     }
-    return {name: np.asarray(part, dtype=np.uint16, order="C") for name, part in parts.items()}
+    packed = {name: np.asarray(part, dtype=np.uint16, order="C") for name, part in parts.items()}
+    return packed | ({"ids": np.array(raw.ids, dtype=np.uint32)} if raw.ids else {})
 
 
 def read_raw(folder: Path, name: str) -> Raw:
