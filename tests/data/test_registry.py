@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from difformer.data import registry
+from difformer.data import planetoid, registry
 from difformer.data.registry import DATASETS, fetch_dataset, list_datasets, load_dataset, load_raw
+
+INSIDE = ("digits", *planetoid.EMBEDDED)
 
 
 def test_every_listed_dataset_has_a_loader() -> None:
@@ -46,13 +48,20 @@ def test_a_new_family_is_one_module_and_one_line(monkeypatch: pytest.MonkeyPatch
     assert load_dataset("digits-again").name == "digits-again"
 
 
-@pytest.mark.parametrize("name", [name for name in list_datasets() if name != "digits"])
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_is_inside_loads_without_files(name: str) -> None:
+    data = load_dataset(name)
+    assert data.name == name
+    assert data.source
+
+
+@pytest.mark.parametrize("name", [name for name in list_datasets() if name not in INSIDE])
 def test_every_dataset_loads_from_real_files(name: str, data_root: Path) -> None:
     family = import_module(f"difformer.data.{DATASETS[name].module}")
     if not hasattr(family, "sources"):
         pytest.skip(f"{name} states no files of its own")
-    sources = family.sources(name)  # none where the dataset is embedded
-    if sources and all(source.missing(data_root) for source in sources):
+    sources = family.sources(name)
+    if all(source.missing(data_root) for source in sources):
         pytest.skip(f"{name} is not in {data_root}")
     data = load_dataset(name, data_root)
     assert data.name == name
