@@ -14,26 +14,59 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import venv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-MUST = (
-    "difformer/py.typed",
-    "difformer/data/embedded/cora.npz",
-    "difformer/data/embedded/NOTICE.md",
-    "difformer/report/assets/page.css",
-    "difformer/experiments/specs/table2.toml",
+# What an sdist holds beside what hatchling adds (.gitignore, PKG-INFO, pyproject.toml).
+SDIST = (
+    "examples/",
+    "scripts/",
+    ".gitignore",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "LICENSE",
+    "PKG-INFO",
+    "README.md",
+    "constraints.txt",
+    "pyproject.toml",
 )
-TRIALS: Sequence[tuple[Sequence[str], str]] = (
-    (["-c", "import difformer; print(difformer.load_dataset('cora').describe())"], "2,708 rows"),
-    (["-m", "difformer", "--version"], "0."),
-    (["-m", "difformer", "--help"], "--install-completion"),
-    (["-m", "difformer", "datasets"], "cora"),
-    (["-m", "difformer", "train", "digits", "--epochs", "3", "--quiet"], "accuracy"),
-    (["-m", "difformer", "reproduce", "table2", "--models", "gcn", "--show"], "Cora"),
+
+
+class Trial(NamedTuple):
+    """A program of the new environment, what it must print, and what it is told besides."""
+
+    words: Sequence[str]
+    expected: Sequence[str]
+    environment: Mapping[str, str] = {}
+
+
+COMPLETE = {"_DIFFORMER_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "difformer tr"}
+LEARN = """
+from sklearn.datasets import load_digits
+from difformer import DIFFormerClassifier
+X, y = load_digits(return_X_y=True)
+few = y.copy()
+few[100:] = -1
+model = DIFFormerClassifier(recipe="alone", epochs=60, random_state=0).fit(X, few)
+print("accuracy above 0.8:", (model.transduction_ == y)[100:].mean() > 0.8)
+"""
+TRIALS = (
+    Trial(
+        ["python", "-c", "import difformer; print(difformer.load_dataset('cora').describe())"],
+        ["2,708 rows"],
+    ),
+    Trial(["python", "-c", LEARN], ["accuracy above 0.8: True"]),
+    Trial(["difformer", "--help"], ["--install-completion", "demo"]),
+    Trial(["difformer"], ["train"], COMPLETE),
+    Trial(["difformer", "datasets"], ["cora"]),
+    Trial(["difformer", "demo"], ["GCN", "DIFFormer-s", "DIFFormer-a", "Cora", "report.html"]),
+    Trial(["difformer", "train", "digits", "--epochs", "3", "--quiet"], ["accuracy"]),
+    Trial(["difformer", "reproduce", "table2", "--models", "gcn", "--show"], ["Cora"]),
 )
 
 
@@ -46,23 +79,32 @@ def contents(path: Path) -> list[str]:
         return [name.split("/", 1)[1] for name in archive.getnames() if "/" in name]
 
 
-def check_contents(wheel: list[str], sdist: list[str]) -> list[str]:
+def sources() -> list[str]:
+    """The files of the package."""
+    found = [path for path in (REPOSITORY / "src").rglob("*") if path.is_file()]
+    names = [path.relative_to(REPOSITORY / "src").as_posix() for path in found]
+    return sorted(name for name in names if "__pycache__" not in name and ".egg-info" not in name)
+
+
+def check_contents(wheel: list[str], sdist: list[str], package: list[str]) -> list[str]:
     """What is missing from them, or too much in them."""
-    problems = [f"the wheel lacks {name}" for name in MUST if name not in wheel]
-    problems += [f"the sdist lacks src/{name}" for name in MUST if f"src/{name}" not in sdist]
-    own = ("difformer/", "difformer-")
-    problems += [f"the wheel holds {name}" for name in wheel if not name.startswith(own)]
-    odd = ("__pycache__", ".venv", "results/", "runs/", ".git/")
-    both = [*wheel, *sdist]
-    return problems + [
-        f"{name} should not be there" for name in both if any(o in name for o in odd)
-    ]
+    problems = [f"the wheel lacks {name}" for name in package if name not in wheel]
+    problems += [f"the sdist lacks src/{name}" for name in package if f"src/{name}" not in sdist]
+    own = {*package}
+    more = [name for name in wheel if name not in own and ".dist-info/" not in name]
+    problems += [f"the wheel holds {name}" for name in more]
+    inside = {f"src/{name}" for name in package}
+    extra = [n for n in sdist if n not in inside and not n.startswith(SDIST)]
+    return problems + [f"the sdist holds {name}" for name in extra]
 
 
-def run(command: Sequence[str], folder: Path, home: Path) -> str:
+def run(
+    command: Sequence[str], folder: Path, home: Path, environment: Mapping[str, str] | None = None
+) -> str:
     """What a command prints; SystemExit with its errors if it fails."""
     kept = {k: v for k, v in os.environ.items() if k.startswith(("PIP_", "SSL_", "LANG", "TMP"))}
     kept |= {"PATH": os.environ["PATH"], "HOME": str(home), "OMP_NUM_THREADS": "1"}
+    kept |= environment or {}
     done = subprocess.run(
         command, cwd=folder, env=kept, capture_output=True, text=True, timeout=900, check=False
     )
@@ -83,17 +125,22 @@ def main() -> None:
         build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out)]
         run([*build, str(REPOSITORY)], place, home)
         (wheel,), (sdist,) = list(out.glob("*.whl")), list(out.glob("*.tar.gz"))
-        if problems := check_contents(contents(wheel), contents(sdist)):
+        if problems := check_contents(contents(wheel), contents(sdist), sources()):
             raise SystemExit("\n".join(problems))
         venv.create(place / "env", with_pip=True)
-        python = str(place / "env" / ("Scripts" if os.name == "nt" else "bin") / "python")
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        run([*install, "-c", str(REPOSITORY / "constraints.txt"), str(wheel)], place, home)
-        for words, expected in TRIALS:
-            printed = run([python, *words], place, home)
-            if expected not in printed:
-                raise SystemExit(f"python {' '.join(words)} does not say {expected!r}:\n{printed}")
-            print("ok:", *words)
+        programs = place / "env" / ("Scripts" if os.name == "nt" else "bin")
+        install = [str(programs / "python"), "-m", "pip", "install", "--quiet"]
+        install += ["--disable-pip-version-check", "-c", str(REPOSITORY / "constraints.txt")]
+        run([*install, str(wheel)], place, home)
+        version = Trial(["difformer", "--version"], [wheel.name.split("-")[1]])
+        for (program, *words), expected, environment in (version, *TRIALS):
+            begin = time.monotonic()
+            printed = run([str(programs / program), *words], place, home, environment)
+            for text in expected:
+                if text not in printed:
+                    raise SystemExit(f"{program} {' '.join(words)} lacks {text!r}:\n{printed}")
+            taken = time.monotonic() - begin
+            print(f"ok, {taken:3.0f} s: {program}", " ".join(words).strip().replace("\n", "; "))
         print(f"{wheel.name}: {wheel.stat().st_size:,} bytes, works alone")
 
 

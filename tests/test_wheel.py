@@ -31,16 +31,23 @@ def test_wheel_and_sdist_hold_what_they_must(tmp_path: Path) -> None:
     subprocess.run([*command, str(REPOSITORY)], check=True, capture_output=True, timeout=300)
     (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
     contents = script().contents
-    assert script().check_contents(contents(wheel), contents(sdist)) == []
+    package = script().sources()
+    assert "difformer/data/embedded/cora.npz" in package
+    assert script().check_contents(contents(wheel), contents(sdist), package) == []
     assert wheel.stat().st_size < 2_000_000
 
 
 def test_what_is_missing_and_what_is_too_much_is_named() -> None:
-    tried = script()
-    whole = list(tried.MUST)
-    sources = [f"src/{name}" for name in whole]
-    assert tried.check_contents(whole, sources) == []
-    assert tried.check_contents(whole[1:], sources) == [f"the wheel lacks {whole[0]}"]
-    assert tried.check_contents([*whole, "tests/a.py"], sources) == ["the wheel holds tests/a.py"]
-    odd = "difformer/__pycache__/a.pyc"
-    assert tried.check_contents([*whole, odd], sources) == [f"{odd} should not be there"]
+    package = ["difformer/a.py", "difformer/b.npz"]
+    sdist = ["src/difformer/a.py", "src/difformer/b.npz", "README.md"]
+
+    def found(wheel: list[str], sdist: list[str]) -> list[str]:
+        return script().check_contents(wheel, sdist, package)
+
+    assert found([*package, "difformer-1.dist-info/METADATA"], sdist) == []
+    assert found(package[1:], sdist) == ["the wheel lacks difformer/a.py"]
+    assert found(package, sdist[1:]) == ["the sdist lacks src/difformer/a.py"]
+    for odd in ("tests/a.py", "difformer/__pycache__/a.pyc"):
+        assert found([*package, odd], sdist) == [f"the wheel holds {odd}"]
+    for odd in ("tests/a.py", ".venv/a", "results/a.json", "src/difformer/__pycache__/a.pyc"):
+        assert found(package, [*sdist, odd]) == [f"the sdist holds {odd}"]
