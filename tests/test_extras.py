@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +20,14 @@ from difformer.data.rawtable import _parquet  # type: ignore[attr-defined]
 from difformer.data.registry import load_dataset
 from difformer.data.shards.engine import Engine
 from difformer.errors import DifformerError
+from difformer.estimators.backtest import Backtest
 from difformer.experiments.encoders.pretrained import _lite0, minilm  # type: ignore[attr-defined]
 from difformer.experiments.experiment import Experiment
+from difformer.experiments.export import export_run
+from difformer.experiments.server import make_server
 from difformer.experiments.service import make_app
 from difformer.experiments.tune import tune
+from difformer.train.callbacks import TensorBoard
 from difformer.train.sharding import _metis  # type: ignore[attr-defined]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -34,6 +39,12 @@ USES: dict[str, tuple[str, Callable[[], Any]]] = {
     "pymetis": ("scale", lambda: _metis(Graph.from_edges(EDGES, 3), 2)),
     "duckdb": ("shards", lambda: Engine(Path("none"), 4 * 10**9, 0, lambda *_: None)),
     "fastapi": ("serve", lambda: make_app(Path("none"))),
+    "prometheus_client": ("serve", lambda: make_app(Path("none"))),
+    "uvicorn": ("serve", lambda: make_server(None)),
+    "tensorboard": ("tensorboard", lambda: TensorBoard("logs").on_start(SimpleNamespace(epoch=0))),  # type: ignore[arg-type]
+    "onnx": ("onnx", lambda: export_run("none", "none.onnx")),
+    "onnxruntime": ("onnx", lambda: export_run("none", "none.onnx")),
+    "onnxscript": ("onnx", lambda: export_run("none", "none.onnx")),
     "efficientnet_lite_pytorch": ("features", lambda: _lite0()),
     "sentence_transformers": ("features", lambda: minilm(None, None)),  # type: ignore[arg-type]
 }
@@ -64,6 +75,19 @@ def test_a_system_whose_package_is_missing_says_so(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(system, "find_spec", lambda name: None)
     reason = SYSTEMS["grand"].needs(load_dataset("cora"))
     assert reason == "needs torchdiffeq: pip install 'difformer[ode]'"
+
+
+def test_a_backtest_without_classical_forecasts_says_what_they_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "statsforecast", None)
+    reason = Backtest.reason.__get__(SimpleNamespace(values=torch.zeros(3, 2)))
+    assert reason == "AutoETS and AutoARIMA need: pip install 'difformer[forecast]'"
+
+
+def test_every_extra_for_users_is_tried() -> None:
+    tried = {extra for extra, _ in USES.values()} | {"ode", "forecast"}  # the two above
+    assert tried | {"all", "dev", "docs"} == extras()
 
 
 def test_every_extra_that_is_named_exists() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from difformer.errors import DifformerError
+from difformer.errors import DifformerError, missing_extra
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.service import RETRY_AFTER, Limits, make_app
 
@@ -47,8 +47,10 @@ def serve(
 
 def make_server(app: Any, limits: Limits | None = None) -> Any:
     """uvicorn's server of an app, bounded."""
-    import uvicorn
-
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise missing_extra("serve", "serve") from error
     limits = limits or Limits()
     config = uvicorn.Config(
         app,
