@@ -26,7 +26,7 @@ def without_classical(monkeypatch: pytest.MonkeyPatch) -> None:
 def files(tmp_path: Path) -> tuple[Path, Path]:
     series, edges = tmp_path / "series.csv", tmp_path / "edges.csv"
     waves = 5 + np.sin(np.arange(40)[:, None] / 3 + np.arange(3))
-    days = [f"2020-{1 + i // 28:02d}-{1 + i % 28:02d}" for i in range(40)]
+    days = [str(np.datetime64("2020-01-01") + i) for i in range(40)]
     rows = [
         f"{day},{','.join(f'{v:.4f}' for v in row)}" for day, row in zip(days, waves, strict=True)
     ]
@@ -54,7 +54,7 @@ def test_a_series_and_its_edges_leave_a_run_folder(
     with (out / "forecast.csv").open() as file:
         rows = list(csv.reader(file))
     assert rows[0] == ["time", "a", "b", "c"]
-    assert [row[0] for row in rows[1:]] == ["2020-02-13", "2020-02-14", "2020-02-15"]
+    assert [row[0] for row in rows[1:]] == ["2020-02-10", "2020-02-11", "2020-02-12"]
     kept = {path.name for path in out.iterdir()}
     assert kept >= {"config.toml", "metrics.csv", "model.safetensors", "series.json", "result.json"}
 
@@ -174,6 +174,30 @@ def test_real_counts_are_forecast_beside_simple_methods(districts: Path) -> None
         assert (high > low) == (row["node"] not in ("none", "few"))
 
 
+def test_what_was_put_right_in_reading_is_said_and_kept(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = files[0].read_text().splitlines()
+    lines[5] = lines[5].rpartition(",")[0] + ",broken"
+    files[0].write_text("\n".join([lines[0], *lines[:12:-1], *lines[1:11]]))
+    words = ["--series", str(files[0]), "--out", str(tmp_path / "run"), "--epochs", "2"]
+    assert run("train", *words) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    notes = json.loads((tmp_path / "run" / "series.json").read_text())["notes"]
+    assert [note.split(":")[0] for note in notes] == [
+        "1 taken as missing",
+        "rows were put in the order of their times",
+        "2 steps without a row are missing, first 2020-01-11 00",
+    ]
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    for note in notes[1:]:
+        assert f"note: {note}" in said
+        assert f"Put right in reading: {note}." in page
+    assert "c must be a number, got 'broken'" in said
+    assert run("predict", str(tmp_path / "run"), "--series", str(files[0]), "-o", "-") == 0
+    assert notes[1] in " ".join(capsys.readouterr().err.split())
+
+
 def test_newer_values_are_forecast_without_refitting(districts: Path, tmp_path: Path) -> None:
     before = (districts / "run" / "model.safetensors").read_bytes()
     newer, out = str(districts / "newer.csv"), tmp_path / "o.csv"
@@ -192,7 +216,7 @@ def test_newer_values_are_forecast_without_refitting(districts: Path, tmp_path: 
 
 def test_the_page_of_a_series_has_a_fan_for_each_node(districts: Path) -> None:
     page = (districts / "run" / "report.html").read_text(encoding="utf-8")
-    assert "Left to their last value, for they hardly vary: none, few." in page
+    assert "2 nodes left to the last value, because hardly varying: none, few." in page
     start = page.index('id="data">') + len('id="data">')
     data = json.loads(page[start : page.index("</script>", start)])
     found = data["finders"]["nodes"]
@@ -207,7 +231,7 @@ def test_what_is_known_ahead_and_places_go_with_a_series(
     cli: Any, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     days = [line.split(",")[0] for line in files[0].read_text().splitlines()[1:]]
-    days += ["2020-02-13", "2020-02-14"]
+    days += ["2020-02-10", "2020-02-11"]
     known, places, out = tmp_path / "k.csv", tmp_path / "p.csv", str(tmp_path / "run")
     known.write_text("day,sale\n" + "".join(f"{d},{i % 2}\n" for i, d in enumerate(days)))
     places.write_text("node,x,y\na,0,0\nb,1,0\nc,0,1\n")
@@ -222,8 +246,9 @@ def test_what_is_known_ahead_and_places_go_with_a_series(
     newer.write_text("".join(files[0].read_text().splitlines(keepends=True)[:25]))
     predict = ["predict", out, "--series", str(newer), "-o", "-"]
     assert "known must have the 1 columns of fit" in cli.refused(*predict)
-    assert "known must go on with 2020-01-29" in cli.refused(*predict, "--known", str(known))
     later = tmp_path / "later.csv"
+    later.write_text(known.read_text().replace(f"{days[24]},0\n", ""))
+    assert f"known must go on with {days[24]}" in cli.refused(*predict, "--known", str(later))
     later.write_text("".join(known.read_text().splitlines(keepends=True)[:27]))
     done = cli(*predict, "--known", str(later))
     assert [line.split(",")[0] for line in done.out.splitlines()] == ["time", *days[24:26]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from difformer.data.series import (
     read_edges_file,
     read_known_file,
     read_places,
+    read_series,
     read_series_file,
     season_of,
+    whole_times,
 )
 from difformer.errors import DataError
 
@@ -54,7 +57,8 @@ def test_edges_go_by_name_and_may_change_over_time(tmp_path: Path) -> None:
         ("day\n1\n", "one per node, it has 1"),
         ("day,a,b\n1,2\n", "line 2: 2 cells where the header has 3"),
         ("day,a\n1,x\n", "line 2: a must be a number, got 'x'"),
-        ("day,a\n2,1\n1,1\n", "sorted by time, step 1"),
+        ("day,a\ntwo,1\none,1\n", "sorted by time, step 1"),
+        ("day,a\n2020-01-01,1\nsoon,2\n2020-01-03,1\n", "times must be alike, 'soon' is no date"),
         ("day,a\n9,1\n10,1\n10,1\n", "10.0 comes twice"),
         ("day,a,a\n1,1,2\n", "each node once, 'a' comes twice"),
     ],
@@ -62,6 +66,96 @@ def test_edges_go_by_name_and_may_change_over_time(tmp_path: Path) -> None:
 def test_a_bad_series_file_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_series_file(write(tmp_path / "s.csv", text))
+
+
+WEEKS = [datetime(2018, 1, 7) + timedelta(days=7 * i) for i in range(30)]
+
+
+def rows(times: Sequence[object], cells: Callable[[int], str] = str) -> str:
+    return "week,a\n" + "".join(f"{time},{cells(i)}\n" for i, time in enumerate(times))
+
+
+def test_a_time_without_a_row_is_a_step_without_values(tmp_path: Path) -> None:
+    kept = [i for i in range(30) if i not in (7, 8, 20)]
+    text = rows([WEEKS[i].date() for i in kept], lambda i: str(kept[i]))
+    series = read_series_file(write(tmp_path / "s.csv", text))
+    assert series.stamps == tuple(WEEKS)
+    gone = np.isnan(series.values[:, 0])
+    assert np.flatnonzero(gone).tolist() == [7, 8, 20]
+    np.testing.assert_array_equal(series.values[~gone, 0], kept)
+    assert series.notes == ("3 steps without a row are missing, first 2018-02-25 00:00:00",)
+    # What is known of the other steps need not be known of these.
+    known = read_known_file(write(tmp_path / "k.csv", text), series).known
+    np.testing.assert_array_equal(known, series.values)
+
+
+@pytest.mark.parametrize(
+    ("times", "added"),
+    [
+        ([datetime(2020, 1 + m, 1) for m in range(12) if m != 4], [datetime(2020, 5, 1)]),
+        ([float(t) for t in range(10) if t != 3], [3.0]),
+        ([datetime(2024, 3, 4) + timedelta(days=i) for i in range(15) if i % 7 < 5], []),
+        ([float(t * t) for t in range(12)], []),  # no rule
+        ([float(t) for t in range(12)] + [100.0], []),  # more would be made up than is there
+    ],
+)
+def test_only_a_rule_says_which_times_are_left_out(
+    times: list[object], added: list[object]
+) -> None:
+    whole = whole_times(times)
+    assert [t for t in whole or times if t not in times] == added
+
+
+def test_rows_in_any_order_bad_cells_and_empty_lines_are_put_right(tmp_path: Path) -> None:
+    text = rows([w.date() for w in WEEKS], lambda i: "many" if i == 3 else str(i))
+    lines = text.splitlines()
+    series = read_series_file(
+        write(tmp_path / "s.csv", "\n".join([lines[0], *lines[:0:-1], ",", ""]))
+    )
+    assert series.stamps == tuple(WEEKS)
+    expected = np.arange(30.0)
+    expected[3] = np.nan
+    np.testing.assert_array_equal(series.values[:, 0], expected)
+    bad, order = series.notes
+    assert bad.startswith("1 taken as missing: ")
+    assert bad.endswith("line 28: a must be a number, got 'many'")
+    assert order == "rows were put in the order of their times"
+
+
+@pytest.mark.parametrize(
+    ("cells", "first"),
+    [
+        (["20200131", "20200201", "20200202"], datetime(2020, 1, 31)),
+        (["2020-01", "2020-02", "2020-03"], datetime(2020, 1, 1)),
+        (["2020Q1", "2020Q2", "2020Q3"], datetime(2020, 1, 1)),
+        (["2020-51", "2020-52", "2020-53"], datetime(2020, 12, 14)),
+        (["2020-W51", "2020-W52", "2020-W53"], datetime(2020, 12, 14)),
+        (["31/1/2020 06:00", "31/1/2020 12:00", "31/1/2020 18:00"], datetime(2020, 1, 31, 6)),
+    ],
+)
+def test_times_are_read_as_they_are_written(
+    tmp_path: Path, cells: list[str], first: datetime
+) -> None:
+    series = read_series_file(write(tmp_path / "s.csv", rows(cells)))
+    assert series.stamps[0] == first
+    assert following(series.stamps, 1) is not None
+
+
+def test_a_frame_may_have_its_times_in_a_column() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"week": WEEKS, "a": range(30), "b": [None, *range(29)]})
+    found = [frame, frame.set_index("week"), frame.convert_dtypes()]
+    found.append(frame.assign(week=[str(w) for w in WEEKS]).set_index("week"))
+    found.append(frame.assign(week=frame["week"].dt.to_period("W-SUN")))
+    polars = pytest.importorskip("polars")
+    found.append(polars.from_pandas(frame))
+    for each in found:
+        series = read_series(each)
+        assert series.names == ("a", "b")
+        assert season_of(series.stamps) == 52
+        assert np.isnan(series.values).tolist()[:2] == [[False, True], [False, False]]
+    with pytest.warns(UserWarning, match=r"no row for 1 of its times \(first 2018-01-28"):
+        read_series(frame.drop(index=3).set_index("week"))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from difformer.commands.output import (
     print_json,
     print_table,
     run_folder,
+    say,
     write_page,
 )
 from difformer.experiments.forecast import SeriesSettings, train_series
@@ -48,6 +49,8 @@ def forecast(
     if as_json:
         print_json({**record, "folder": str(folder)})
         return
+    for note in record["notes"]:
+        say(f"note: {note}")
     print_table(_table(record), f"forecasts of {series.name}, in its units")
     print(f"kept in {folder}" + (f"; look at {page}" if page else ""))
     print(f"the next {settings.steps} steps are in {folder / 'forecast.csv'}")

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import csv
 import math
+import re
+import warnings
 from calendar import monthrange
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -20,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from difformer.data.columns import NUMBERS, PLAIN, format_of, read_numbers
+from difformer.data.columns import BAD_SHARE, NUMBERS, PLAIN, format_of, read_numbers
 from difformer.data.rawtable import not_utf8, separator_of
 from difformer.data.snapshots import Edges
 from difformer.errors import DataError
@@ -36,13 +39,14 @@ class Series:
     """Values (T, n) float64, nan where missing; names of the nodes and stamps of the steps.
 
     `known` (T + ahead, c) holds what is known before it happens, such as holidays: a row for each
-    step and for steps ahead, nan where missing.
+    step and for steps ahead, nan where missing. `notes` say what was put right in reading.
     """
 
     values: Array
     names: tuple[str, ...] = ()
     stamps: tuple[Any, ...] = ()
     known: Array | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         values = self.values
@@ -136,15 +140,58 @@ def following(stamps: Sequence[Any], steps: int, *, guess: bool = False) -> list
 
 def _months(newest: Sequence[Any], steps: int) -> list[Any] | None:
     """The next ones of dates that are months apart, on the same day or the last one."""
-    months = [12 * stamp.year + stamp.month - 1 for stamp in newest]
-    apart, last = months[-1] - months[-2], newest[-1]
-    whole = all(s.day == _days(m) for s, m in zip(newest, months, strict=True))
-    day = 31 if whole else max(stamp.day for stamp in newest)
-    same = all(s.day == min(day, _days(m)) for s, m in zip(newest, months, strict=True))
-    if apart < 1 or not same or any(b - a != apart for a, b in pairwise(months)):
+    found = _monthly(newest)
+    if found is None:
         return None
-    later = [months[-1] + apart * (i + 1) for i in range(steps)]
-    return [last.replace(year=m // 12, month=m % 12 + 1, day=min(day, _days(m))) for m in later]
+    months, on = found
+    apart = months[-1] - months[-2]
+    if any(b - a != apart for a, b in pairwise(months)):
+        return None
+    return [on(months[-1] + apart * (i + 1)) for i in range(steps)]
+
+
+def _monthly(stamps: Sequence[Any]) -> tuple[list[int], Callable[[int], Any]] | None:
+    """The month of each date, counted from January of the year 0, and the date of a month.
+
+    None where the dates are not on one day of the month (or its last), each month once.
+    """
+    months = [12 * stamp.year + stamp.month - 1 for stamp in stamps]
+    last = stamps[-1]
+    whole = all(s.day == _days(m) for s, m in zip(stamps, months, strict=True))
+    day = 31 if whole else max(stamp.day for stamp in stamps)
+    same = all(s.day == min(day, _days(m)) for s, m in zip(stamps, months, strict=True))
+    if not same or any(b <= a for a, b in pairwise(months)):
+        return None
+    return months, lambda m: last.replace(year=m // 12, month=m % 12 + 1, day=min(day, _days(m)))
+
+
+LEAST_STEPS = 8  # by which it is told that times are equally far apart but for gaps
+
+
+def whole_times(stamps: Sequence[Any]) -> list[Any] | None:
+    """The times with those in between that were left out; None where none is, or no rule is seen.
+
+    The time between two steps must be the usual one, or a multiple of it: hours, days, weeks,
+    months. Days without week-ends are left as they are, and so is what would more than double.
+
+    >>> whole_times([1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0])
+    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    """
+    if len(stamps) < LEAST_STEPS or isinstance(stamps[0], str):
+        return None
+    monthly = _monthly(stamps) if hasattr(stamps[0], "isoformat") else None
+    places: Sequence[Any] = stamps if monthly is None else monthly[0]
+    gaps = [b - a for a, b in pairwise(places)]
+    unit, often = Counter(gaps).most_common(1)[0]
+    counts = [round(gap / unit) for gap in gaps]
+    if 2 * often <= len(gaps) or any(unit * c != gap for c, gap in zip(counts, gaps, strict=True)):
+        return None
+    if unit == timedelta(days=1) and all(stamp.weekday() < 5 for stamp in stamps):
+        return None
+    if not len(gaps) < sum(counts) <= 2 * len(gaps):
+        return None
+    whole = [places[0] + unit * i for i in range(sum(counts) + 1)]
+    return whole if monthly is None else [monthly[1](month) for month in whole]
 
 
 def _days(month: int) -> int:
@@ -188,12 +235,12 @@ def with_known(series: Series, known: Any) -> Series:
     """
     if known is None:
         return series
-    index = getattr(known, "index", None)
-    values = _floats(known.to_numpy() if hasattr(known, "to_numpy") else known)
+    values, _, stamps = _of_frame(known) if hasattr(known, "columns") else (_floats(known), (), ())
     values = values[:, None] if values.ndim == 1 else values
-    if index is None or not series.stamps or type(index).__name__ == "RangeIndex":
+    index = type(getattr(known, "index", None)).__name__
+    if not series.stamps or not stamps or (index == "RangeIndex" and isinstance(stamps[0], int)):
         return replace(series, known=values)
-    return replace(series, known=_aligned(series, list(index), values))
+    return replace(series, known=_aligned(series, stamps, values))
 
 
 def read_known_file(path: Path | str, series: Series) -> Series:
@@ -246,7 +293,10 @@ def read_places(path: Path | str, names: Sequence[str]) -> Array:
 def _aligned(series: Series, stamps: Sequence[Any], values: Array) -> Array:
     """Rows by the times of the series, then those of the times after its last one, in order."""
     place = {stamp: i for i, stamp in enumerate(stamps)}
-    for stamp in series.stamps:
+    for stamp, own in zip(series.stamps, series.values, strict=True):
+        if stamp not in place and np.isnan(own).all():  # a step that the series has not either
+            place[stamp] = len(values)
+            values = np.vstack([values, np.full((1, values.shape[1]), np.nan)])
         if stamp not in place:
             raise ValueError(f"known must have a row for every step, {stamp} has none")
     later = sorted(stamp for stamp in place if stamp > series.stamps[-1])
@@ -270,9 +320,18 @@ def read_series(series: Any) -> Series:
             raise ValueError("series must map names to lists of values, one a node")
         return Series(_floats(np.stack(list(columns.values()), axis=1)), tuple(columns))
     if hasattr(series, "columns") and hasattr(series, "to_numpy"):
-        stamps = tuple(series.index) if hasattr(series, "index") else ()
-        names = tuple(str(name) for name in series.columns)
-        return Series(_floats(series.to_numpy()), names, stamps)
+        found = Series(*_of_frame(series))
+        times = whole_times(found.stamps)
+        if times is not None:
+            left = next(time for time in times if time not in found.stamps)
+            warnings.warn(
+                f"series has no row for {len(times) - len(found.stamps)} of its times (first "
+                f"{left}): its steps are taken as equally far apart; reindex it to have them "
+                "missing",
+                UserWarning,
+                stacklevel=3,
+            )
+        return found
     if isinstance(series, Sequence) and not isinstance(series, str):
         sizes = {f"step {i}": np.size(row) for i, row in enumerate(cast("Sequence[Any]", series))}
         if len(set(sizes.values())) > 1:
@@ -282,11 +341,38 @@ def read_series(series: Any) -> Series:
     return Series(_floats(series))
 
 
+def _of_frame(frame: Any) -> tuple[Array, tuple[str, ...], tuple[Any, ...]]:
+    """Values, names and times of a data frame: its index, or a column of dates, holds the times."""
+    kinds = {str(name): str(frame[name].dtype).lower() for name in frame.columns}
+    dates = [name for name in frame.columns if kinds[str(name)].startswith(("date", "period"))]
+    index = getattr(frame, "index", None)
+    numbered = index is None or type(index).__name__ == "RangeIndex"
+    stamps: Any = () if index is None else index
+    if dates and numbered:
+        stamps = frame[dates[0]]
+        stamps = getattr(stamps, "array", stamps)  # of pandas: an array that knows its type
+        frame = frame[[name for name in frame.columns if name != dates[0]]]
+    if hasattr(stamps, "to_timestamp"):  # periods
+        stamps = stamps.to_timestamp()
+    times: tuple[Any, ...] = tuple(stamps)
+    if times and all(isinstance(stamp, str) for stamp in times):
+        times = _stamps(times)
+    pandas = type(frame).__module__.startswith("pandas")
+    missing = {"dtype": np.float64, "na_value": np.nan} if pandas else {}
+    try:
+        values = _floats(frame.to_numpy(**missing))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"series must hold numbers, and dates in one column: {error}") from error
+    return values, tuple(str(name) for name in frame.columns), times
+
+
 def read_series_file(path: Path | str) -> Series:
     """A CSV file: a header, the time in its first column, one further column per node.
 
     Separated by commas, semicolons or tabs; numbers and dates are written as in a table. An empty
-    cell, `na` or `nan` is a missing value. DataError names the line of what is wrong.
+    cell, `na` or `nan` is a missing value, and so is up to one cell in twenty that is no number.
+    Rows may be in any order; one for a time that is left out between others is missing.
+    DataError names the line of what is wrong.
     """
     path = Path(path)
     header, rows = _read_csv(path)
@@ -295,14 +381,42 @@ def read_series_file(path: Path | str) -> Series:
             f"{path} must have a column of times and one per node, it has {len(header)}"
         )
     written = format_of([cell for _, cells in rows for cell in cells[1:]], "number")
-    values = np.empty((len(rows), len(header) - 1))
+    values = np.full((len(rows), len(header) - 1), np.nan)
+    bad: list[DataError] = []
     for i, (line, cells) in enumerate(rows):
         for j, cell in enumerate(cells[1:]):
-            values[i, j] = _number(path, line, header[j + 1], cell, written)
+            try:
+                values[i, j] = _number(path, line, header[j + 1], cell, written)
+            except DataError as error:
+                bad.append(error)
+    if len(bad) > BAD_SHARE * values.size:
+        raise bad[0]
+    notes = [f"{len(bad)} taken as missing: {', '.join(map(str, bad[:3]))}"] if bad else []
     try:
-        return Series(values, tuple(header[1:]), _stamps([cells[0] for _, cells in rows]))
+        return _in_time(values, header[1:], _stamps([cells[0] for _, cells in rows]), notes)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
+
+
+def _in_time(
+    values: Array, names: Sequence[str], stamps: tuple[Any, ...], notes: list[str]
+) -> Series:
+    """The series in the order of its times, with a row for those that were left out."""
+    if not isinstance(stamps[0], str):
+        order = sorted(range(len(stamps)), key=stamps.__getitem__)
+        if order != list(range(len(stamps))):
+            notes.append("rows were put in the order of their times")
+        stamps, values = tuple(stamps[i] for i in order), values[order]
+    _check_stamps(stamps)
+    times = whole_times(stamps)
+    if times is not None:
+        place = {stamp: i for i, stamp in enumerate(times)}
+        whole = np.full((len(times), values.shape[1]), np.nan)
+        whole[[place[stamp] for stamp in stamps]] = values
+        left = next(time for time in times if time not in set(stamps))
+        notes.append(f"{len(times) - len(stamps)} steps without a row are missing, first {left}")
+        values, stamps = whole, tuple(times)
+    return Series(values, tuple(names), stamps, notes=tuple(notes))
 
 
 def read_edges_file(path: Path | str, series: Series) -> tuple[Edges, ...]:
@@ -387,7 +501,8 @@ def _read_csv(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=separator_of(path))
             header = [cell.strip() for cell in next(reader, [])]
-            rows = [(reader.line_num, [c.strip() for c in row]) for row in reader if row]
+            lines = ((reader.line_num, [c.strip() for c in row]) for row in reader)
+            rows = [(line, cells) for line, cells in lines if any(cells)]
     except UnicodeDecodeError as error:
         raise not_utf8(path, error) from error
     except (OSError, csv.Error) as error:
@@ -415,14 +530,49 @@ def _number(path: Path, line: int, column: str, cell: str, written: str = PLAIN)
 
 
 def _stamps(cells: Sequence[str]) -> tuple[Any, ...]:
-    """Times as numbers or dates, so that 9 comes before 10; other text as it is."""
-    for read in (float, datetime.fromisoformat):
+    """Times as numbers or dates, so that 9 comes before 10; other text as it is.
+
+    ValueError where most are dates or numbers and one is none.
+    """
+    for read in (_packed, float, datetime.fromisoformat, _month, _quarter, _week):
         try:
             return tuple(read(cell) for cell in cells)
         except ValueError:
             pass
-    values, bad = read_numbers(list(cells), format_of(list(cells), "date"))
-    if bad or np.isnan(values).any():
-        return tuple(cells)
-    start = datetime(1970, 1, 1)
-    return tuple(start + timedelta(days=float(value)) for value in values)
+    for kind in ("number", "date"):
+        values, _ = read_numbers(list(cells), format_of(list(cells), kind))
+        wrong = np.flatnonzero(np.isnan(values))
+        if not len(wrong) and kind == "date":
+            start = datetime(1970, 1, 1)
+            return tuple(start + timedelta(days=float(value)) for value in values)
+        if 2 * len(wrong) < len(cells):
+            raise ValueError(f"times must be alike, {cells[int(wrong[0])]!r} is no {kind}")
+    return tuple(cells)
+
+
+def _packed(cell: str) -> datetime:
+    """20191231 as a date."""
+    if not re.fullmatch(r"(1[89]|2[01])\d{6}", cell):
+        raise ValueError(cell)
+    return datetime.strptime(cell, "%Y%m%d")
+
+
+def _month(cell: str) -> datetime:
+    """2019-12 as its first day."""
+    return datetime.strptime(cell, "%Y-%m")
+
+
+def _quarter(cell: str) -> datetime:
+    """2019Q4 or 2019-Q4 as its first day."""
+    found = re.fullmatch(r"(\d{4})[- ]?Q([1-4])", cell)
+    if found is None:
+        raise ValueError(cell)
+    return datetime(int(found[1]), 3 * int(found[2]) - 2, 1)
+
+
+def _week(cell: str) -> datetime:
+    """2019-52 or 2019W52 as the Monday of that week; it is tried where months go beyond 12."""
+    found = re.fullmatch(r"(\d{4})[- ]?W?(\d\d?)", cell)
+    if found is None:
+        raise ValueError(cell)
+    return datetime.fromisocalendar(int(found[1]), int(found[2]), 1)

@@ -65,14 +65,19 @@ def predict_run(
         raise ValueError("edges must be left out: they join the rows of a run on a table")
     with answer_file(out, overwrite=overwrite) as file:
         if (folder / SERIES).exists():
-            return _forecast(folder, source, known, file, level)
+            return _forecast(folder, source, known, file, level, tell)
         if level is not None:
             raise ValueError("level must be left out: it is for runs on a table or a series")
         return _predict_rows(load_run(folder, data_dir=data_dir), source, file)
 
 
 def _forecast(
-    folder: Path, source: str | Path, known: str | Path | None, file: TextIO, level: float | None
+    folder: Path,
+    source: str | Path,
+    known: str | Path | None,
+    file: TextIO,
+    level: float | None,
+    tell: Callable[[str], None],
 ) -> int:
     from difformer.data.series import read_known_file, read_series_file
 
@@ -80,6 +85,8 @@ def _forecast(
     steps = record["settings"]["steps"]
     try:
         data = read_series_file(source)
+        for note in data.notes:
+            tell(f"{source}: {note}")
         data = data if known is None else read_known_file(known, data)
         if level is None:
             text = forecast_csv(model, data, steps)

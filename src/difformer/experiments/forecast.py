@@ -149,6 +149,7 @@ def train_series(
         "transform": model.transform_,
         "calendar": model.calendar_,
         "naive_nodes": list(model.naive_nodes_),
+        "notes": list(data.notes),
         "interrupted": False,
     }
     if tested is not None:

@@ -46,6 +46,7 @@ def series_sections(run: Run) -> list[Section] | str:
     sections = [
         Section("result", "How good it is", _result(record, tested)),
         Section("nodes", "Forecasts", [_fans(model, record, ahead, half)]),
+        Section("read", "What was read", _read(model, record)),
     ]
     if tested:
         sections.append(Section("steps", "Error by step", [_by_step(tested)]))
@@ -90,9 +91,31 @@ def _result(record: Mapping[str, Any], tested: Mapping[str, Any] | None) -> list
         )
     if tested.get("left_out"):
         blocks.append(Note(f"{tested['left_out']}."))
-    if record.get("naive_nodes"):
-        left = record["naive_nodes"]
-        blocks.append(Note(f"Left to their last value, for they hardly vary: {', '.join(left)}."))
+    return blocks
+
+
+def _read(model: Any, record: Mapping[str, Any]) -> list[Any]:
+    """How many steps and nodes, from when to when, what is missing, and what was made of it."""
+    data = model.series_
+    steps, nodes = data.values.shape
+    ends = [str(stamp).removesuffix(" 00:00:00") for stamp in (data.stamps[:1] + data.stamps[-1:])]
+    span = f", {ends[0]} to {ends[1]}" if len(ends) == 2 else ""
+    gone = float(np.isnan(data.values).mean())
+    missing = f"{100 * gone:.2g} % of the values are missing" if gone else "no value is missing"
+    blocks = [Note(f"{steps:,} steps of {nodes:,} nodes{span}; {missing}.")]
+    made = {"sqrt": "the square root", "log": "the logarithm of one more"}
+    how = made.get(record.get("transform", ""))
+    used = f"{how} is" if how else "the values are"
+    cycle = ", with the place of each step in day, week and year"
+    cycle = cycle if record.get("calendar") == "cycles" else ""
+    known = ", and what is known ahead" if record.get("known") else ""
+    blocks.append(Note(f"Of each node {used} learned from{cycle}{known}."))
+    blocks += [Note(f"Put right in reading: {note}.") for note in record.get("notes", ())]
+    left = record.get("naive_nodes") or []
+    if left:
+        named = ", ".join(left[:NAMED]) + (" and others" if len(left) > NAMED else "")
+        count = f"{len(left):,} node{'s' if len(left) > 1 else ''}"
+        blocks.append(Note(f"{count} left to the last value, because hardly varying: {named}."))
     return blocks
 
 
