@@ -120,6 +120,66 @@ def test_no_words_show_the_help_and_nothing_went_wrong(cli: Any) -> None:
     assert "Commands:" in bare.out
 
 
+WRONG = (
+    "train cora --bogus",
+    "train cora --epochs many",
+    "train cora --lr -1",
+    "train cora --hidden-channels 0",
+    "train cora --set nonsense=3",
+    "train cora --model nope",
+    "train --nodes t.csv",
+    "train --nodes none.csv --label y",
+    "train --nodes t.csv --label y --kind a=colour",
+    "train --nodes t.csv --label y --task guess",
+    "train --nodes t.csv --label y --neighbours 0",
+    "train --nodes t.csv --label y --lr 0.1",
+    "train --series t.csv --set steps=0",
+    "train --series none.csv",
+    "predict run",
+    "serve run --port x",
+    "compare cora --bogus",
+    "tune cora --trials x",
+    "reproduce table99",
+    "bench nope",
+    "datasets fetch nope",
+    "nope",
+)
+
+
+def test_wrong_flags_are_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    """That takes seconds: the answer is there at once."""
+    (tmp_path / "t.csv").write_text("a,y\n1,u\n2,v\n")
+    code = (
+        "import sys; from difformer.cli import main\n"
+        "for line in sys.stdin.read().splitlines():\n"
+        "    try: main(line.split())\n"
+        "    except SystemExit as end: print(end.code, 'torch' in sys.modules, line)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input="\n".join(WRONG),
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == [f"2 False {line}" for line in WRONG]
+    said = done.stderr.splitlines()
+    assert len(said) == len(WRONG)
+    assert all(line.startswith("error: ") for line in said)
+
+
+def test_a_learning_rate_of_1e10_is_stopped_as_diverged_with_one_line(
+    cli: Any, tmp_path: Path
+) -> None:
+    """-s ends in nan at once, the MLP in losses of 1e21 that stay finite."""
+    words = ["--lr", "1e10", "--epochs", "40", "--quiet", "--out"]
+    for model in ("difformer-s", "mlp"):
+        line = cli.refused("train", "digits", "--model", model, *words, str(tmp_path / model))
+        assert "training diverged, the loss is" in line
+        assert "try a lower lr than 10000000000.0" in line
+
+
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [

@@ -227,6 +227,12 @@ def test_a_loss_that_is_no_number_names_the_epoch_and_what_to_try(problem):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("lr", [1e10, 1e30])
+def test_a_loss_that_runs_away_is_stopped_as_diverged(problem, lr):
+    with pytest.raises(TrainingError, match="training diverged, the loss is .* try a lower lr"):
+        problem.with_settings(lr=lr).fit()
+
+
 def test_batches_are_weighed_by_their_rows_and_empty_ones_skipped(problem):
     class Parts(FullBatch):
         """Three pieces, one of them without a training row."""

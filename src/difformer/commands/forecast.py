@@ -40,6 +40,9 @@ def forecast(
     as_json: bool,
 ) -> None:
     """Train, test from rolling origins, forecast, and say where the run is."""
+    for path in (series, edges, known, places):
+        if path is not None and not path.is_file():
+            raise ValueError(f"cannot read {path}: no such file")
     folder = run_folder(f"{series.stem}-forecast", out, resume=resume)
     record = train_series(series, edges, folder, settings, known=known, places=places)
     if record["interrupted"]:

@@ -43,6 +43,9 @@ __all__ = [
 ]
 
 
+TASKS = ("multiclass", "multilabel", "regression")
+
+
 def _option(flag: str, metavar: str, help: str) -> Any:
     return typer.Option(
         flag, metavar=metavar, help=help, show_default=False, rich_help_panel="Your own table"
@@ -54,6 +57,9 @@ LOOP = {
     "seed": "random_state",
 }
 """The options of the loop that the estimators take, and what they call them."""
+
+ONE_FORM = ("lr", "weight_decay", "patience", "consistency")
+"""Those that recipe auto sets for each of its forms."""
 
 
 def _own_defaults() -> str:
@@ -106,7 +112,7 @@ Task = Annotated[
     str | None,
     _option(
         "--task",
-        "multiclass|multilabel|regression",
+        "|".join(TASKS),
         "What the label is, where its values mislead; multilabel is for several labels.",
     ),
 ]
@@ -128,6 +134,11 @@ def own_table(
         raise ValueError("--label COLUMN must be given with --nodes: what to predict")
     if nodes.suffix.lower() == ".pt":
         raise ValueError(f"--nodes must be a table: give {nodes} in place of NAME")
+    if task not in (None, *TASKS):
+        raise ValueError(f"--task must be one of {', '.join(TASKS)}, got {task!r}")
+    for path in (nodes, edges):
+        if path is not None and not path.is_file():
+            raise ValueError(f"{path}: no such file")
     return OwnTable(
         nodes=str(nodes),
         label=_one_or_several(label),
@@ -140,11 +151,15 @@ def own_table(
 
 def parse_kinds(pairs: list[str] | None) -> dict[str, str]:
     """What `--kind COLUMN=KIND` says, by column."""
+    from difformer.data.columns import KINDS
+
     named: dict[str, str] = {}
     for pair in pairs or []:
         column, equals, kind = pair.rpartition("=")
         if not equals or not column:
             raise ValueError(f"--kind must be COLUMN=KIND, got {pair!r}")
+        if kind not in KINDS:
+            raise ValueError(f"kind of {column!r} must be one of {', '.join(KINDS)}, got {kind!r}")
         named[column] = kind
     return named
 
@@ -274,4 +289,13 @@ def own_params(
         found[LOOP[name]] = value
     chosen = dict(given.model)
     found |= {name: chosen.pop(name) for name in ("hidden_channels", "kernel") if name in chosen}
-    return {**found, "options": chosen} if chosen else found
+    found |= {"options": chosen} if chosen else {}
+    if found.get("recipe", "auto") != "auto" or "kernel" in found or "options" in found:
+        found["early_stopping"] = True  # one form: held-out labels pick its epoch, and score it
+    elif one := next((name for name in ONE_FORM if name in given.train), None):
+        raise ValueError(
+            f"--{one.replace('_', '-')} must come with --recipe or --model: recipe auto, which "
+            "trains several forms, sets it for each"
+        )
+    FitSettings(**found).check_settings()  # before torch is imported and the table read
+    return found

@@ -67,7 +67,6 @@ def command(
     limits = Limits(
         bytes=max_bytes, rows=max_rows, connections=max_connections, seconds=seconds, idle=idle
     )
-    say(f"http://{host}:{port}/ (Ctrl-C stops)")
     serve(
         run,
         host=host,
@@ -76,4 +75,5 @@ def command(
         token=token,
         hosts=allowed_host or (),
         level=level,
+        ready=lambda: say(f"http://{host}:{port}/ (Ctrl-C stops)"),
     )

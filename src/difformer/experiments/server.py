@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,15 @@ def serve(
     token: str | None = None,
     hosts: Sequence[str] = (),
     level: float | None = None,
+    ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answer until stopped; requests under way at a SIGTERM or Ctrl-C are still answered."""
+    """Answer until stopped; requests under way at a SIGTERM or Ctrl-C are still answered.
+
+    `ready` is called once the run is read and the port taken.
+    """
     run = OwnRun.load(folder, level=level)
     with listen(host, port) as listening:
+        ready()
         make_server(make_app(run, limits, token=token, hosts=hosts), limits).run([listening])
 
 

@@ -62,6 +62,8 @@ from difformer.train.stopping import Stopping
 if TYPE_CHECKING:
     from difformer.data import Split
 
+DIVERGED = 1e8  # times the first loss: training has gone astray, though the loss is finite
+
 
 def fit(
     model: nn.Module,
@@ -157,6 +159,7 @@ class Fit:
         self._lr = [float(group["lr"]) for group in groups]
         self._stopping = Stopping(self.objective.monitor, self.settings.patience)
         self._best: tuple[int, State] | None = None  # the epoch and its weights
+        self._first_loss: float | None = None
         self._seconds = 0.0
         self._clock = time.monotonic()
         if self.run is not None:
@@ -254,10 +257,11 @@ class Fit:
         return loss if prediction.penalty is None else loss + prediction.penalty
 
     def _check(self, loss: float, epoch: int) -> None:
-        if not math.isfinite(loss):
+        self._first_loss = loss if self._first_loss is None else self._first_loss
+        if not math.isfinite(loss) or loss > DIVERGED * max(1.0, self._first_loss):
             raise TrainingError(
-                f"the loss is {loss} in epoch {epoch}: try a lower lr than {self.settings.lr}, "
-                "some warmup epochs, or grad_clip=1"
+                f"training diverged, the loss is {loss:g} in epoch {epoch}: try a lower lr than "
+                f"{self.settings.lr}, some warmup epochs, or grad_clip=1"
             )
 
     def _evaluate(self, row: Row) -> None:

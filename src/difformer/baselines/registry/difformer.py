@@ -8,6 +8,7 @@ from typing import Any
 from difformer.baselines.registry.memory import FLOAT, linear
 from difformer.baselines.system import System, option
 from difformer.nn.config import DIFFormerConfig
+from difformer.options import whole
 
 __all__ = ["SYSTEMS", "DIFFormerOptions"]
 
@@ -16,7 +17,7 @@ __all__ = ["SYSTEMS", "DIFFormerOptions"]
 class DIFFormerOptions(DIFFormerConfig):
     """DIFFormer's own options, and its width."""
 
-    hidden_channels: int = option(64, "width of the states")
+    hidden_channels: int = option(64, "width of the states", whole(1))
 
 
 def _tiled(n: int, e: int, p: int, c: int, config: Any) -> float:
