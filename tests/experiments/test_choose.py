@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from difformer.experiments.choose import Tried, lowest, one_standard_error, rules
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from difformer.data.snapshots import TemporalDataset, time_split
+from difformer.experiments import tune as search
+from difformer.experiments.choose import choose, rules
+from difformer.experiments.experiment import Experiment
 from difformer.experiments.specs import load_spec, parse_spec
+from difformer.experiments.tune import Trial, TuneResult, tune
+
+TRAIN = ("lr", "weight_decay")
 
 
-def tried(val: float, **settings: float) -> Tried:
-    return Tried(settings, val, 0.05, 3)
+def tried(val: float, **settings: float) -> Trial:
+    model = {name: value for name, value in settings.items() if name not in TRAIN}
+    train = {name: value for name, value in settings.items() if name in TRAIN}
+    return Trial(0, model, train, val, standard_error=0.05)
+
+
+def found(*trials: Trial) -> TuneResult:
+    return TuneResult(Experiment.make("covid", system="mlp"), "mse", "min", trials)
 
 
 BEST = tried(0.70, source=0.0, lr=0.05, weight_decay=0.0, dropout=0.0)
@@ -15,12 +33,12 @@ NEAR = tried(0.72, source=0.0, lr=0.01, weight_decay=0.0, dropout=0.2)
 NEAR_SLOW = tried(0.74, source=0.0, lr=0.005, weight_decay=0.0, dropout=0.2)
 OTHER_SOURCE = tried(0.71, source=0.5, lr=0.01, weight_decay=0.005, dropout=0.5)
 FAR = tried(0.80, source=0.0, lr=0.01, weight_decay=0.005, dropout=0.5)
-ALL = [NEAR, FAR, OTHER_SOURCE, BEST, NEAR_SLOW]
+ALL = found(NEAR, FAR, OTHER_SOURCE, BEST, NEAR_SLOW)
 
 
 def test_the_most_regularised_of_the_best_structure_within_one_error_is_chosen() -> None:
-    assert lowest(ALL) is BEST
-    assert one_standard_error(ALL) is NEAR_SLOW
+    assert ALL.best is BEST
+    assert ALL.simplest is NEAR_SLOW
 
 
 def test_both_rules_are_printed_each_for_its_variant_and_can_be_read_back() -> None:
@@ -28,7 +46,7 @@ def test_both_rules_are_printed_each_for_its_variant_and_can_be_read_back() -> N
     (cell,) = spec.cells(systems=["mlp"], columns=["covid"], variants=["baseline"])
     low = tried(0.70, lr=0.05, weight_decay=0.0, dropout=0.0)
     near = tried(0.72, lr=0.01, weight_decay=0.0, dropout=0.2)
-    text = rules(cell, [low, near])
+    text = rules(cell, found(low, near))
     assert text.index('variants = ["baseline-lowest"]') < text.index('variants = ["baseline"]')
     toy = """
 title = "Toy"
@@ -48,6 +66,53 @@ variants.baseline-lowest = { systems = ["mlp"] }
 
 def test_a_variant_may_take_the_lowest_error_alone() -> None:
     (cell,) = load_spec("table5").cells(systems=["node-ar"], columns=["covid"], variants=["naive"])
-    text = rules(cell, [tried(0.7, ridge=1.0), tried(0.72, ridge=10.0)])
+    text = rules(cell, found(tried(0.7, ridge=1.0), tried(0.72, ridge=10.0)))
     assert text.count("[[cells]]") == 1
     assert "model = { ridge = 1.0 }" in text
+
+
+def test_every_point_of_a_grid_of_ones_own_is_tried_and_nothing_else() -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = TemporalDataset(
+        "toy",
+        torch.randn(40, 3, generator=generator),
+        torch.randn(40, 1, generator=generator),
+        "regression",
+        num_nodes=4,
+    )
+    experiment = Experiment.make("covid", system="mlp", seeds=(3, 4), train={"epochs": 2})
+    grid = {"train.lr": [0.01, 0.1], "model.dropout": [0.0, 0.5]}
+    split = time_split(10, 4)
+    result = tune(experiment, trials=None, search=grid, dataset=data, split=split)
+    points = {(t.train["lr"], t.model["dropout"]) for t in result.trials}
+    assert len(result.trials) == 4
+    assert points == {(0.01, 0.0), (0.01, 0.5), (0.1, 0.0), (0.1, 0.5)}
+    assert all(t.standard_error and t.standard_error > 0 for t in result.trials)
+
+
+def test_a_choice_is_kept_with_every_point_and_goes_on_where_it_was_cut_short(
+    tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIFFORMER_DATA", str(data_root))
+    asked: list[Experiment] = []
+
+    def judge(experiment: Experiment, *args: object) -> tuple[float, float]:
+        asked.append(experiment)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return experiment.model["ridge"], 0.5
+
+    monkeypatch.setattr(search, "_validate", judge)
+    spec = load_spec("table5")
+    (cell,) = spec.cells(systems=["node-ar"], columns=["covid"], variants=["naive"])
+    with pytest.raises(KeyboardInterrupt):
+        choose(spec, cell, seeds=2, out=tmp_path)
+    result = choose(spec, cell, seeds=2, out=tmp_path)
+    ridges = [e.model["ridge"] for e in asked]
+    assert sorted(set(ridges)) == [0.0, 1.0, 10.0, 100.0]
+    assert len(ridges) == 5  # the one that was cut short again, no other twice
+    assert result.best.value == 0.0
+    (path,) = (tmp_path / "table5").iterdir()
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    assert kept["lowest"] == {"settings": {"ridge": 0.0}, "val": 0.0, "error": 0.5, "seeds": 2}
+    assert len(kept["tried"]) == 4

@@ -54,9 +54,9 @@ def test_test_rows_are_taken_away_before_training(
 ) -> None:
     seen: list[int] = []
 
-    def look(experiment: Any, data: Dataset, split: Split, metric: str) -> float:
+    def look(experiment: Any, data: Dataset, split: Split, metric: str) -> tuple[float, None]:
         seen.append(split.test.numel())
-        return 0.5
+        return 0.5, None
 
     monkeypatch.setattr(module, "_validate", look)
     tune(experiment(), trials=2, dataset=data, split=split)
@@ -115,11 +115,11 @@ def test_a_search_that_was_cut_short_tries_the_defaults_and_wastes_no_trial(
 ) -> None:
     asked: list[Experiment] = []
 
-    def cut_short(experiment: Experiment, *args: Any) -> float:
+    def cut_short(experiment: Experiment, *args: Any) -> tuple[float, None]:
         asked.append(experiment)
         if len(asked) == cut:
             raise end
-        return 0.1 * len(asked)
+        return 0.1 * len(asked), None
 
     monkeypatch.setattr(module, "_validate", cut_short)
     where: Any = {"dataset": data, "split": split, "storage": tmp_path / "t.sqlite"}
@@ -146,11 +146,11 @@ def test_a_setting_that_fails_is_a_failed_trial(
 ) -> None:
     calls: list[int] = []
 
-    def second_fails(*args: Any) -> float:
+    def second_fails(*args: Any) -> tuple[float, None]:
         calls.append(1)
         if len(calls) == 2:
             raise RuntimeError("no")
-        return 0.1 * len(calls)
+        return 0.1 * len(calls), None
 
     monkeypatch.setattr(module, "_validate", second_fails)
     result = tune(experiment(), trials=3, dataset=data, split=split)

@@ -1,11 +1,15 @@
-"""Search for a system's settings, by validation only; Optuna keeps the trials and resumes them."""
+"""Search for a system's settings by validation only; Optuna keeps the trials and resumes them.
+
+`difformer tune` searches for one system; `experiments.choose` searches for the cells of a spec.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +36,11 @@ PAPER_GRID: dict[str, tuple[Any, ...]] = {
 FIRST = "first"  # marks the trial of the defaults
 LR_RANGE, DECAY_RANGE = (1e-4, 0.3), (1e-6, 1.0)
 
+# Options that regularise, strongest first; the larger, the more.
+REGULARISERS = ("model.ridge", "model.dropout", "train.weight_decay")
+
 Look = Callable[["Trial", int], None]
+Grid = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -42,9 +50,16 @@ class Trial:
     number: int
     model: Mapping[str, Any]
     train: Mapping[str, Any]
-    value: float | None  # None where it failed
+    value: float | None  # the mean over seeds; None where it failed
     seconds: float = 0.0
     error: str | None = None
+    standard_error: float | None = None  # of the value over snapshots, where the data has them
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options by full name, as a grid has them: model.dropout, train.lr."""
+        model = {f"model.{name}": value for name, value in self.model.items()}
+        return model | {f"train.{name}": value for name, value in self.train.items()}
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,32 @@ class TuneResult:
         sign = -1.0 if self.direction == "max" else 1.0
         return min(done, key=lambda t: (sign * (t.value or 0.0), t.number))
 
+    @property
+    def simplest(self) -> Trial:
+        """The most regularised trial within one standard error of the best.
+
+        Few validation snapshots cannot tell settings apart whose errors differ by less than they
+        vary from snapshot to snapshot (Breiman et al., 1984). The order is by ridge, dropout,
+        weight decay, then the smaller learning rate. Every other option keeps the best trial's
+        value, because no value of it is a stronger form of another.
+        """
+        best, strength = self.best, (*REGULARISERS, "train.lr")
+        assert best.value is not None
+        sign = -1.0 if self.direction == "max" else 1.0
+        allowed = sign * best.value + (best.standard_error or 0.0)
+
+        def others(trial: Trial) -> dict[str, Any]:
+            return {k: v for k, v in trial.settings.items() if k not in strength}
+
+        near = [t for t in self.trials if t.value is not None and sign * t.value <= allowed]
+        return min(
+            (t for t in near if others(t) == others(best)),
+            key=lambda t: (
+                *(-t.settings.get(name, 0.0) for name in REGULARISERS),
+                t.settings.get("train.lr", 0.0),
+            ),
+        )
+
     def tuned(self) -> Experiment:
         """The experiment with the best settings found."""
         return changed(self.experiment, self.best.model, self.best.train)
@@ -74,8 +115,8 @@ class TuneResult:
 def tune(
     experiment: Experiment,
     *,
-    trials: int,
-    search: str = "search",
+    trials: int | None,
+    search: str | Grid = "search",
     dataset: Dataset | None = None,
     split: Split | None = None,
     data_dir: Path | str | None = None,
@@ -90,6 +131,9 @@ def tune(
     before anything is trained. A setting that cannot be trained is a failed trial, not an end.
 
     Args:
+        trials: None tries the whole grid.
+        search: "search", "grid", or a grid of your own, ``{"train.lr": [0.01, 0.1], ...}``: then
+            only its points are tried.
         storage: an SQLite file; trials found in it for the same search count.
         look: called with each finished trial and the number of trials wanted.
     """
@@ -101,10 +145,14 @@ def tune(
     from difformer.experiments.run import choose_split, load_data
     from difformer.train.objective import objective_for
 
-    if trials < 1:
-        raise ValueError(f"trials must be at least 1, got {trials}")
-    if search not in SEARCHES:
+    if isinstance(search, str) and search not in SEARCHES:
         raise ValueError(f"search must be one of {', '.join(SEARCHES)}, got {search!r}")
+    named = search == "grid"  # the experiment as it stands is tried before the paper's grid
+    grid = grid_for(experiment.system) if named else search if isinstance(search, Mapping) else None
+    most = None if grid is None else prod(map(len, grid.values())) + named
+    trials = most if trials is None else trials
+    if trials is None or trials < 1:
+        raise ValueError(f"trials must be at least 1, got {trials}")
     data = load_data(experiment, data_dir) if dataset is None else dataset
     rows = choose_split(data, experiment.split) if split is None else split
     if rows.val.numel() == 0:
@@ -113,17 +161,19 @@ def tune(
     monitor = objective_for(data.task).monitor
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with _storage_errors(storage):
-        study = _open_study(experiment, search, monitor.direction, storage)
-        _agree(study, experiment, data, blind)
-        _go_on(study, search)
+        study = _open_study(experiment, search, grid, monitor.direction, storage)
+        _agree(study, experiment, search, data, blind)
+        _go_on(study, grid, first=isinstance(search, str))
 
     def objective(trial: Any) -> float:
-        model, train = _suggest(trial, experiment, search)
+        model, train = _suggest(trial, experiment, grid)
         trial.set_user_attr("model", model)
         trial.set_user_attr("train", train)
         started = time.monotonic()
         try:
-            return _validate(changed(experiment, model, train), data, blind, monitor.name)
+            value, error = _validate(changed(experiment, model, train), data, blind, monitor.name)
+            trial.set_user_attr("standard_error", error)
+            return value
         except (DifformerError, ValueError, RuntimeError, MemoryError) as error:
             trial.set_user_attr("error", _line(error))
             raise optuna.TrialPruned from error
@@ -131,15 +181,13 @@ def tune(
             trial.set_user_attr("seconds", round(time.monotonic() - started, 2))
 
     with _storage_errors(storage):
-        while len(_tried(study)) < trials:
-            if search != "grid":
+        while len(_tried(study)) < min(trials, most or trials):
+            if grid is None:
                 # By the trials that are finished: a trial that was cut short is drawn again.
                 study.sampler = optuna.samplers.TPESampler(seed=len(_tried(study)))
             study.optimize(objective, n_trials=1)
             if look is not None:
                 look(_record(_tried(study)[-1]), trials)
-            if search == "grid" and len(_tried(study)) > grid_size(experiment.system):
-                break
         records = tuple(_record(trial) for trial in _tried(study)[:trials])
     return TuneResult(experiment, monitor.name, monitor.direction, records)
 
@@ -156,10 +204,7 @@ def grid_for(system: str) -> dict[str, tuple[Any, ...]]:
 
 def grid_size(system: str) -> int:
     """How many settings the grid of a system has."""
-    size = 1
-    for values in grid_for(system).values():
-        size *= len(values)
-    return size
+    return prod(map(len, grid_for(system).values()))
 
 
 def changed(
@@ -174,23 +219,20 @@ def changed(
 
 
 def _suggest(
-    trial: Any, experiment: Experiment, search: str
+    trial: Any, experiment: Experiment, grid: Grid | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options for a trial; the first one changes nothing."""
     if trial.user_attrs.get(FIRST):
         return {}, {}
     found: dict[str, Any] = {}
-    if search == "grid":
-        for name, values in grid_for(experiment.system).items():
-            found[name] = values[trial.suggest_categorical(name, list(range(len(values))))]
-    else:
+    if grid is None:
         kind = get_system(experiment.system)
         ranges = {"train.lr": LR_RANGE, "train.weight_decay": DECAY_RANGE} if kind.trained else {}
         for name, (low, high) in ranges.items():
             found[name] = trial.suggest_float(name, low, high, log=True)
-        for name, values in kind.space.items():
-            index = trial.suggest_categorical(f"model.{name}", list(range(len(values))))
-            found[f"model.{name}"] = values[index]
+        grid = {f"model.{name}": values for name, values in kind.space.items()}
+    for name, values in grid.items():
+        found[name] = values[trial.suggest_categorical(name, list(range(len(values))))]
     parts = {"model": {}, "train": {}}
     for name, value in found.items():
         part, _, option = name.partition(".")
@@ -198,21 +240,33 @@ def _suggest(
     return parts["model"], parts["train"]
 
 
-def _validate(experiment: Experiment, data: Dataset, split: Split, metric: str) -> float:
+def _validate(
+    experiment: Experiment, data: Dataset, split: Split, metric: str
+) -> tuple[float, float | None]:
+    """The mean over seeds of the validation metric, and of its standard error over snapshots."""
+    from difformer.data.snapshots import TemporalDataset
     from difformer.experiments.run import run_experiment
+    from difformer.train.objective import SnapshotError
 
-    result = run_experiment(experiment, dataset=data, split=split)
+    temporal = isinstance(data, TemporalDataset)
+    objective = SnapshotError(num_nodes=data.num_nodes, scatter=True) if temporal else None
+    result = run_experiment(experiment, dataset=data, split=split, objective=objective)
     if result.interrupted:
         raise KeyboardInterrupt
-    return result.mean("val", metric)
+    return result.mean("val", metric), result.mean("val", "standard_error") if temporal else None
 
 
 def _open_study(
-    experiment: Experiment, search: str, direction: str, storage: Path | str | None
+    experiment: Experiment,
+    search: str | Grid,
+    grid: Grid | None,
+    direction: str,
+    storage: Path | str | None,
 ) -> Any:
     import optuna
 
-    name = f"{experiment.dataset} {experiment.system} {experiment.split} {search}"
+    kind = search if isinstance(search, str) else "own grid"
+    name = f"{experiment.dataset} {experiment.system} {experiment.split} {kind}"
     place = None
     if storage is not None:
         path = Path(storage).expanduser().resolve()
@@ -224,18 +278,21 @@ def _open_study(
         load_if_exists=True,
         direction="maximize" if direction == "max" else "minimize",
     )
-    if search == "grid":
-        grid = {k: list(range(len(v))) for k, v in grid_for(experiment.system).items()}
-        study.sampler = optuna.samplers.GridSampler(grid, seed=0)
+    if grid is not None:
+        places = {name: list(range(len(values))) for name, values in grid.items()}
+        study.sampler = optuna.samplers.GridSampler(places, seed=0)
     return study
 
 
-def _agree(study: Any, experiment: Experiment, data: Dataset, split: Split) -> None:
+def _agree(
+    study: Any, experiment: Experiment, search: str | Grid, data: Dataset, split: Split
+) -> None:
     """Remember what is tuned; an error where a storage holds the search of something else."""
     from difformer.data.dataset import fingerprint
 
     settings = {**experiment.model, "epochs": (experiment.train.epochs, experiment.train.patience)}
     settings |= {"data": data.fingerprint, "split": fingerprint(split.train, split.val)}
+    settings |= {} if isinstance(search, str) else {"grid": search, "seeds": experiment.seeds}
     wanted = {name: repr(value) for name, value in sorted(settings.items())}
     before = study.user_attrs.get("experiment")
     if before is None:
@@ -249,20 +306,20 @@ def _agree(study: Any, experiment: Experiment, data: Dataset, split: Split) -> N
         )
 
 
-def _go_on(study: Any, search: str) -> None:
+def _go_on(study: Any, grid: Grid | None, *, first: bool) -> None:
     """Queue the defaults until they are tried, and trials of a grid that were cut short again.
 
-    The other searches draw the settings of a trial that was cut short once more by themselves.
+    A search without a grid draws the settings of a trial that was cut short again by itself.
     """
     from optuna.trial import TrialState
 
     for trial in study.get_trials(states=(TrialState.RUNNING,)):
         study.tell(trial.number, state=TrialState.FAIL)
     known = [t for t in study.get_trials() if t.state is not TrialState.FAIL]
-    if not any(trial.user_attrs.get(FIRST) for trial in known):
+    if first and not any(trial.user_attrs.get(FIRST) for trial in known):
         study.enqueue_trial({}, user_attrs={FIRST: True})
     again: list[Any] = study.user_attrs.get("again", [])
-    for trial in study.get_trials(states=(TrialState.FAIL,)) if search == "grid" else ():
+    for trial in study.get_trials(states=(TrialState.FAIL,)) if grid is not None else ():
         if trial.number not in again and not trial.user_attrs.get(FIRST):
             study.enqueue_trial(trial.params)
             study.set_user_attr("again", again := [*again, trial.number])
@@ -297,6 +354,7 @@ def _record(trial: Any) -> Trial:
         value=trial.value if trial.value is not None and "error" not in attrs else None,
         seconds=attrs.get("seconds", 0.0),
         error=attrs.get("error"),
+        standard_error=attrs.get("standard_error"),
     )
 
 

@@ -206,17 +206,26 @@ class SnapshotError(SquaredError):
 
     The released loss subtracts (n,) from (n, 1), so it averages over all *pairs* of nodes of a
     snapshot. It is here for comparison with published figures; nothing is trained on it.
+
+    Args:
+        scatter: also report the standard error of the mean squared error over snapshots.
     """
 
     num_nodes: int = 1
+    scatter: bool = False
 
     def metrics(
         self, output: Tensor, y: Tensor, rows: Tensor, together: Together = HERE
     ) -> dict[str, float]:
-        return {
+        found = {
             **SquaredError.metrics(self, output, y, rows, together),
             "broadcast_mse": broadcast_mse(output, y, rows, self.num_nodes),
         }
+        if self.scatter:
+            miss = (output.detach() - y)[rows].double()
+            each = miss.square().reshape(-1, self.num_nodes).mean(1)
+            found["standard_error"] = float(each.std() / len(each) ** 0.5)
+        return found
 
 
 def objective_for(task: str, *, class_weight: Tensor | None = None) -> Objective:
