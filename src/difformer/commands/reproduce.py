@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +24,7 @@ from difformer.commands.output import (
     say,
 )
 from difformer.errors import RunError
-from difformer.experiments.reproduce import CellResult, measure_cell, read_cell
+from difformer.experiments.reproduce import CellResult, measure_cell, read_cell, run_path
 from difformer.experiments.specs import Cell, Spec, list_specs, load_spec
 from difformer.experiments.tables import View, figures_table, fill_page
 from difformer.files import write_atomic
@@ -96,7 +98,9 @@ def command(
     if table is None:
         raise ValueError(f"TABLE must be given: one of {', '.join(KNOWN)}")
     if table in FIGURES and table not in list_specs():
-        return _figure(table, out, data_dir, show=show, json=json, quiet=quiet or json)
+        if show and not (out / table).is_dir():
+            raise RunError(f"{out / table} is not there: leave --show out to draw {table}")
+        return _figure(table, out, [], data_dir, json=json)
     spec = load_spec(table)
     cells = spec.cells(
         systems=parse_names(models),
@@ -108,17 +112,22 @@ def command(
     stopped = False
     found: list[CellResult] = []
     load = _loader(data_dir)
-    for cell in cells:
-        if show:
-            result = read_cell(spec, cell, out)
-        else:
-            result, stopped = _measure(spec, cell, out, runs, fresh, load, quiet=quiet or json)
-        found += [] if result is None else [result]
-        if stopped:
-            break
-    if table in FIGURES and not stopped and any(result.runs for result in found):
-        _figure(table, out, data_dir, show=True, json=json, quiet=quiet or json)
-    elif json:
+    with ExitStack() as stack:
+        if runs is None and table in FIGURES and FIGURES[table].looks:
+            runs = Path(stack.enter_context(TemporaryDirectory()))
+        for cell in cells:
+            if show:
+                result = read_cell(spec, cell, out)
+            else:
+                result, stopped = _measure(spec, cell, out, runs, fresh, load, quiet=quiet or json)
+            found += [] if result is None else [result]
+            if stopped:
+                break
+        if drawn := table in FIGURES and not stopped and any(result.runs for result in found):
+            _figure(table, out, _run_folders(runs, cells), data_dir, json=json)
+    if drawn:
+        return
+    if json:
         print_json(_records(spec, found))
     else:
         view = View(spec, found, systems=parse_names(models), columns=parse_names(datasets))
@@ -128,22 +137,26 @@ def command(
 
 
 def _figure(
-    name: str, out: Path, data_dir: str | None, *, show: bool, json: bool, quiet: bool
+    name: str, out: Path, runs: Sequence[Path], data_dir: str | None, *, json: bool
 ) -> None:
-    """Measure and draw a figure; its own README.md says what it shows."""
-    if show and not (out / name).is_dir():
-        raise RunError(f"{out / name} is not there: leave --show out to measure {name}")
-    files = make_figure(
-        name,
-        out,
-        data_dir=data_dir,
-        draw_only=show,
-        say=lambda message: say(message, quiet=quiet),
-    )
+    """Draw a figure; its own README.md says what it shows."""
+    files = [str(path) for path in make_figure(name, out, runs=runs, data_dir=data_dir)]
     if json:
-        print_json({"figure": name, "files": [str(path) for path in files]})
+        print_json({"figure": name, "files": files})
     else:
-        print("\n".join(str(path) for path in files))
+        print("\n".join(files))
+
+
+def _run_folders(runs: Path | None, cells: list[Cell]) -> list[Path]:
+    """The folders of the cells' runs that are there."""
+    every = (
+        run_path(runs, cell, split, seed)
+        for cell in cells
+        for split in cell.protocol.splits
+        for seed in cell.protocol.seeds
+        if runs is not None
+    )
+    return [folder for folder in every if folder.is_dir()]
 
 
 def _measure(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.train.callbacks import Callback
 
-__all__ = ["CellResult", "measure_cell", "read_cell", "read_results", "result_path"]
+__all__ = ["CellResult", "measure_cell", "read_cell", "read_results", "result_path", "run_path"]
 
 ABSENT = "not measured:"  # how a result says that its data is not here
 Look = Callable[[Cell, Experiment, int], "Sequence[Callback]"]
@@ -109,6 +109,11 @@ def result_path(out: Path, spec: Spec, cell: Cell) -> Path:
     return out / spec.name / f"{_plain(cell.name)}.json"
 
 
+def run_path(runs: Path, cell: Cell, split: str, seed: int) -> Path:
+    """Where the run of a cell's split and seed lies."""
+    return runs / _plain(cell.name) / _plain(split) / f"seed-{seed}"
+
+
 def read_cell(spec: Spec, cell: Cell, out: Path) -> CellResult | None:
     """What was measured of a cell so far, or None."""
     path = result_path(out, spec, cell)
@@ -158,13 +163,12 @@ def measure_cell(
         missing = [pair for pair in result.missing if pair in asked]
         for seed in (seed for split, seed in missing if split == experiment.split):
             one = replace(experiment, seeds=(seed,))
-            place = None if runs is None else runs / cell.name / _plain(experiment.split)
             forget_peak_memory()
             try:
                 done = run_experiment(
                     one,
                     dataset=dataset(one),
-                    folder=None if place is None else place / f"seed-{seed}",
+                    folder=None if runs is None else run_path(runs, cell, one.split, seed),
                     callbacks=None if look is None else lambda s, e=one: look(cell, e, s),
                 )
             except CannotRunError as error:

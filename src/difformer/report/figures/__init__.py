@@ -1,8 +1,8 @@
-"""The figures of the paper, measured and drawn anew: `make_figure("fig3", "results")`."""
+"""The figures of the paper, drawn from what was measured: `make_figure("fig3", "results")`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,10 +14,11 @@ __all__ = ["FIGURES", "make_figure"]
 
 
 class Entry(NamedTuple):
-    """The module that measures and draws a figure, and what the figure is."""
+    """The module that draws a figure, and what the figure is."""
 
     module: str
     title: str
+    looks: bool = False  # into the models of its runs, not only at their metrics
 
 
 FIGURES: dict[str, Entry] = {
@@ -26,9 +27,13 @@ FIGURES: dict[str, Entry] = {
     "fig3": Entry("penalty", "Penalty curves, divergence field and energy of -s and -a"),
     "fig4": Entry("ablation", "Ablation of diffusivities: STL-10 and 20News"),
     "fig5": Entry("depth", "Depth and step size on Citeseer and Pubmed"),
-    "fig6": Entry("states", "States and diffusivities of the first and last layer: 20News"),
-    "fig7": Entry("states", "States and diffusivities of the first and last layer: images"),
-    "fig8": Entry("chickenpox", "Diffusivities between the counties of Chickenpox"),
+    "fig6": Entry(
+        "states", "States and diffusivities of the first and last layer: 20News", looks=True
+    ),
+    "fig7": Entry(
+        "states", "States and diffusivities of the first and last layer: images", looks=True
+    ),
+    "fig8": Entry("chickenpox", "Diffusivities between the counties of Chickenpox", looks=True),
 }
 
 
@@ -36,21 +41,23 @@ def make_figure(
     name: str,
     out: Path | str = "results",
     *,
+    runs: Sequence[Path] = (),
     data_dir: Path | str | None = None,
-    draw_only: bool = False,
-    say: Callable[[str], None] = lambda message: None,
 ) -> list[Path]:
     """Draw a figure and return the files written.
 
     PNG, SVG, the numbers as CSV and a README.md that says what the figure shows, all in
-    `out`/`name`. A figure that has a spec is drawn from its results there, which `difformer
-    reproduce` measures cell by cell like a table; the others are measured here.
+    `out`/`name`. `difformer reproduce` measures a figure by its spec, cell by cell like a table.
+
+    Args:
+        runs: folders of the spec's runs, for a figure that looks into their models; without them
+            it is drawn from the numbers kept in `out`/`name`.
     """
     if name not in FIGURES:
         raise ValueError(f"figure must be one of {', '.join(FIGURES)}, got {name!r}")
     from difformer.report.figures.drawing import Work, save
 
-    work: Work = Work(name, FIGURES[name].title, Path(out) / name, data_dir, draw_only, say)
+    work: Work = Work(name, FIGURES[name].title, Path(out) / name, tuple(runs), data_dir)
     work.folder.mkdir(parents=True, exist_ok=True)
     drawn: Drawn = import_module(f"{__name__}.{FIGURES[name].module}").make(work)
     return save(work, drawn)

@@ -8,12 +8,16 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from difformer.errors import RunError
 from difformer.experiments.reproduce import CellResult
 from difformer.experiments.specs import Spec
 from difformer.files import write_atomic
 from difformer.report.blocks import COLOURS
+
+if TYPE_CHECKING:
+    from difformer.experiments.run import LoadedRun
 
 __all__ = [
     "DASHES",
@@ -62,14 +66,37 @@ STYLE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Work:
-    """A figure in the making: where it is kept, where its data is, whom to tell."""
+    """A figure in the making: where it is kept, and where its runs and their data are."""
 
     name: str
     title: str
     folder: Path
+    runs: Sequence[Path]
     data_dir: Path | str | None
-    draw_only: bool
-    say: Callable[[str], None]
+
+    def look(
+        self, look: Callable[[LoadedRun], Mapping[str, list[Row]]], kinds: Mapping[str, Any]
+    ) -> dict[str, list[Row]]:
+        """The tables that `look` makes of every run, joined; without runs, those kept as CSV.
+
+        Args:
+            kinds: for each table, the type of each of its columns that is not a float.
+        """
+        from difformer.experiments.run import load_run
+
+        tables: dict[str, list[Row]] = {name: [] for name in kinds}
+        for folder in self.runs:
+            for name, rows in look(load_run(folder, data_dir=self.data_dir)).items():
+                tables[name] += rows
+        return tables if self.runs else {name: self._read(name, kinds[name]) for name in kinds}
+
+    def _read(self, name: str, kinds: Mapping[str, Callable[[str], Any]]) -> list[Row]:
+        path = self.folder / f"{name}.csv"
+        if not path.exists():
+            raise RunError(f"{path} is not there: give --fresh to measure {self.name} again")
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        return [{key: kinds.get(key, float)(cell) for key, cell in row.items()} for row in rows]
 
 
 @dataclass(frozen=True)

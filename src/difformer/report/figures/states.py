@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from difformer.data.dataset import Dataset
-from difformer.data.registry import load_dataset
-from difformer.errors import DifformerError, RunError
-from difformer.experiments.experiment import Experiment
-from difformer.experiments.run import limit_rows, load_run, run_experiment
+from difformer.experiments.run import LoadedRun
 from difformer.nn.model import DIFFormer
 from difformer.report.blocks import COLOURS
 from difformer.report.diffusivity import LayerWeights, flow_between, spread, strongest
 from difformer.report.embedding import project, sample_rows
-from difformer.report.figures.drawing import MARKERS, Drawn, Work, axes, style
+from difformer.report.figures.drawing import MARKERS, Drawn, Row, Work, axes, style
 
-# The paper's datasets, and what stands in where one cannot be had.
-DATASETS = {"fig6": ("20news",), "fig7": ("stl10", "digits")}
-MOST_ROWS, MOST_POINTS, EDGES = 1800, 800, 300
-MODEL = {"num_layers": 2, "hidden_channels": 64, "tau": 0.5, "learn_qk": True}
-TRAIN = {"epochs": 60, "lr": 0.005, "weight_decay": 0.01, "eval_every": 5}
-Rows = list[dict[str, Any]]
-# What the columns hold that are not measured: a figure drawn again leaves its numbers as they are.
-READ: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("layer", "class", "dataset"), str),
-    **dict.fromkeys(("row", "target", "source", "rows"), int),
+MOST_POINTS, EDGES = 800, 300
+KINDS: dict[str, Any] = {
+    "points": {"layer": str, "class": str, "row": int},
+    "edges": {"layer": str, "target": int, "source": int},
+    "layers": {"layer": str, "dataset": str, "rows": int},
 }
 
 
 def make(work: Work) -> Drawn:
-    """Train one small DIFFormer-s, and draw its first and last layer."""
-    tables = _read(work.folder) if work.draw_only else _measure(work)
+    """Draw the first and last layer of the first dataset that was measured."""
+    tables = replace(work, runs=work.runs[:1]).look(_look, KINDS)
     layers = list(dict.fromkeys(row["layer"] for row in tables["points"]))
     with style() as new:
         figure = new(7.0, 3.6)
@@ -47,22 +36,14 @@ def make(work: Work) -> Drawn:
     return Drawn(figure, _says(tables["layers"]), tables, [_note(tables)])
 
 
-def _measure(work: Work) -> dict[str, Rows]:
-    data = _load(work)
-    recipe = "paper"
-    experiment = Experiment.make(
-        data.name, recipe=recipe, split="random:0", model=MODEL, train=TRAIN
-    )
-    with TemporaryDirectory() as folder:
-        run_experiment(experiment, dataset=data, folder=folder)
-        loaded = load_run(folder, dataset=data)
-    model = loaded.model
+def _look(run: LoadedRun) -> dict[str, list[Row]]:
+    model, data = run.model, run.dataset
     assert isinstance(model, DIFFormer)
     with torch.no_grad():
         states = model.states(data.x)
-    accuracy = loaded.result.metrics["test"]["accuracy"]
+    accuracy = run.result.metrics["test"]["accuracy"]
     rows = sample_rows(data.y, MOST_POINTS)
-    tables: dict[str, Rows] = {"points": [], "edges": [], "layers": []}
+    tables: dict[str, list[Row]] = {name: [] for name in KINDS}
     for title, k in (("first layer", 0), ("last layer", len(states) - 2)):
         module: Any = model.layers[k]
         weights = LayerWeights(module, states[k])
@@ -94,17 +75,6 @@ def _measure(work: Work) -> dict[str, Rows]:
     return tables
 
 
-def _load(work: Work) -> Dataset:
-    reason = ""
-    for name in DATASETS[work.name]:
-        try:
-            return limit_rows(load_dataset(name, work.data_dir), MOST_ROWS)
-        except (DifformerError, OSError) as error:
-            reason = str(error)
-            work.say(f"{work.name}: {name} cannot be had")
-    raise RunError(f"{work.name} has no data: {reason}")
-
-
 def _name(data: Dataset, row: int) -> str:
     label = int(data.y[row])
     return data.class_names[label] if data.class_names else str(label)
@@ -114,19 +84,7 @@ def _few(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _read(folder: Path) -> dict[str, Rows]:
-    tables: dict[str, Rows] = {}
-    for name in ("points", "edges", "layers"):
-        path = folder / f"{name}.csv"
-        if not path.exists():
-            raise RunError(f"{path} is not there: leave --show out to measure it")
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        tables[name] = [{key: READ.get(key, float)(cell) for key, cell in r.items()} for r in rows]
-    return tables
-
-
-def _panel(ax: Any, layer: str, tables: dict[str, Rows]) -> None:
+def _panel(ax: Any, layer: str, tables: dict[str, list[Row]]) -> None:
     points = {int(r["row"]): r for r in tables["points"] if r["layer"] == layer}
     for edge in tables["edges"]:
         if edge["layer"] == layer:
@@ -150,7 +108,7 @@ def _panel(ax: Any, layer: str, tables: dict[str, Rows]) -> None:
     ax.grid(False)
 
 
-def _says(layers: Rows) -> list[str]:
+def _says(layers: list[Row]) -> list[str]:
     found: list[str] = []
     for row in layers:
         lift = row["strongest_within_class"] / row["share_if_uniform"]
@@ -171,7 +129,7 @@ def _says(layers: Rows) -> list[str]:
     return found
 
 
-def _note(tables: dict[str, Rows]) -> str:
+def _note(tables: dict[str, list[Row]]) -> str:
     row = tables["layers"][0]
     return (
         f"{row['dataset']}, {int(row['rows']):,} rows, DIFFormer-s of two layers with learned "
