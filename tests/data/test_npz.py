@@ -92,5 +92,5 @@ def test_damage_is_one_line(tmp_path: Path) -> None:
         except DataError as error:
             assert "\n" not in str(error)  # noqa: PT017
     write_zip(path, {"features": npy((1, 1), "<f4", bytes(4))}, zipfile.ZIP_LZMA)
-    with pytest.raises(DataError, match="compressed as numpy compresses no file"):
+    with pytest.raises(DataError, match="compressed in a way that numpy does not use"):
         read_features(path)

@@ -61,7 +61,7 @@ def test_files_of_its_layout_become_a_dataset(tmp_path):
         ("raw/edge.csv.gz", [[0, 1]] * 4 + [[0, 99]], "must name proteins 0 to 6, not 0 to 99"),
         ("raw/edge-feat.csv.gz", [[0] * 8], "must have 5 lines, it has 1"),
         ("raw/edge-feat.csv.gz", [[0] * 7] * 5, "lines must have 8 numbers, not 7"),
-        ("raw/node-label.csv.gz", [[0] * 112], "must have 7 lines, one a protein, it has 1"),
+        ("raw/node-label.csv.gz", [[0] * 112], "must have 7 lines, one per protein, it has 1"),
     ],
 )
 def test_files_that_do_not_belong_together_are_named(tmp_path, file, rows, message):

@@ -97,7 +97,7 @@ def test_drawing_leaves_the_global_random_state_alone() -> None:
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (labels(30), "20 rows a class are asked for, but class 0 has 10"),
+        (labels(30), "20 rows per class are asked for, but class 0 has 10"),
         (labels(100), "500 val and 1000 test rows are asked for, but 40 are left"),
         (torch.full((10,), -1), "no labelled row"),
         (torch.zeros(10, 2), "one class per row; use ratio"),

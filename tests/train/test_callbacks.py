@@ -92,5 +92,5 @@ def test_each_layers_energy_is_logged(problem, tmp_path):
 
 
 def test_a_model_without_an_energy_cannot_log_it(problem):
-    with pytest.raises(ValueError, match="Linear states no energy"):
+    with pytest.raises(ValueError, match="Linear has no energy"):
         problem.fit(callbacks=[Energies()])

@@ -1,4 +1,4 @@
-"""Contexts: what a layer must know of all keys and values to answer any query.
+"""Contexts: what a layer needs from all keys and values to answer any query.
 
 A Context is additive: summarise(A) + summarise(B) == summarise(A and B together). Chunks of rows,
 machines, separate graphs and frozen predictors all rest on that one property.
@@ -63,7 +63,7 @@ class Mean(Context):
 
 @dataclass(frozen=True)
 class LandmarkSums(Context):
-    """ZᵀV and Zᵀ1: m (e + 1) numbers a head for m landmarks, whatever the row count."""
+    """ZᵀV and Zᵀ1: m (e + 1) numbers per head for m landmarks, whatever the row count."""
 
     value: Tensor  # (..., h, m, e)
     mass: Tensor  # (..., h, m, 1)
@@ -100,5 +100,5 @@ class Pairs(Context):
 
 
 def row_count(rows: Tensor) -> Tensor:
-    """How many rows (..., m, d) has, as a scalar tensor of its kind: what a context sums."""
+    """The number of rows m of a tensor (..., m, d), as a scalar tensor of its dtype and device."""
     return rows.new_full((), rows.shape[-2])

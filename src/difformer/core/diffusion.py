@@ -38,7 +38,7 @@ class DescentReport:
     energies: Tensor  # (steps,) float64
     rises: tuple[int, ...]  # the steps k ≥ 1 at which the energy rose
     tau: float
-    guaranteed: float  # the step size that is sure to descend from the first state
+    guaranteed: float  # a step size that is guaranteed to descend from the first state
 
     @property
     def holds(self) -> bool:
@@ -87,11 +87,11 @@ class Diffusion:
         return self.kernel
 
     def masses(self, z: Tensor) -> Tensor:
-        """Everything row i's average divides by (n,): Σ_j ω_ij + c Σ_j Ã_ij + μ."""
+        """The weight each row's average is divided by (n,): Σ_j ω_ij + c Σ_j Ã_ij + μ."""
         return self._sums(z)[1].squeeze(-1)
 
     def step(self, z: Tensor, source: Tensor | None = None) -> Tensor:
-        """One Euler step; z (n, d), source the first state: z itself where it is None."""
+        """One Euler step of z (n, d); `source` is the first state, z itself if None."""
         numerator, mass = self._sums(z)
         if self.source_weight:
             numerator = numerator + self.source_weight * (z if source is None else source)
@@ -143,7 +143,7 @@ class Diffusion:
         return float(z.shape[0]) if self.graph_scale is None else self.graph_scale
 
     def _sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """What a row is averaged from but for the source, and everything that it divides by."""
+        """Each row's weighted sum, without the source, and the weight it is divided by."""
         if self.edges_only:
             return self._edge_sums(z)
         numerator, mass = self.diffusivity.pair_sums(z)

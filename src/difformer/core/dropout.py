@@ -24,8 +24,8 @@ __all__ = ["dropout"]
 _LEVELS = 2**16
 # Entries drawn together, a multiple of four: words, mask and product stay near the core.
 CHUNK = 2**18
-# Masks of up to so many entries, a byte each, are kept for the backward pass; longer ones are drawn
-# again from their seed, so that they cost no memory.
+# Masks of up to this many entries, one byte each, are kept for the backward pass; longer ones are
+# drawn again from their seed, so that they cost no memory.
 KEPT_ENTRIES = 2**24
 
 

@@ -1,4 +1,4 @@
-"""The energies of the paper, and a step size that is sure to descend.
+"""The energies of the paper, and a step size that is guaranteed to descend.
 
     E(Z, k) = ‖Z − Z⁽ᵏ⁾‖² + λ Σ_ij δ(‖z_i − z_j‖²)                                  (eq. 4)
     E(Z, k) = ‖Z − Z⁽ᵏ⁾‖² + λ/2 Σ_ij δ(‖z_i − z_j‖²) + λ/2 Σ_ij A_ij ‖z_i − z_j‖²   (eq. 19)
@@ -22,7 +22,7 @@ __all__ = ["descent_step", "energy", "graph_penalty", "pair_penalty"]
 def pair_penalty(z: Tensor, diffusivity: Diffusivity) -> Tensor:
     """Σ_ij δ(‖z_i − z_j‖²) over all ordered pairs: O(n d²) where a closed form is known.
 
-    z (n, d) -> a float64 scalar: sums over n² pairs want the digits.
+    z (n, d) -> a float64 scalar: sums over n² pairs need the precision.
     """
     return diffusivity.pair_penalty(z.double())
 

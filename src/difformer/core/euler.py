@@ -39,7 +39,7 @@ class StepWeights(NamedTuple):
 
 
 class AverageOfStates(Protocol):
-    """An all-pair average of maps of the states, and its gradients by hand."""
+    """An all-pair average of maps of the states, with hand-written gradients."""
 
     def forward(
         self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
@@ -81,7 +81,7 @@ def averaged_step(
     adjacency: SparseMatrix | None = None,
     value: Tensor | None = None,
 ) -> Tensor:
-    """U (n, d) with P = average(z, maps), which never exists beside it."""
+    """U (n, d) with P = average(z, maps), which is written in place and never stored separately."""
     flat = [t for affine in maps for t in (affine or (None, None))]
     return _AveragedStep.apply(z, first, value, adjacency, weights, average, *flat)
 

@@ -20,12 +20,12 @@ __all__ = ["DENSE_ROWS", "LOST", "FixedAverage", "FixedLandmarks", "FixedWeights
 
 LOST = (1e-3, 1e-2, 1e-1)
 """Shares of a row's weight that may be spread evenly: the smallest that leaves few partners."""
-# Partners a row that are few: as many more would cost more than they say.
+# Partners per row that count as few: keeping more costs more than it gains.
 PARTNERS = 256
-# Up to so many rows a dense matrix costs no more than a sparse one, and nothing is lost.
+# Up to this many rows a dense matrix costs no more than a sparse one and is exact.
 DENSE_ROWS = 1024
 
-# Rows that tell how many partners count.
+# Rows sampled to estimate how many partners count.
 SAMPLE = 256
 
 OmegaOfRows = Callable[[slice], Tensor]
@@ -76,9 +76,9 @@ class FixedWeights(FixedAverage):
 class FixedLandmarks(FixedAverage):
     """Z Λ⁻¹ Zᵀ V in two sparse products: rows to landmarks and back."""
 
-    assigned: SparseMatrix  # Z (m, l) of the rows that give
+    assigned: SparseMatrix  # Z (m, l) of the rows that are averaged
     scale: Tensor  # Λ⁻¹ (l, 1)
-    asking: SparseMatrix | None = None  # Z (n, l) of the rows that ask; None: the same rows
+    asking: SparseMatrix | None = None  # Z (n, l) of the rows that receive it; None: the same
 
     def average(self, value: Tensor) -> Tensor:
         there = SparseMatrix(self.assigned.transpose, self.assigned.csr)
@@ -96,10 +96,10 @@ class FixedLandmarks(FixedAverage):
 
 
 def keep_partners(omega: OmegaOfRows, own: slice, n: int) -> FixedWeights:
-    """Rows `own` of Ŝ (n, n) from ω, in tiles: dense up to `DENSE_ROWS`, else what counts.
+    """Rows `own` of Ŝ (n, n) from ω, in tiles: dense up to `DENSE_ROWS`, else sparse.
 
-    The dropped share of a row's mass is at most the smallest of `LOST` that leaves `PARTNERS`
-    partners a row in the mean of a sample; it is spread evenly, so each row still sums to one.
+    The dropped share of a row's mass is at most the smallest value in `LOST` for which a sample of
+    rows keeps `PARTNERS` partners on average; it is spread evenly, so each row still sums to one.
     """
     if n <= DENSE_ROWS:
         return FixedWeights(_normalised(omega(own)))
@@ -139,9 +139,9 @@ def _normalised(omega: Tensor) -> Tensor:
 
 
 def _threshold(weights: Tensor, share: float) -> Tensor:
-    """(n, 1): a weight such that what is not above it sums to at most `share` in its row.
+    """(n, 1): a weight such that the entries of a row not above it sum to at most `share`.
 
-    Sought by halving: share / 4 may still drop too much, share / m never does.
+    Found by bisection: share / 4 may still drop too much, share / m never does.
     """
     level = torch.full_like(weights[:, :1], share / 4)
     while True:

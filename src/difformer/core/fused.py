@@ -5,7 +5,7 @@ With unit queries q̃ and keys k̃, both rows of affine maps of z, and ω = a + 
     C = Σ k̃_j v_jᵀ,  s = Σ k̃_j,  u = Σ v_j,      P_i = (a u + q̃_i C) / (a n + q̃_i · s)
 
 Rows are taken one chunk at a time, small enough for the cache, so that queries, keys and their
-gradients never exist as whole tensors; the backward pass computes them again.
+gradients never exist as whole tensors; the backward pass recomputes them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from difformer.core.tiled import row_tiles
 
 __all__ = ["RowAverage"]
 
-# Up to so many numbers, unit queries and keys are kept for the backward pass after all: they cost
-# little memory then, and making them again costs a third of the step.
+# Up to this many numbers, unit queries and keys are kept for the backward pass: they need little
+# memory then, and recomputing them costs a third of the step.
 KEPT_NUMBERS = 2**23
 
 Moment = tuple[Tensor, Tensor, Tensor]  # C (d, d), s (d,), u (d,) of a head
@@ -49,7 +49,7 @@ class RowAverage:
         keep = 2 * self.heads * z.numel() <= KEPT_NUMBERS
         keys = _Units.of(z, key, keep)
         moments = [_summarise(z, keys, value[h], h) for h in range(self.heads)]
-        # Where both are the states, they are one, and made by now.
+        # Where both are the states they are the same rows, already computed.
         tied = maps[0] is None and maps[2] is None
         queries = keys if tied else _Units.of(z, query, keep)
         unit_query = queries.get if tied else queries.make
@@ -104,7 +104,7 @@ class RowAverage:
         (c, s, u), z = moment, queries.z
         dc, ds, du = torch.zeros_like(c), torch.zeros_like(s), torch.zeros_like(u)
         for rows in row_tiles(z):
-            if head == 0:  # here, where these rows are near the core
+            if head == 0:  # while these rows are in the cache
                 torch.mul(grad[rows], weights.state, out=into.dz[rows])
             q, length = queries.get(head, rows)
             per_mass = self._mass(q, s, z).reciprocal_()
@@ -130,7 +130,7 @@ class RowAverage:
 
 @dataclass(frozen=True)
 class _Units:
-    """Unit rows of an affine map of the states: lengths are kept, the rows themselves maybe."""
+    """Unit rows of an affine map of the states: lengths are kept, and the rows where they fit."""
 
     z: Tensor
     affine: Sequence[Affine]
@@ -139,7 +139,7 @@ class _Units:
 
     @classmethod
     def of(cls, z: Tensor, affine: Sequence[Affine], keep: bool) -> _Units:
-        """Nothing made yet."""
+        """An empty record, before `make`."""
         heads = len(affine)
         unit = z.new_empty(heads, *z.shape) if keep else None
         return cls(z, affine, unit, z.new_empty(heads, z.shape[0], 1))
@@ -154,7 +154,7 @@ class _Units:
         return self._divide(x, length, head, kept), length
 
     def get(self, head: int, rows: slice) -> tuple[Tensor, Tensor]:
-        """The same again, once they were made."""
+        """The same rows and lengths again, after `make`."""
         length = self.length[head, rows]
         if self.unit is not None:
             return self.unit[head, rows], length
@@ -198,7 +198,7 @@ def _heads(weight: Tensor | None, bias: Tensor | None, heads: int) -> Sequence[A
 
 
 def _affine(z: Tensor, affine: Affine, out: Tensor | None = None) -> Tensor:
-    """The map of some rows, written into `out` if it is given and they are mapped at all."""
+    """The map of some rows, into `out` if given; the rows themselves without a map."""
     return z if affine is None else torch.addmm(affine[1], z, affine[0].T, out=out)
 
 

@@ -83,7 +83,8 @@ class Graph:
     ) -> Graph:
         """Each edge both ways and one self-loop of weight one per row: what models are trained on.
 
-        An edge list given to a model becomes this; hand in a Graph of `from_edges` for another.
+        An edge list given to a model becomes this; pass a Graph from `from_edges` for anything
+        else.
         """
         return cls.from_edges(edge_index, num_nodes, edge_weight, undirected=True, self_loops=True)
 
@@ -100,7 +101,7 @@ class Graph:
     ) -> Graph:
         """Normalise edges known to be clean and sorted by target, then source: O(e), no sort.
 
-        What a part of a Graph is made from; nothing is checked. `symmetric` says that each edge
+        Used to build parts of a Graph; nothing is checked. `symmetric` says that each edge
         is there both ways with one weight.
         """
         ones = torch.ones(source.numel(), device=source.device)
@@ -133,12 +134,12 @@ class Graph:
 
     @cached_property
     def edge_index(self) -> Tensor:
-        """(2, e) int64, sorted by target, each pair once; made on first use: 16 bytes per edge."""
+        """(2, e) int64, sorted by target, each pair once; built on first use: 16 bytes per edge."""
         source, target = self.ends(0, self.num_edges)
         return torch.stack([source.long(), target])
 
     def ends(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Sources and targets of the edges `start` to `stop` of the list, which is not made."""
+        """Sources and targets of the edges `start` to `stop`, without building the whole list."""
         rows, columns = self.adjacency.csr.crow_indices(), self.adjacency.csr.col_indices()
         first = int(torch.searchsorted(rows, start, right=True)) - 1
         last = int(torch.searchsorted(rows, stop))

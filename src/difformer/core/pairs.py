@@ -1,6 +1,6 @@
 """Sums over all pairs of states for a function of their squared distance: exact, in row tiles.
 
-What a diffusivity falls back on where it knows no closed form: O(n² d) time, bounded memory.
+The fallback for diffusivities without a closed form: O(n² d) time, bounded memory.
 """
 
 from __future__ import annotations

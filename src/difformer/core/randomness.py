@@ -1,4 +1,4 @@
-"""The generator that draws in this thread: one of its own, or torch's global one."""
+"""The random generator of this thread: its own, or torch's global one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _here = threading.local()
 
 
 def generator() -> torch.Generator | None:
-    """What our dropout and our weights are drawn from; None for torch's global generator."""
+    """The generator that dropout and weights are drawn from; None for torch's global generator."""
     return getattr(_here, "generator", None)
 
 
 @contextmanager
 def drawing_from(own: torch.Generator | None) -> Generator[None, None, None]:
-    """Draw from a generator within a block, in this thread only."""
+    """Use a generator within a block, in this thread only."""
     before = generator()
     _here.generator = own
     try:

@@ -42,7 +42,7 @@ class Segments:
         return cls(tuple(groups), num_rows, len(groups) == 1 and in_order)
 
     def map(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Apply `function` to the rows of each graph apart; tensors (n, ...) -> (n, ...).
+        """Apply `function` to the rows of each graph separately; tensors (n, ...) -> (n, ...).
 
         `function` sees and returns (g, s, ...): a leading dimension of graphs, then rows.
         """

@@ -1,4 +1,4 @@
-"""A constant sparse matrix times a dense one, with everything the backward pass needs prepared."""
+"""A constant sparse matrix times a dense one, prepared for the backward pass."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SparseMatrix:
 
     @property
     def transpose(self) -> Tensor:
-        """The prepared transpose, made on first use: a matrix never differentiated needs none."""
+        """The prepared transpose, built on first use, which may never come."""
         if self._transpose is None:
             row, col, value = self.coo
             self._order = torch.argsort(col * self.shape[0] + row)
@@ -149,7 +149,7 @@ class SparseMatrix:
         flipped = self.transpose
         if flipped is self._csr:
             raise ValueError("other values of a matrix declared symmetric would break its symmetry")
-        # Made with the transpose, which a matrix of constant features has from its first backward.
+        # The transpose is updated too; constant features have one after their first backward pass.
         assert self._order is not None
         turned = _with(flipped, values[self._order])
         return SparseMatrix(_with(self._csr, values), turned, self._order)
@@ -162,7 +162,7 @@ class SparseMatrix:
         return SparseMatrix(_with(self._csr, value * scale[row]))
 
     def block(self, rows: slice) -> SparseMatrix:
-        """A range of rows as a matrix of their own, in O(rows): what is stored is shared."""
+        """A range of rows as a separate matrix, in O(rows): the stored values are shared."""
         crow = self._csr.crow_indices()[rows.start : rows.stop + 1]
         entries = slice(int(crow[0]), int(crow[-1]))
         shape = (crow.numel() - 1, self.shape[1])
@@ -170,7 +170,7 @@ class SparseMatrix:
         return SparseMatrix(_assemble(crow - crow[0], col, value, shape))
 
     def rows(self, index: Tensor) -> SparseMatrix:
-        """The chosen rows as a matrix of their own, in O(their nonzeros)."""
+        """The chosen rows as a separate matrix, in O(their nonzeros)."""
         crow = self._csr.crow_indices().long()
         start, counts = crow[index], crow[index + 1] - crow[index]
         new_row = torch.repeat_interleave(counts)

@@ -1,8 +1,8 @@
-"""The sigmoid average where queries and keys are one: every tile of scores serves both its sides.
+"""The sigmoid average where queries and keys are equal: every tile of scores is used twice.
 
     out_i = Σ_j ω_ij v_j / Σ_j ω_ij,   ω_ij = σ(z_i·z_j) = ω_ji
 
-Only tiles on and above the diagonal are made, so scores and sigmoids cost half, forward and
+Only tiles on and above the diagonal are made, so scores and sigmoids cost half as much, forward and
 backward; memory is O(n), as in `tiled`.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["are_tied", "tied_sigmoid_average"]
 
 
 def are_tied(q: Tensor, k: Tensor) -> bool:
-    """Whether queries and keys are the same memory, and so many that sharing scores pays."""
+    """Whether queries and keys are the same tensor, and large enough to share scores."""
     if not in_tiles(q, k) or q.shape != k.shape or q.shape[:-2].numel() != 1 or q.dtype in HALF:
         return False
     return q.data_ptr() == k.data_ptr() and q.stride() == k.stride()
@@ -55,7 +55,7 @@ class _TiedSigmoidAverage(torch.autograd.Function):
         out = (SIGMOID_FLOOR * v.sum(0)).expand(n, -1).contiguous()
         mass = z.new_full((n, 1), SIGMOID_FLOOR * n)
         buffer = z.new_empty(_tile_size(n))
-        # The other side is gathered transposed: a product with a transposed tile is slower.
+        # The other side is accumulated transposed: a product with a transposed tile is slower.
         v_t, out_t = v.mT.contiguous(), v.new_zeros(v.shape[1], n)
         for rows, columns in _upper_tiles(n):
             omega = sigmoid_tile(z[rows], z[columns], buffer)

@@ -27,20 +27,20 @@ __all__ = [
     "tiles",
 ]
 
-# A tile of scores is a megabyte, and so is one of its gradient: near enough to a core, and large
-# enough for products at full rate and few calls, at each of which threads wait for one another.
+# A tile of scores is a megabyte, and so is its gradient: small enough for the cache, and large
+# enough for fast products and few calls, at each of which threads synchronise.
 ROW_TILE = 512
 COLUMN_TILE = 512
-# Added to every sigmoid: where all of a row's underflow, its average is the uniform one, not 0/0.
+# Added to every sigmoid: where all of a row underflow, its average is uniform and not 0/0.
 SIGMOID_FLOOR = 1e-30
 # Up to this many scores per matrix, plain batched products beat a loop over tiles.
 DENSE_SCORES = 2**16
-# Rows are taken so many numbers at a time: 8,192 rows of width 64 are two megabytes, a handful of
-# such buffers stays in the outer cache, and threads meet less often than with fewer rows.
+# Numbers processed at a time: 8,192 rows of width 64 are two megabytes, so a handful of such
+# buffers stays in the outer cache, and threads synchronise less often than with fewer rows.
 CHUNK_NUMBERS = 2**19
 # A GPU has no such cache to stay in and pays for every call: chunks there only bound the memory.
 DEVICE_NUMBERS = 2**26
-# Rows of a user's own diffusivity are taken so many scores at a time.
+# Scores of a user's own diffusivity computed at a time.
 CHUNK_SCORES = 2**22
 
 
@@ -54,12 +54,12 @@ def tiles(length: int, size: int) -> Iterator[slice]:
 
 
 def row_tiles(x: Tensor) -> Iterator[slice]:
-    """Slices of the rows of x (n, d): what stays in the cache of a CPU, or keeps a GPU busy."""
+    """Slices of the rows of x (n, d): a CPU's cache holds one, a GPU is kept busy."""
     return tiles(x.shape[0], rows_at_once(x))
 
 
 def rows_at_once(x: Tensor) -> int:
-    """How many rows of x (n, d) are taken together."""
+    """How many rows of x (n, d) are processed together."""
     numbers = CHUNK_NUMBERS if x.device.type == "cpu" else DEVICE_NUMBERS
     return max(1, numbers // max(1, x.shape[1]))
 
@@ -67,7 +67,7 @@ def rows_at_once(x: Tensor) -> int:
 def average_by_rows(
     weights: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
-    """weights(q, k) @ v with the n × m weights made and dropped a few rows at a time.
+    """weights(q, k) @ v computing the n × m weights only a few rows at a time.
 
     q (..., n, d), k (..., m, d), v (..., m, e) -> (..., n, e).
     """
@@ -87,7 +87,7 @@ def average_by_rows(
 
 
 def in_tiles(q: Tensor, k: Tensor) -> bool:
-    """Whether scores of q and k are looked at tile by tile, here, rather than all at once."""
+    """Whether scores of q and k are computed tile by tile rather than all at once."""
     return _many(q, k) and not q.is_cuda
 
 
@@ -166,14 +166,14 @@ def sigmoid_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def sigmoid_sums_backward(
     q: Tensor, k: Tensor, left: Tensor, right: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
 ) -> None:
-    """Add to dq, dk, dv what these keys and values take part in.
+    """Add the contribution of these keys and values to dq, dk and dv.
 
     left (n, e + 1) is [g, −c] and right (m, e + 1) is [v, 1], in the letters of `_SigmoidAverage`.
     """
     n, m = q.shape[0], k.shape[0]
     size = min(n, ROW_TILE) * min(m, COLUMN_TILE)
     buffer, other = q.new_empty(size), q.new_empty(size)
-    # Sums over rows are gathered transposed: a product with a transposed tile is a third slower.
+    # Sums over rows are accumulated transposed: a product with a transposed tile is a third slower.
     q_t, g_t = q.mT.contiguous(), left[:, :-1].mT.contiguous()
     dk_t, dv_t = q.new_zeros(k.shape[1], m), q.new_zeros(dv.shape[1], m)
     for rows in tiles(n, ROW_TILE):
@@ -192,7 +192,7 @@ def sigmoid_sums_backward(
 
 
 def sigmoid_tile(q: Tensor, k: Tensor, buffer: Tensor) -> Tensor:
-    """σ(q kᵀ) written into the beginning of `buffer`."""
+    """σ(q kᵀ), written to the start of `buffer`."""
     scores = buffer[: q.shape[0] * k.shape[0]].view(q.shape[0], k.shape[0])
     torch.mm(q, k.mT, out=scores)
     return scores.sigmoid_()

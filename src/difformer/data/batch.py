@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that go through a model in one call; holding it costs nothing beyond its tensors.
+    """Rows that go through a model in one call; it holds nothing but its tensors.
 
     Args:
         x: (n, p) features, dense or sparse CSR.
@@ -34,7 +34,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """How many rows the loss is a mean over."""
+        """The number of rows that the loss averages over."""
         return self.rows.numel() if self.counted is None else self.counted
 
     def to(self, device: torch.device | str) -> Batch:

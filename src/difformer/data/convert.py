@@ -16,7 +16,7 @@ def csr_tensor(matrix: Any) -> Tensor:
     csr.sum_duplicates()
     csr.eliminate_zeros()
     with warnings.catch_warnings():
-        # Said once a process by torch of every CSR tensor; nothing a user could act on.
+        # torch warns once per process about every CSR tensor; users cannot act on it.
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(
             torch.from_numpy(csr.indptr).to(torch.int64),
@@ -47,7 +47,7 @@ def normalize_rows(matrix: Any) -> Any:
 
 
 def undirected(pairs: Any, num_nodes: int) -> Tensor:
-    """(e, 2) pairs as a (2, 2e') edge_index: both directions, no self-loop, none twice. O(e log e).
+    """(e, 2) pairs as a (2, 2e') edge_index: both ways, no loops, no duplicates. O(e log e).
 
     >>> undirected([(0, 1), (1, 0), (2, 2), (2, 1)], 3)
     tensor([[0, 1, 1, 2],

@@ -1,4 +1,4 @@
-"""Dataset: rows, labels and, where there is one, the graph between the rows."""
+"""Dataset: rows, labels and, optionally, a graph between the rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKS = ("multiclass", "multilabel", "regression")
 
 
 def fingerprint(*tensors: Tensor | None) -> str:
-    """Sixteen letters that equal tensors share and others do not, O(numbers)."""
+    """A hash of sixteen letters, the same for equal tensors. O(numbers)."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(b"none" if tensor is None else str(tuple(tensor.shape)).encode())
@@ -44,12 +44,11 @@ class Dataset:
         task: "multiclass", "multilabel" or "regression".
         edge_index: (2, e) int64, each undirected edge in both directions; None without a graph.
         edge_weight: (e,) float32, or None for ones.
-        class_names: one name a class, by label; empty where there are none.
+        class_names: one name per class, by label; empty if there are none.
         splits: the splits that come with the data, by name.
         source: where the data comes from, and under which licence.
-        ids: a name for each row, all different; empty where rows have none but their number.
-        encoder: how the columns of a table became x, to encode more rows like these; None where x
-            is all there is.
+        ids: a unique name per row; empty if rows have only their number.
+        encoder: how the columns of a table became x, to encode further rows; None without a table.
     """
 
     name: str
@@ -108,7 +107,7 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal rows, labels and edges, by which a run knows its data again."""
+        """Equal for equal rows, labels and edges: a run recognises its data by it."""
         return fingerprint(self.x, self.y, self.edge_index, self.edge_weight)
 
     def split(self, spec: str | Split) -> Split:

@@ -1,7 +1,8 @@
-"""Where files are fetched from: a web folder, or a wheel of the Python package index.
+"""Sources of files to fetch: a web folder, a zip archive, or a Python wheel.
 
 A file is written under a temporary name, its SHA-256 compared with the pinned one, and only then
-renamed: what bears a file's name is whole. A transfer that was cut off resumes where it stopped.
+renamed: a file with its final name is complete. A transfer that was cut off resumes where it
+stopped.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ ATTEMPTS = 3
 TIMEOUT = 30.0  # seconds without a byte
 PIP_TIMEOUT = 600.0
 CHUNK = 1 << 16
-UNKNOWN = ""  # the checksum of a file whose publisher gives none; its reader checks the content
-LIMIT = 1 << 28  # bytes a file may have: far above any of ours, far below a disk
+UNKNOWN = ""  # the checksum of a file without a published one; its reader checks the content
+LIMIT = 1 << 28  # the most bytes of a file
 
 Advance = Callable[[int], None]
 
 
 class FetchError(DataError):
-    """This source cannot give the file; another may."""
+    """This source cannot provide the file; another may."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def sha256_of(path: Path) -> str:
 
 
 def git_id_of(path: Path) -> str:
-    """The id git gives a file's content, in hexadecimal; for files that have no other checksum."""
+    """The git id of a file's content, in hexadecimal; for files that have no other checksum."""
     header = f"blob {path.stat().st_size}\0".encode()
     digest = hashlib.sha1(header, usedforsecurity=False)
     with path.open("rb") as stream:
@@ -167,8 +168,7 @@ def git_id_of(path: Path) -> str:
 def is_whole(path: Path, checksum: str) -> bool:
     """Whether a file has the pinned checksum: a SHA-256, or "git:" and the id of its content.
 
-    Where none is known, a file that is not empty counts as whole.
-    """
+    Without a checksum, any non-empty file counts as complete."""
     if checksum == UNKNOWN:
         return path.stat().st_size > 0
     if checksum.startswith("git:"):
@@ -198,7 +198,7 @@ def progress(name: str) -> Generator[Advance, None, None]:
 def _fetch_url(
     url: str, target: Path, sha256: str, advance: Advance, limit: int | None = None
 ) -> None:
-    """One file, over as many as ATTEMPTS connections, each resuming where the last was cut off."""
+    """Fetch one file over at most ATTEMPTS connections; each resumes where the last one failed."""
     reason = "the connection was cut off"
     for _ in range(ATTEMPTS):
         part = _part(target)
@@ -217,7 +217,7 @@ def _fetch_url(
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-                part.unlink(missing_ok=True)  # the leftover is of something longer: start afresh
+                part.unlink(missing_ok=True)  # the partial file is too long: start again
                 continue
             raise FetchError(f"answered {error.code} {error.reason} for {target.name}") from error
         except urllib.error.URLError as error:
@@ -238,7 +238,7 @@ def _store(
 def _append(
     stream: IO[bytes], part: Path, advance: Advance, *, fresh: bool, limit: int | None = None
 ) -> None:
-    """Copy the stream to the end of `part`, or to a fresh one; a full disk leaves nothing."""
+    """Copy the stream to the end of `part`, or to a new one; a full disk leaves no file."""
     with _writing(part):
         part.parent.mkdir(parents=True, exist_ok=True)
         sink = part.open("wb" if fresh else "ab")
@@ -256,7 +256,7 @@ def _append(
 
 
 def _keep(part: Path, target: Path, sha256: str) -> None:
-    """Give the part its name if it is whole, else remove it."""
+    """Rename the part to its final name if it is complete, else remove it."""
     if not is_whole(part, sha256):
         part.unlink()
         raise FetchError(f"{target.name} has the wrong checksum")
@@ -266,7 +266,7 @@ def _keep(part: Path, target: Path, sha256: str) -> None:
 
 @contextmanager
 def _writing(part: Path) -> Generator[None, None, None]:
-    """What goes wrong on our own disk is no fault of the source: no other one is tried."""
+    """An error on the local disk is not the source's fault: no other source is tried."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Feature files: an .npz with a row of features a row of data, made by `difformer features` or not.
+"""Feature files: an .npz with one row of features per row, such as `difformer features` writes.
 
 features  (n, p) floats, required
 labels    (n,) whole numbers, -1 for unknown
-classes   (c,) text, a name a label
+classes   (c,) text, one name per label
 files     (n,) text, what each row was made from
 made      () text, how it was made
 """
@@ -38,7 +38,7 @@ class FeatureFile:
     made: str = ""
 
     def check_rows(self, y: Tensor, path: Path, what: str) -> FeatureFile:
-        """Itself, if its rows are those that `y` labels; DataError if they are not."""
+        """Return it if its rows agree with the labels `y`; DataError if not."""
         n = self.x.shape[0]
         if n != y.shape[0]:
             raise DataError(f"{path} has {n} rows of features, {what} {y.shape[0]} labels")
@@ -67,7 +67,7 @@ def read_features(path: str | Path) -> FeatureFile:
 
 
 def write_features(path: str | Path, features: FeatureFile) -> Path:
-    """Write a feature file whole or not at all; equal features give equal bytes. O(bytes)."""
+    """Write a feature file atomically; equal features give equal bytes. O(bytes)."""
     path = Path(path).expanduser()
     arrays: dict[str, Array] = {"features": features.x.numpy()}
     if features.y is not None:

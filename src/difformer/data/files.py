@@ -1,4 +1,4 @@
-"""Find a dataset's files: in a given folder, $DIFFORMER_DATA or the cache; else fetch them."""
+"""Find a dataset's files in a given folder, $DIFFORMER_DATA or the cache, or fetch them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def find(name: str, sources: Sequence[Source], root: Path | None = None) -> Foun
     """The first source whose files are all in one place, verified; None if there is none.
 
     Raises:
-        DataError: a file is there but damaged. Passing on to the next place would hide it.
+        DataError: a file is there but damaged. Skipping it would hide the damage.
     """
     for place in search_path(root):
         for source in sources:
@@ -88,7 +88,7 @@ def obtain(name: str, sources: Sequence[Source], root: Path | None = None) -> Fo
 def fetch(name: str, sources: Sequence[Source], root: Path | None = None) -> Found:
     """Fetch a dataset into `root`, or the cache, from the first source that has it.
 
-    Files that are there and whole are kept; damaged ones are replaced.
+    Files that are present and complete are kept; damaged ones are replaced.
     """
     place = root or cache_dir()
     reasons: list[str] = []

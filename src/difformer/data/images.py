@@ -2,7 +2,7 @@
 
 Sources: CIFAR-10 (Krizhevsky, 2009), https://www.cs.toronto.edu/~kriz/cifar.html, and STL-10
 (Coates, Ng and Lee, 2011), https://cs.stanford.edu/~acoates/stl10, in their binary layouts. As in
-the paper: 1,500 images a class of CIFAR-10, all 13,000 labelled images of STL-10.
+the paper: 1,500 images per class of CIFAR-10, all 13,000 labelled images of STL-10.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from difformer.errors import DataError
 
 __all__ = ["Images", "load", "load_raw", "read_cifar", "read_folder", "read_stl"]
 
-PER_CLASS = {"cifar10": 1500, "stl10": None}  # of each class, the first so many; None: all
+PER_CLASS = {"cifar10": 1500, "stl10": None}  # images per class, the first ones; None: all
 SOURCES = {
     "cifar10": "CIFAR-10 (Krizhevsky, 2009)",
     "stl10": "STL-10 (Coates, Ng and Lee, 2011)",
@@ -33,14 +33,14 @@ SOURCES = {
 CIFAR_BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 CIFAR_RECORD = 1 + 3 * 32 * 32  # a label, then the red, green and blue rows
 STL_SIDE = 96
-STL_PARTS = ("train", "test")  # the 100,000 of unlabeled_X.bin have no class
+STL_PARTS = ("train", "test")  # the 100,000 images of unlabeled_X.bin have no class
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
 NAMED = 5  # how many bad files an error names
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images as (n, 3, height, width) uint8, with a class (-1: none) and a name each."""
+    """Images as (n, 3, height, width) uint8, each with a class (-1: none) and a name."""
 
     kind: ClassVar[Raw] = "images"
 
@@ -59,7 +59,7 @@ class Images:
         return Images(self.pixels[rows], self.y[rows], self.class_names, names)
 
     def first(self, per_class: int | None) -> Images:
-        """The first so many of each class, in the order they have here; None: all."""
+        """The first `per_class` images of each class, in their order; None: all."""
         if per_class is None:
             return self
         if per_class < 1:
@@ -86,15 +86,15 @@ def load(
     normalize: bool = True,
     neighbours: int = 0,
 ) -> Dataset:
-    """The dataset with one row of features an image.
+    """The dataset with one row of features per image.
 
     Args:
         features: the path of a feature file, whose rows must be those of the images; "pixels"; or
             "auto": the one feature file in the dataset's folder.
-        per_class: the first so many images of each class (with "pixels"); None: as in the paper,
-            1,500 of CIFAR-10 and all of STL-10.
+        per_class: how many images of each class, the first ones (with "pixels"); None: as in the
+            paper, 1,500 of CIFAR-10 and all of STL-10.
         normalize: subtract each column's mean and divide by its deviation.
-        neighbours: with more than 0, a graph: each image and its so many nearest by cosine.
+        neighbours: if above 0, a graph that joins each image to this many nearest by cosine.
     """
     if features == "pixels":
         images = load_raw(name, root, per_class=per_class)
@@ -135,7 +135,7 @@ def load_raw(name: str, root: Path | None = None, *, per_class: int | None = Non
 
 
 def read_cifar(folder: Path) -> Images:
-    """CIFAR-10's binary layout: of every image a label byte, then 3,072 bytes. O(bytes)."""
+    """Read CIFAR-10's binary layout: for every image a label byte, then 3,072 bytes. O(bytes)."""
     parts: list[np.ndarray[Any, Any]] = []
     for file in (folder / name for name in CIFAR_BATCHES):
         if file.is_file():
@@ -157,7 +157,7 @@ def read_cifar(folder: Path) -> Images:
 
 
 def read_stl(folder: Path) -> Images:
-    """STL-10's binary layout: planes of 96 × 96 column by column; labels from 1. O(bytes)."""
+    """Read STL-10's binary layout: planes of 96 × 96, column by column; labels from 1. O(bytes)."""
     pixels: list[np.ndarray[Any, Any]] = []
     labels: list[np.ndarray[Any, Any]] = []
     size = 3 * STL_SIDE * STL_SIDE
@@ -183,9 +183,10 @@ def read_stl(folder: Path) -> Images:
 
 
 def read_folder(folder: str | Path, *, side: int = 32) -> Images:
-    """A folder of images, cropped to a square and scaled; its subfolders are classes. O(bytes).
+    """Read a folder of images, cropped to a square and scaled; subfolders are classes. O(bytes).
 
-    Every file with an image's suffix must be readable: the error counts and names the others.
+    Every file with an image's suffix must be readable; the error counts and names those that are
+    not.
     """
     from PIL import Image
 
@@ -262,7 +263,7 @@ def _bytes(file: Path) -> np.ndarray[Any, Any]:
 
 
 def _class_names(file: Path, least: int) -> tuple[str, ...]:
-    """The names in a text file, a line each; numbers where there is no file."""
+    """The names in a text file, one per line; numbers if there is no file."""
     try:
         lines = file.read_text("utf-8").split()
     except (OSError, UnicodeDecodeError):

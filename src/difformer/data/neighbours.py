@@ -18,7 +18,7 @@ WEIGHTS = ("uniform", "similarity")
 LEAST_WEIGHT = 1e-6  # an edge stays one
 
 # Above this many rows the exact search, O(n² p), takes longer than building the index:
-# 50,000 rows of 128 features are some 20 s of one core, a million would be two hours.
+# 50,000 rows of 128 features take some 20 s on one core, a million would take two hours.
 EXACT_UP_TO = 50_000
 
 # Links per row and candidates looked at: 0.999 of the true neighbours found at 15,000 × 128.
@@ -40,8 +40,8 @@ def nearest_neighbours(
         metric: "cosine" (a row of zeros is equally far from all) or "euclidean".
         method: "exact" (scikit-learn), "index" (faiss HNSW), or "auto": exact up to
             `EXACT_UP_TO` rows. Sparse features beyond that are first reduced to 256 dimensions by
-            a truncated SVD, for the index takes dense ones only.
-        seed: of that reduction.
+            a truncated SVD, because the index takes dense ones only.
+        seed: seed of that reduction.
     """
     n = x.shape[0]
     if metric not in METRICS:
@@ -60,8 +60,8 @@ def nearest_neighbours(
 def nearest_known(known: Any, queries: Any, k: int, *, metric: str = "cosine") -> Any:
     """The k rows of `known` nearest to each query, (m, k) int64, each row sorted by number.
 
-    Exact, O(m n p). A query's answer does not depend on the others it comes with: candidates
-    found by matrix products, whose rounding may, are measured again row by row.
+    Exact, O(m n p). A query's answer does not depend on the other queries: candidates are found by
+    matrix products, whose rounding may depend on them, and then measured again row by row.
 
     Args:
         known, queries: (n, p) and (m, p), arrays or SciPy sparse matrices.
@@ -92,7 +92,8 @@ def neighbour_graph(
     """Edges (2, e) between each row and its k nearest, both directions, and their weights (e,).
 
     Args:
-        mutual: only pairs of which each is among the other's nearest; else either is enough.
+        mutual: keep only pairs in which each is among the other's nearest; else one direction is
+            enough.
         weights: "uniform" (None), or "similarity": the cosine, cut off at 0, or for euclidean
             e^(−d² / 2σ²) with σ² the mean of d² over the pairs.
     """
@@ -144,7 +145,7 @@ def _index(x: Tensor, k: int, metric: str, seed: int) -> np.ndarray[Any, Any]:
     features = _reduced(x, seed) if x.layout != torch.strided else x.detach().cpu().numpy()
     features = np.ascontiguousarray(features, dtype=np.float32)
     if metric == "cosine":
-        # On unit rows, near in angle and near in distance are the same order.
+        # On unit rows, angle and distance give the same order.
         norm = np.linalg.norm(features, axis=1, keepdims=True)
         features = features / np.maximum(norm, np.finfo(np.float32).tiny)
     index: Any = faiss.IndexHNSWFlat(features.shape[1], HNSW_LINKS)
@@ -156,7 +157,7 @@ def _index(x: Tensor, k: int, metric: str, seed: int) -> np.ndarray[Any, Any]:
 
 
 def _without_self(found: np.ndarray[Any, Any], k: int) -> np.ndarray[Any, Any]:
-    """The first k of each row's k + 1 that are not the row; a miss (-1) becomes the nearest."""
+    """The first k of each row's k + 1 results without the row; a miss (-1) becomes the nearest."""
     n = found.shape[0]
     other = (found != np.arange(n)[:, None]) & (found >= 0)
     order = np.argsort(~other, axis=1, kind="stable")[:, :k]

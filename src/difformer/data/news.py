@@ -58,8 +58,8 @@ SOURCE = "20 Newsgroups, bydate (Lang, 1995), ten classes after Franceschi et al
 
 PARTS = ("20news-bydate-train", "20news-bydate-test")
 ARCHIVES = ("20news-bydate.tar.xz", "20news-bydate.tar.gz")
-# The archive that scikit-learn fetches too. It keeps the posts as a pickle, which nobody should
-# read from a folder that others write to; here the archive itself is kept.
+# The archive that scikit-learn fetches too. scikit-learn caches the posts as a pickle, which is
+# unsafe in a folder that others can write to; here the archive itself is kept.
 SOURCES = (
     Source(
         Web("https://ndownloader.figshare.com/files", names={ARCHIVES[1]: "5975967"}),
@@ -92,10 +92,10 @@ def load(
     """The posts of the ten classes, in scikit-learn's order: train then test, by class and number.
 
     Args:
-        features: "tfidf", or the path of a feature file with a row a post in this order, such as
-            `difformer features 20news --encoder minilm` makes; its columns are standardised.
-        min_df: the least share of the posts a word must be in ("tfidf" only).
-        neighbours: with more than 0, a graph: each post and its so many nearest by cosine.
+        features: "tfidf", or the path of a feature file with one row per post in this order, such
+            as `difformer features 20news --encoder minilm` makes; its columns are standardised.
+        min_df: the smallest share of the posts that a word must occur in ("tfidf" only).
+        neighbours: if above 0, a graph that joins each post to this many nearest by cosine.
     """
     posts = load_posts(root)
     y = _classes(posts)
@@ -110,7 +110,7 @@ def load(
 
 
 def tfidf(texts: list[str], *, min_df: float = 0.05) -> Any:
-    """TF-IDF rows of unit length as sparse CSR: words in a share `min_df` of the texts. O(words).
+    """TF-IDF as sparse CSR, unit rows, for words in at least `min_df` of the texts. O(words).
 
     x_iw = count_iw · (1 + ln(n / df_w)), then each row divided by its length; as the released code
     does it, without smoothing.
@@ -122,7 +122,7 @@ def tfidf(texts: list[str], *, min_df: float = 0.05) -> Any:
     try:
         words: Any = CountVectorizer(stop_words="english", min_df=cast("Any", min_df))
         counts = words.fit_transform(texts)
-    except ValueError as error:  # no word is left, or none is in so many texts
+    except ValueError as error:  # no word is left, or none is in enough texts
         raise ValueError(f"min_df={min_df} leaves no words: {error}") from error
     return csr_tensor(TfidfTransformer(smooth_idf=False).fit_transform(counts))
 
@@ -153,7 +153,7 @@ def find(folder: Path) -> Path | None:
 
 
 def fetch(name: str = "20news", root: Path | None = None) -> Path:
-    """Fetch the archive into `root`, or the cache, unless the posts are there; their folder."""
+    """Fetch the archive into `root`, or the cache, unless it is there; returns the folder."""
     folder = (root or cache_dir()) / "20news"
     return fetch_files(name, SOURCES, root).folder if find(folder) is None else folder
 
@@ -161,8 +161,8 @@ def fetch(name: str = "20news", root: Path | None = None) -> Path:
 def read_posts(path: Path) -> list[Post]:
     """The posts of the ten classes in an archive or a folder, sorted. Nothing is written. O(bytes).
 
-    Of an archive only the regular files with a post's name are looked at: no path in it becomes a
-    path on disk.
+    In an archive only regular files with a post's name are read; no path in it becomes a path on
+    disk.
     """
     found = list(_in_folder(path) if path.is_dir() else _in_archive(path))
     return sorted(found, key=lambda post: (PARTS.index(post.part), post.group, post.number))
@@ -177,7 +177,7 @@ def _in_archive(path: Path) -> Iterator[Post]:
                 if match is None or not member.isfile() or match[2] not in CLASSES:
                     continue
                 if member.size > LARGEST_POST:
-                    raise DataError(f"{path}: {member.name} has {member.size} bytes, no post has")
+                    raise DataError(f"{path}: {member.name} has {member.size} bytes, too many")
                 total += member.size
                 if total > LARGEST:
                     raise DataError(f"{path} unpacks to more than {LARGEST:,} bytes of posts")

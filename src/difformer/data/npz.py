@@ -1,4 +1,4 @@
-"""Reading .npz files that anyone may have made: no pickles, and no more memory than is declared."""
+"""Reading untrusted .npz files: no pickles, and no more memory than is declared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 
 __all__ = ["LARGEST", "read_npz"]
 
-LARGEST = 1 << 30  # bytes that a small file may unpack to; a larger file, four times its size
+LARGEST = 1 << 30  # bytes that a small file may unpack to; a larger one: four times its size
 
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
@@ -37,12 +37,12 @@ def read_npz(path: Path, names: Iterable[str] | None = None) -> dict[str, Array]
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             wanted = list(members) if names is None else list(names)
             if any(members[name].compress_type not in _COMPRESSIONS for name in wanted):
-                raise ValueError("it is compressed as numpy compresses no file")
+                raise ValueError("it is compressed in a way that numpy does not use")
             total = sum(members[name].file_size for name in wanted)
             if total > limit:
                 raise ValueError(f"it unpacks to {total:,} bytes, {limit:,} are allowed")
             return {name: _read(archive, members[name]) for name in wanted}
-    # RuntimeError is zipfile's word for an encrypted member.
+    # zipfile raises a RuntimeError for an encrypted member.
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise ValueError(str(error)) from error
 
@@ -52,7 +52,7 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
         shape, dtype = _header(stream)
         declared = math.prod(shape) * dtype.itemsize
         if dtype.hasobject:
-            raise ValueError(f"{member.filename} holds objects, which only a pickle can")
+            raise ValueError(f"{member.filename} holds objects, which need pickle")
         if declared != member.file_size - stream.tell():
             raise ValueError(f"{member.filename} must hold {shape} {dtype}, and nothing else")
     with archive.open(member) as stream:

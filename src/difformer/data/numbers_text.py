@@ -1,4 +1,4 @@
-"""Numbers in comma- or tab-separated text, gzipped or not, read in pieces: large files fit."""
+"""Numbers in comma- or tab-separated text, gzipped or not, read in pieces."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Planetoid's pickles read without unpickling: nothing in a file is imported, called or trusted.
 
-A pickle is a small program. Of its instructions only those that Planetoid's files use are carried
-out, and here they build descriptions only: a "call" of numpy's constructor becomes a `Made`. An
-array is then made from its described type, shape and bytes, after checking that the three agree.
+A pickle is a small program. Only the instructions that Planetoid's files use are executed, and here
+they only build descriptions: a "call" of numpy's constructor becomes a `Made`. An array is then
+built from its described type, shape and bytes, after checking that these agree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import scipy.sparse as sp
 
-# All that Planetoid's files name, by the module names of Python 2 and the numpy of their day.
+# Everything Planetoid's files refer to, by the module names of Python 2 and the numpy of that time.
 ARRAY = "numpy.core.multiarray _reconstruct"
 DTYPE = "numpy dtype"
 MATRIX = "scipy.sparse.csr csr_matrix"
@@ -36,14 +36,14 @@ TYPES = ("f4", "f8", "i4", "i8", "u1")
 
 @dataclass(frozen=True)
 class Name:
-    """A function or class that the pickle refers to; here only its name."""
+    """A function or class that the pickle refers to, by name only."""
 
     name: str
 
 
 @dataclass
 class Made:
-    """An array, type or matrix as the pickle describes it: who makes it, from what."""
+    """An array, type or matrix as the pickle describes it: its constructor and arguments."""
 
     maker: str
     arguments: tuple[Any, ...]
@@ -131,7 +131,7 @@ def _run(content: bytes) -> Any:
 
 
 def _instructions(content: bytes) -> Iterator[tuple[str, Any]]:
-    """The instructions in turn, with the arguments of those we carry out."""
+    """The instructions in turn, with the arguments of those that are executed."""
     stream = io.BytesIO(content)
     while code := stream.read(1):
         opcode = OPCODES[code.decode("latin1")]

@@ -77,10 +77,10 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
     """The dataset, x sparse CSR, its edges undirected, with the split "public".
 
     `normalize` divides each row of x by its sum, as the released code of the paper does. Citeseer
-    has 15 papers without words or label, which everyone's code, and so every published figure,
-    counts as class 0; so does this. The public split has none of them.
+    has 15 papers without words or label, which all published code, and so every published figure,
+    counts as class 0; this does too. The public split has none of them.
     """
-    search_path(root)  # a folder that is not there is an error, embedded or not
+    search_path(root)  # a missing folder is an error, even if the dataset is embedded
     if name in EMBEDDED:
         raw = read_embedded(name)
     else:
@@ -105,7 +105,7 @@ def fetch(name: str, root: Path | None = None) -> Path | None:
 
 @dataclass(frozen=True)
 class Raw:
-    """What the files say: x (n, p) scipy CSR, y (n,), citations (e, 2), the public split, ids."""
+    """The files' content: x (n, p) scipy CSR, y (n,), citations (e, 2), the public split, ids."""
 
     x: Any
     y: np.ndarray
@@ -132,7 +132,7 @@ def read_embedded(name: str) -> Raw:
 
 
 def pack(raw: Raw) -> dict[str, np.ndarray]:
-    """The arrays of an embedded file: bags of words without weights, in as few bytes as may be."""
+    """The arrays of an embedded file: unweighted bags of words, in as few bytes as possible."""
     pairs = np.unique(np.sort(raw.edges, axis=1), axis=0)
     public = {part: getattr(raw.public, part).numpy() for part in PARTS}
     parts = {
@@ -150,8 +150,8 @@ def pack(raw: Raw) -> dict[str, np.ndarray]:
 def read_raw(folder: Path, name: str) -> Raw:
     """Read Planetoid's eight files.
 
-    The papers of allx come first; those of tx stand at the places test.index names. A place that
-    test.index skips (15 in citeseer) is a paper without words, and without a label.
+    The papers of allx come first; those of tx are at the positions in test.index. A position that
+    test.index skips (15 in citeseer) is a paper without words and without a label.
     """
     parts = {part: _read_pickle(folder / f"ind.{name}.{part}") for part in PICKLED}
     x, tx, allx = (_matrix(parts[part], name, part) for part in ("x", "tx", "allx"))

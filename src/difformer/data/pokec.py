@@ -4,7 +4,7 @@ Two forms are read, in a folder `pokec` of the data root:
 
 pokec.mat   the file that the released script of the paper loads (LINKX, Lim et al., 2021): its
             keys edge_index, node_feat (65 columns), label, num_nodes. Put it there yourself; its
-            publisher keeps it where only a browser can fetch it.
+            publisher offers it only through a browser.
 soc-pokec-relationships.txt.gz, soc-pokec-profiles.txt.gz
             the raw dump of SNAP (Takac and Zabovsky, 2012), fetched from there. The profiles are
             turned into 65 features of our own: public, completion, registration and last login,
@@ -59,7 +59,7 @@ def sources(name: str) -> tuple[Source, ...]:
 
 
 def load(name: str = "pokec", root: Path | None = None) -> Dataset:
-    """The dataset, from whichever form is found; the raw dump is fetched where neither is."""
+    """The dataset, from whichever form is found; if neither is, the raw dump is fetched."""
     found = find(name, sources(name), root) or obtain(name, sources(name)[1:], root)
     if MAT in found.source.files:
         return read_mat(found.folder / MAT, name)

@@ -1,9 +1,10 @@
 """ogbn-proteins: 132,534 proteins of eight species, 39,561,252 associations, 112 yes-or-no labels.
 
 Source: the Open Graph Benchmark (Hu et al., 2020; CC-0), the raw files of its archive. They are
-read here and not by the `ogb` package, whose loader unpickles what torch no longer does. The split
-is by species: other ones train, validate and test. A protein has no features of its own; it gets
-the mean of its associations' eight features, as in the released code of the paper.
+read here and not by the `ogb` package, whose loader relies on unpickling that torch no longer
+allows. The split is by species: training, validation and test have different ones. A protein has no
+features of its own; it gets the mean of its associations' eight features, as in the released code
+of the paper.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def read_folder(folder: Path, name: str = "ogbn-proteins") -> Dataset:
 
 
 def mean_of_links(links: Any, features: Any, n: int) -> Any:
-    """(n, 8): each protein's mean over its associations' features, either end; 0 without any."""
+    """(n, 8): each protein's mean over its associations' features, at either end; 0 without any."""
     count = np.bincount(links.ravel(), minlength=n)
     out = np.zeros((n, features.shape[1]), dtype=np.float32)
     for column in range(features.shape[1]):
@@ -95,5 +96,5 @@ def mean_of_links(links: Any, features: Any, n: int) -> Any:
 def _read_labels(path: Path, n: int) -> Any:
     labels = read_numbers(path, TASKS, np.float32)
     if len(labels) != n:
-        raise DataError(f"{path} must have {n} lines, one a protein, it has {len(labels)}")
+        raise DataError(f"{path} must have {n} lines, one per protein, it has {len(labels)}")
     return labels

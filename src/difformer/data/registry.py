@@ -22,10 +22,10 @@ Raw = Literal["images", "text"]
 
 
 class Entry(NamedTuple):
-    """The module of a dataset's family, and one line that tells people what the dataset is.
+    """The module of a dataset's family, and a one-line description of the dataset.
 
     Args:
-        raw: what its features are made of; the module then has `load_raw(name, root)` as well.
+        raw: what its features are made from; the module then also has `load_raw(name, root)`.
     """
 
     module: str
@@ -60,7 +60,7 @@ DATASETS: dict[str, Entry] = {
     "ogbn-proteins": Entry("proteins", "132,534 proteins, 39,561,252 links, 8 features, 112 tasks"),
     "social": Entry("social", "a generated network of Pokec's size and kind, or any other size"),
     "chickenpox": Entry("temporal", "521 weeks of 20 counties, 4 lags, one graph"),
-    "covid": Entry("temporal", "61 days of 129 regions, 8 lags, a weighted graph a day"),
+    "covid": Entry("temporal", "61 days of 129 regions, 8 lags, one weighted graph per day"),
     "wikimath": Entry("temporal", "731 days of 1,068 pages, 14 lags, one weighted graph"),
 }
 
@@ -82,7 +82,7 @@ def load_dataset(name: str, root: str | Path | None = None, **options: Any) -> D
 
     Raises:
         ValueError: an unknown name (the error lists the known ones) or option.
-        DataError: the data is nowhere, damaged, or cannot be fetched; says what to do.
+        DataError: the data is not found, damaged, or cannot be fetched; the error says what to do.
     """
     load = _family(name).load
     known = [p.name for p in signature(load).parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -105,7 +105,7 @@ def raw_datasets(kind: Raw | None = None) -> list[str]:
 
 
 def load_raw(name: str, root: str | Path | None = None) -> Images | Texts:
-    """The images or texts that the features of a dataset are made of, a row each."""
+    """The images or texts that the features of a dataset are made from, one per row."""
     if name not in raw_datasets():
         raise ValueError(f"dataset must be one of {', '.join(raw_datasets())}, not {name!r}")
     return _family(name).load_raw(name, _folder(root))
@@ -114,7 +114,7 @@ def load_raw(name: str, root: str | Path | None = None) -> Images | Texts:
 def fetch_dataset(name: str, root: str | Path | None = None) -> Path | None:
     """Fetch a dataset into `root`, or the cache, and return its folder; None if it is embedded.
 
-    Files that are there and whole are kept; damaged ones are replaced.
+    Files that are present and complete are kept; damaged ones are replaced.
     """
     family = _family(name)
     return family.fetch(name, _folder(root)) if hasattr(family, "fetch") else None

@@ -29,10 +29,10 @@ class TemporalDataset(Dataset):
 
     Args:
         num_nodes: n; x is (t·n, lags) and y (t·n, 1).
-        edges: () without a graph, one entry for a graph that does not change, else one a snapshot.
-        node_names: one name a node; empty where there are none.
-        per_step: snapshots a training step, as those who published on the data take them; None for
-            all of them in one.
+        edges: () without a graph, one entry for a graph that does not change, else one per
+            snapshot.
+        node_names: one name per node; empty if there are none.
+        per_step: snapshots per training step, as in publications on the data; None for all in one.
     """
 
     num_nodes: int = 0
@@ -136,7 +136,7 @@ def time_split(
     rest = num_snapshots - train
     val = int(b / (b + c) * rest + 1e-9) if b + c > 0 else 0
     if train == 0:
-        raise ValueError(f"split {name}: {a:g} of {num_snapshots} snapshots is none to train on")
+        raise ValueError(f"split {name}: {a:g} of {num_snapshots} snapshots leave none to train on")
     rows = torch.arange(num_snapshots * num_nodes)
     parts = rows.split([k * num_nodes for k in (train, val, rest - val)])
     return Split(name, parts[0], parts[1], parts[2])
@@ -169,7 +169,7 @@ def from_windows(
 
 
 def neighbour_edges(dataset: TemporalDataset, k: int = 5) -> TemporalDataset:
-    """Each node's k nearest of its snapshot by cosine of features, itself among them. O(t n² p).
+    """Each node's k nearest of its snapshot by cosine of features, itself included. O(t n² p).
 
     An edge runs from a neighbour to the node it is a neighbour of, as in the authors' code.
     """

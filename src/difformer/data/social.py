@@ -1,14 +1,14 @@
 """A generated social network of any size, by default Pokec's: 1,632,803 people, 30,622,564 edges.
 
-For benchmarks and tests where Pokec itself cannot be had. What it shares with it: the sizes,
+For benchmarks and tests where Pokec itself is not available. It has the same sizes,
 65 features, two classes, degrees with a heavy tail, friends mostly from the same community, and
 labels that depend both on a person's attributes and on those of the friends:
 
     y_i = [ a_i + γ m_i + ε_i > 0 ],   a_i = s(x_i) / sd,   m_i = mean of a over i's friends / sd
 
 a is a score of the attributes with a linear part and a product of two of them, m carries what only
-the graph tells, ε is noise. A linear model of the attributes is right three times in four, one that
-also sees the friends' mean attributes four times in five. Equal seeds and sizes give equal data.
+the graph tells, ε is noise. A linear model of the attributes reaches an accuracy of three in four,
+one that also sees the friends' mean attributes four in five. Equal seeds and sizes give equal data.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def load(
         rows: people.
         edges: directed edges, each once, no loops; by default as dense as Pokec.
         features: a .npy file that the features are written to and then mapped from, so that they
-            need no memory; one of the right shape found there is taken as it is. None: in memory.
+            need no memory; an existing file of the right shape is reused. None: in memory.
 
     The edges are directed, as Pokec's are, in any order. Splits: "paper" is 10/10/80 and
     "released" 50/25/25.
@@ -88,7 +88,7 @@ def _draw_edges(rng: Any, community: Any, edges: int) -> Any:
     """(2, edges) int64: distinct directed pairs by a configuration model within and between."""
     n = len(community)
     activity = rng.pareto(TAIL - 1, size=n) + 0.3
-    activity = np.minimum(activity, 0.002 * n)  # nobody knows everybody
+    activity = np.minimum(activity, 0.002 * n)  # no one is a friend of everyone
     activity /= activity.sum()
     keys: Any = np.zeros(0, dtype=np.int64)
     while len(keys) < edges:

@@ -66,7 +66,7 @@ class Split:
         return hash((self.name, self.seed))
 
     def check(self, num_rows: int) -> Split:
-        """Itself, if every index is a row of a dataset with `num_rows` rows."""
+        """Return it if every index is below `num_rows`; ValueError if not."""
         for part in PARTS:
             rows: Tensor = getattr(self, part)
             if rows.numel() and int(rows[-1]) >= num_rows:
@@ -128,11 +128,11 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class HeldSplit(Split):
-    """The rows of a split that one process holds, by their places there.
+    """The rows of a split that one process holds, by their local positions.
 
     Args:
         sizes: how many rows of each part all processes hold together.
-        text: what a run folder keeps of the whole split; None for the sizes alone.
+        text: what a run folder stores of the whole split; None for the sizes only.
     """
 
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -172,7 +172,7 @@ def random_split(
         rows = torch.nonzero(y == label).flatten()
         if rows.numel() < per_class:
             raise ValueError(
-                f"split {name}: {per_class} rows a class are asked for, "
+                f"split {name}: {per_class} rows per class are asked for, "
                 f"but class {label} has {rows.numel()}; use ratio:0.5/0.25/0.25:{seed}"
             )
         rows = rows[torch.randperm(rows.numel(), generator=generator)]
@@ -224,7 +224,7 @@ def ratio_split(y: Tensor, ratios: tuple[float, float, float], seed: int = 0) ->
     # The small number keeps 0.29 * 100 from losing a row to binary fractions.
     num_train, num_val, num_test = (int(n * r + 1e-9) for r in ratios)
     if num_train == 0:
-        raise ValueError(f"split {name}: {ratios[0]:g} of {n} labelled rows is no row to train on")
+        raise ValueError(f"split {name}: {ratios[0]:g} of {n} labelled rows leave none to train on")
     if total > 1 - 1e-9:
         num_test = n - num_train - num_val
     train, val, test, _ = rows.split(

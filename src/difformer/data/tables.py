@@ -1,4 +1,4 @@
-"""A user's own table as a Dataset: typed columns, a label column, ids, and a file of edges."""
+"""Read a table into a Dataset: typed columns, label columns, ids, and a file of edges."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ __all__ = ["LabelCoder", "TableEncoder", "from_pyg", "read_edges", "read_pyg", "
 
 VERSION = 2
 MOST_CLASSES = 50  # whole numbers with more distinct values are quantities
-LARGEST = 1e15  # of a number that is not scaled: its square must be a float32
+LARGEST = 1e15  # largest number that is not scaled: its square must be a float32
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """How a table's columns become features: learned from one table, used on any like it."""
+    """How a table's columns become features: learned from one table, applied to others."""
 
     columns: tuple[Column, ...]
     label: str | tuple[str, ...] | None = None
@@ -82,7 +82,7 @@ class TableEncoder:
         start: int = 1,
         most: int | None = None,
     ) -> TableEncoder:
-        """Learn from one pass over a table, chunk by chunk; the label column is not looked at.
+        """Learn from one pass over a table, chunk by chunk; the label column is not used.
 
         Errors and reports number its rows from `start` on. `most` bounds the numbers of a column
         that are held at once, see `Survey`.
@@ -166,9 +166,9 @@ class TableEncoder:
     def encode_chunk(
         self, chunk: Chunk, start: int = 1, source: Source = "the table", *, strict: bool = True
     ) -> Any:
-        """One chunk whose first row is row `start`; a missing column is an error, `extra` ones not.
+        """Encode one chunk whose first row is row `start`; a missing column is an error.
 
-        A cell that cannot be read is an error, too, or missing where not `strict`.
+        A cell that cannot be read is an error, or missing if not `strict`.
         """
         for column in self.columns:
             if column.name not in chunk:
@@ -183,19 +183,19 @@ class TableEncoder:
         return np.hstack(blocks).astype(np.float32)
 
     def extra(self, chunk: Chunk) -> list[str]:
-        """The columns of a chunk that were not there in training, which are not looked at."""
+        """The columns of a chunk that training did not have; they are ignored."""
         known = {*(c.name for c in self.columns), *self.labels, self.id}
         return [name for name in chunk if name not in known]
 
     def to_json(self) -> str:
-        """All that was learned, as JSON text."""
+        """Everything learned, as JSON text."""
         columns = [c.to_json() for c in self.columns]
         record = {"version": VERSION, "label": self.label, "id": self.id, "columns": columns}
         return json.dumps({**record, "notes": dict(self.notes)})
 
     @classmethod
     def from_json(cls, text: str) -> TableEncoder:
-        """What `to_json` wrote; DataError where it is not."""
+        """Read what `to_json` wrote; DataError if it is not that."""
         try:
             record = json.loads(text)
             if record["version"] != VERSION:
@@ -227,13 +227,13 @@ def read_table(
             predicted together: all yes or no (0 and 1, true and false) or all numbers.
         id: a column that names each row, for `edges`; without it the index of a data frame names
             them, and where that only numbers them, or there is none, their number from 0 on.
-        edges: a file of two or three columns: source, target and perhaps weight.
+        edges: a file of two or three columns: source, target and optionally weight.
         task: "multiclass", "regression", or "multilabel" for several columns of yes or no; by
             default numbers that are not whole, or many of them, are regression.
-        kinds: columns whose kind is not to be guessed: "number", "date", "category", "text" or
+        kinds: columns whose kind is given and not guessed: "number", "date", "category", "text" or
             "skip", which leaves a column out.
-        unlabelled: the number that marks a row to predict among classes that are numbers, as it
-            does for the estimators; None where -1 is a class.
+        unlabelled: the number that marks a row to predict where classes are numbers, as for the
+            estimators; None if -1 is a class.
 
     >>> data = read_table({"size": [1, 2, 8, 9], "kind": ["ant", "ant", "cat", None]}, "kind")
     >>> data.class_names, data.y.tolist()
@@ -340,8 +340,8 @@ def from_pyg(data: Any, name: str = "data") -> Dataset:
 def read_pyg(path: str | Path) -> Dataset:
     """The one graph of a .pt file: a Data of PyG, a mapping of its tensors, or its saved dataset.
 
-    Nothing in the file is executed: torch's safe loading is let to build tensors, Data and what
-    Data is made of, and nothing else.
+    Nothing in the file is executed: torch's safe loading may only build tensors, Data and the parts
+        of Data.
     """
     from pickle import UnpicklingError
 
@@ -392,7 +392,7 @@ def _rows_of(chunk: Chunk) -> int:
 
 
 def _given_kinds(source: Source) -> dict[str, str]:
-    """The kinds that the types of a data frame's columns say by themselves."""
+    """The kinds that follow from the types of a data frame's columns."""
     if not is_frame(source):
         return {}
     frame: Any = source
@@ -409,12 +409,12 @@ def _given_kinds(source: Source) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Labels:
-    """The cells of the label column, None where empty, and how errors name them."""
+    """The cells of the label column, None if empty, and how errors name them."""
 
     cells: Sequence[Any]
     column: str
     file: str
-    rows: int | None = None  # with a label, where `cells` are the different ones alone
+    rows: int | None = None  # rows with a label, where `cells` are distinct values only
     written: str = ""  # the format of numbers, where it is known already
 
     @cached_property
@@ -442,7 +442,7 @@ class _Labels:
         return f"row {place + 1}, column {self.column!r}: {str(self.cells[place])[:40]!r}"
 
     def task(self) -> str:
-        """Few whole numbers, and texts, are classes; other numbers are quantities.
+        """Texts and few whole numbers are classes; other numbers are quantities.
 
         As in any column, a few cells among many different numbers may be none.
         """
@@ -522,7 +522,7 @@ def _read_several(
 
 @dataclass(frozen=True)
 class LabelCoder:
-    """How label cells become targets: learned from the different cells, used chunk by chunk."""
+    """How label cells become targets: learned from the distinct cells, applied chunk by chunk."""
 
     file: str
     columns: tuple[str, ...]
@@ -541,9 +541,9 @@ class LabelCoder:
         task: str | None = None,
         unlabelled: Any = -1,
     ) -> LabelCoder:
-        """From the different cells of each label column, and the rows that have a label.
+        """Learn from the distinct cells of each label column, and the number of labels.
 
-        The task and the classes are those that `read_table` finds in all cells.
+        The task and the classes are those that `read_table` finds.
         """
         longest = max(len(each) for each in distinct.values())
         cells = {n: [*each, *[None] * (longest - len(each))] for n, each in distinct.items()}
@@ -583,7 +583,7 @@ def _known(cells: Any) -> list[Any]:
 
 
 def _different(cells: Any) -> tuple[Any, Array]:
-    """The different cells, and which of them each cell is."""
+    """The distinct cells, and the index of each cell among them."""
     if isinstance(cells, np.ndarray):
         return np.unique(cells, return_inverse=True)
     places: dict[Any, int] = {}
@@ -675,7 +675,7 @@ def _same_columns(
     special: Sequence[str],
 ) -> None:
     if surveys and list(surveys) != list(names):
-        raise DataError(f"{_name(source)}: its columns change on the way: {list(names)}")
+        raise DataError(f"{_name(source)}: its columns change from chunk to chunk: {list(names)}")
     for name in special:
         if name not in chunk:
             raise DataError(f"{_name(source)}: has no column {name!r}; it has {', '.join(chunk)}")

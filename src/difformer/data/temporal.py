@@ -2,8 +2,8 @@
 
 Source: https://github.com/benedekrozemberczki/pytorch_geometric_temporal (MIT; Rozemberczki et al.,
 2021). They are standardised as that library does it: chickenpox comes standardised, the other two
-get zero mean and unit variance a node **over all steps, those of the test included**; compare
-figures with each other, not with a forecast made in time. `DIFFormerForecaster` looks at no future.
+get zero mean and unit variance per node **over all steps, including the test steps**; compare
+figures with each other, not with real forecasts. `DIFFormerForecaster` never uses the future.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILES = {
     "covid": "england_covid.json",
     "wikimath": "wikivital_mathematics.json",
 }
-# WikiMath by the id git gives its content: all that is known of it where it cannot be fetched.
+# WikiMath by its git id, the only checksum known without fetching it.
 CHECKSUMS = {
     "chickenpox": "724b48cfb274b2ecbb855bdb99b970b5ef9dd3671694fa477435dc1e08293735",
     "covid": "497056cc4585b58951fd5cd17554fe0c535f68ea0c907a5b5727ae30e3913450",
@@ -63,7 +63,7 @@ def fetch(name: str, root: Path | None = None) -> Path:
 
 
 def read_json(path: Path, name: str, *, lags: int) -> TemporalDataset:
-    """Read one file of the layout of the dataset called `name`; DataError where it is not that."""
+    """Read one file in the layout of the dataset `name`; DataError if it is not."""
     reader = {"chickenpox": _chickenpox, "covid": _covid, "wikimath": _wikimath}[name]
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ __all__ = ["Texts", "read_lines"]
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Documents, a class each (-1 for none), and what they are called."""
+    """Documents with a class (-1 for none) and a name each."""
 
     kind: ClassVar[Raw] = "text"
 
@@ -28,7 +28,7 @@ class Texts:
 
 
 def read_lines(path: Path) -> Texts:
-    """A UTF-8 file with a text a line; empty lines are passed over."""
+    """Read a UTF-8 file with one text per line; empty lines are skipped."""
     try:
         lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:

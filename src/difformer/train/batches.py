@@ -1,4 +1,4 @@
-"""Where batches come from. A source hides every label that training must not see."""
+"""Sources of batches. A source hides every label that training must not see."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SourceT = TypeVar("SourceT", bound="Source")
 
 
 class Source(Protocol):
-    """What the loop needs of the data, whether it comes whole, in pieces or over time.
+    """What the loop needs from the data, whether it comes whole, in pieces or over time.
 
-    A source whose rows do not all meet may also have ``evaluate_rows(model, rows)``: an output for
-    all rows of which only these need be right.
+    A source whose rows do not all interact may also have ``evaluate_rows(model, rows)``: an output
+    for all rows, of which only these need to be correct.
     """
 
     @property
@@ -32,14 +32,14 @@ class Source(Protocol):
         ...
 
     def observed(self) -> Batch:
-        """What a model may look at before training: all rows, the training labels only."""
+        """What a model may see before training: all rows, and the training labels only."""
         ...
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one epoch, with the training labels only.
 
-        They depend on ``number`` alone (shuffle with a generator seeded by it), so that a run
-        that was cut off finds the same batches again.
+        They depend on ``number`` alone (shuffle with a generator seeded by it), so that an
+        interrupted run gets the same batches again.
         """
         ...
 
@@ -48,7 +48,7 @@ class Source(Protocol):
         ...
 
     def to(self: SourceT, device: torch.device) -> SourceT:
-        """The same source with what it hands out on a device."""
+        """The same source, handing out its batches on a device."""
         ...
 
 
@@ -71,15 +71,15 @@ def known_labels(y: Tensor) -> Tensor:
 
 
 class FullBatch:
-    """All rows in one batch, one step per epoch; nothing is copied but the labels.
+    """All rows in one batch, one step per epoch; only the labels are copied.
 
     Args:
         dataset: features and labels.
-        split: its training rows are those the loss counts and whose labels the model may see.
+        split: its training rows are counted in the loss, and their labels are visible to the model.
         graph: a prepared ``difformer.core.Graph`` over the rows, or None.
         weight: (n,) weight of each row in the loss, or None for one each.
-        chunk: rows that go through a DIFFormer together when all are evaluated, to hold less at
-            once; None for all.
+        chunk: rows that a DIFFormer processes at a time in evaluation, to limit memory; None for
+            all.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class FullBatch:
         n = dataset.x.shape[0]
         if weight is not None and weight.shape != (n,):
             raise ValueError(f"weight must be ({n},), one per row, got {tuple(weight.shape)}")
-        # A row of targets a row, also for one target: the objectives compare like with like.
+        # (n, t) also for one target: the objectives compare equal shapes.
         y = dataset.y if dataset.task == "multiclass" else dataset.y.reshape(n, -1)
         seen = hide_labels(y, split.check(n).train)
         if not bool(known_labels(seen).any()):

@@ -1,4 +1,4 @@
-"""What may look on while a model trains: progress for people, TensorBoard, anything else."""
+"""Callbacks of the training loop: a progress bar, TensorBoard, energies."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Callback:
     """Called by the loop; every method does nothing unless overridden.
 
     A callback may add columns in `on_evaluate`, and may end the run by setting ``fit.stopped``
-    to a word that says why.
+    to a word that gives the reason.
     """
 
     def on_start(self, fit: Fit) -> None:
-        """Before the first epoch; ``fit.epoch`` is above 0 when a run goes on."""
+        """Before the first epoch; ``fit.epoch`` is above 0 when a run is resumed."""
 
     def on_evaluate(self, fit: Fit, row: Row) -> None:
         """After each evaluation, before its row is stored; numbers may be added to the row."""
@@ -35,7 +35,7 @@ class Callback:
 
 
 class Progress(Callback):
-    """A progress bar with the current metrics, on stderr; silent where that is no terminal."""
+    """A progress bar with the current metrics, on stderr; silent if that is not a terminal."""
 
     def __init__(self, title: str = "training", *, quiet: bool = False) -> None:
         self.title = title
@@ -87,7 +87,7 @@ class TensorBoard(Callback):
             from torch.utils.tensorboard.writer import SummaryWriter
         except ImportError as error:
             raise missing_extra("TensorBoard", "tensorboard") from error
-        # A run that goes on replaces what was logged after its checkpoint.
+        # A resumed run replaces what was logged after its checkpoint.
         self._writer = SummaryWriter(str(self.folder), purge_step=fit.epoch + 1)
 
     def on_evaluate(self, fit: Fit, row: Row) -> None:
@@ -104,15 +104,15 @@ class Energies(Callback):
     """Adds each layer's energy to every evaluated epoch's row: energy_1, energy_2, …
 
     Costs what `model.energies(x, graph)` does: a forward pass, and O(n d²) or, where the
-    diffusivity does not separate, O(n² d) a layer.
+    diffusivity does not separate, O(n² d) per layer.
     """
 
     def on_start(self, fit: Fit) -> None:
         if not hasattr(fit.model, "energies"):
             name = type(fit.model).__name__
-            raise ValueError(f"monitor must be left out: {name} states no energy, DIFFormer does")
+            raise ValueError(f"monitor must be left out: {name} has no energy, only DIFFormer has")
         if fit.source.observed().segments is not None:
-            raise ValueError("monitor must be left out: the energy of separate graphs is not known")
+            raise ValueError("monitor must be left out: separate graphs have no common energy")
 
     def on_evaluate(self, fit: Fit, row: Row) -> None:
         batch = fit.source.observed()

@@ -1,7 +1,7 @@
-"""All that a run needs to go on as if it had never stopped: one safetensors file, no pickle.
+"""Checkpoints: everything a run needs to resume with the same bits, in one safetensors file.
 
 Tensors (weights, optimiser moments, the best weights, generator states) are stored as tensors;
-the rest is one JSON text in the header. One file, so that one rename replaces all of it.
+the rest is one JSON text in the header. It is one file, so that one rename replaces all of it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Checkpoint:
 
     Args:
         epoch: the last finished one.
-        history: a row for each evaluated epoch; what stopping knows is replayed from it.
-        model: weights now.
+        history: one row per evaluated epoch; early stopping is replayed from it.
+        model: the current weights.
         best: the best epoch and its weights, or None before there is one.
         optimizer: ``Optimizer.state_dict()``.
         rng: the global generators.
         seconds: time spent so far.
-        companion: the state of what is trained beside the model; empty where nothing is.
+        companion: the state of what is trained beside the model; empty if there is nothing.
     """
 
     epoch: int
@@ -88,7 +88,7 @@ class RngState:
 
 
 def copy_state(model: nn.Module) -> State:
-    """A copy of a model's weights and buffers that later steps do not touch."""
+    """A copy of a model's weights and buffers, unaffected by later steps."""
     return {name: _own(value) for name, value in _tensors(model.state_dict()).items()}
 
 
@@ -116,7 +116,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint back, or say in one line why it cannot be read."""
+    """Read a checkpoint back; RunError, in one line, if it cannot be read."""
     try:
         tensors, rest = read_tensors(path, "checkpoint", error=RunError)
     except RunError as error:
@@ -173,7 +173,7 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any], path: Path) -> N
 
 
 def _check_moments(number: int, kept: Mapping[str, Any], parameter: Tensor) -> None:
-    """An optimiser writes through these: a wrong shape or type would be memory of others."""
+    """An optimiser writes into these in place, so a wrong shape or dtype would corrupt memory."""
     if set(kept) != {"step", "exp_avg", "exp_avg_sq"}:
         raise ValueError(f"parameter {number} has the moments {', '.join(map(str, kept))}")
     for name, value in kept.items():

@@ -1,9 +1,9 @@
-"""A whole graph through a model, exactly, a few rows at a time: layer by layer, in row chunks.
+"""Run a model on a whole graph exactly, layer by layer, a chunk of rows at a time.
 
-Contexts are additive, so a layer's context is the sum of its chunks' contexts; then each chunk is
-moved by it. Beside the features and the graph this holds one or two (n, d) states (three with a
-source term) and what one chunk needs: never queries, keys or values of all rows (-a keeps the last
-two), and nothing for a backward pass.
+Contexts are additive, so a layer's context is the sum of its chunks' contexts; it is then applied
+to each chunk. Besides the features and the graph, memory holds one or two (n, d) states (three with
+a source term) and what one chunk needs: never the queries, keys or values of all rows (-a keeps the
+last two), and nothing for a backward pass.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def predict_in_chunks(
 ) -> Tensor:
     """`model(x, graph)` for all rows, (n, out_channels), in eval mode and bounded memory.
 
-    x may be memory-mapped: only a chunk of it is read at a time. Equal to the model's own forward
+    x may be memory-mapped: one chunk is read at a time. Equal to the model's own forward
     up to rounding.
     """
     training = model.training
@@ -64,7 +64,7 @@ def predict_in_chunks(
 
 
 def recompute_layers(model: DIFFormer) -> DIFFormer:
-    """Make every layer keep only its input for the backward pass and compute the rest again.
+    """Make every layer keep only its input for the backward pass and recompute the rest.
 
     Memory falls from about two states per layer to one; a step takes about a third longer. The
     results are the same bits: dropout is drawn again from the same state. Returns the model.
@@ -86,7 +86,7 @@ class _Recomputed(DiffusionLayer):
         state = None if own is None else own.get_state()
 
         def same(*arguments: object) -> Tensor:
-            """The second time from the state of the first: dropout is drawn again."""
+            """Recompute from the random state of the first pass, so that dropout is the same."""
             nonlocal first
             if own is None or state is None or first:
                 first = False
@@ -99,14 +99,15 @@ class _Recomputed(DiffusionLayer):
             finally:
                 own.set_state(now)
 
-        # Re-entrant where it can be: nothing at all is kept then, also not what a function of ours
-        # notes down beside its saved tensors. It sees only gradients that come in by its arguments.
+        # Re-entrant where possible: then nothing at all is kept, not even what our autograd
+        # functions store beside their saved tensors. It sees only gradients that arrive through its
+        # arguments.
         entrant = any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
         return cast("Tensor", checkpoint(same, *arguments, use_reentrant=entrant))
 
 
 def _embed(model: DIFFormer, x: Tensor, chunk: int, looks: bool) -> tuple[Tensor, Tensor | None]:
-    """The first states of all rows and, where it `looks`, what the rows are compared by."""
+    """The first states of all rows and, if `looks`, what the rows are compared by."""
     n, weight = x.shape[0], model.input.weight
     z = torch.empty(n, model.hidden_channels, dtype=weight.dtype, device=weight.device)
     compared: list[Tensor] = []
@@ -123,7 +124,7 @@ def _embed(model: DIFFormer, x: Tensor, chunk: int, looks: bool) -> tuple[Tensor
 
 @dataclass(frozen=True)
 class _Rows:
-    """All rows before a layer, and how they reach one another."""
+    """All rows before a layer, and how they exchange values."""
 
     z: Tensor
     first: Tensor | None
@@ -153,10 +154,10 @@ def _layer(layer: DiffusionLayer, known: _Rows, chunk: int) -> Tensor:
         values = torch.empty_like(z)
         for rows in parts:
             values[rows] = layer.mean_value(z[rows])
-    # Without a graph, or with its values apart, a chunk's own rows are all it takes from z.
+    # Without a graph, or with separate values, a chunk reads only its own rows of z.
     out = z if not meets or values is not z else torch.empty_like(z)
     if layer.config.residual and layer.config.center and out is z:
-        out = torch.empty_like(z)  # the states are wanted again, after the mean
+        out = torch.empty_like(z)  # the states are needed again, after the mean
     for rows in parts:
         block = None if graph is None else graph.adjacency.block(rows)
         exchange = _Chunk(context, block, values, keys)
@@ -172,7 +173,7 @@ def _layer(layer: DiffusionLayer, known: _Rows, chunk: int) -> Tensor:
 
 
 class _Chunk(Exchange):
-    """Some rows meet all rows, whose context and values are known by now."""
+    """Some rows that meet all rows, whose context and values are already known."""
 
     here = False
 
@@ -198,7 +199,7 @@ class _Chunk(Exchange):
 
 @dataclass(frozen=True)
 class _OfAll(FixedAverage):
-    """Some rows of Ŝ, applied to the values of all rows, which are known by now."""
+    """Some rows of Ŝ, applied to the values of all rows, which are already known."""
 
     rows: FixedAverage
     values: Tensor

@@ -1,4 +1,4 @@
-"""The collectives of sharded training, each with its gradient, and what each of them sends.
+"""The collectives of sharded training, each with its gradient and a count of what it sends.
 
 Every process holds some of the rows and the loss of the whole is the sum of the processes' losses,
 so the gradient of a sum over processes is again a sum over processes, and the gradient of rows
@@ -23,7 +23,7 @@ C = TypeVar("C", bound=Context)
 
 
 class Comm:
-    """The processes of a job, seen from one of them. A job of one process sends nothing.
+    """The processes of a job, from the view of one of them. A job of one process sends nothing.
 
     `sent` counts, by purpose, the bytes this process has handed to collectives: forward and
     backward. (A ring all-reduce then moves 2 (P − 1)/P times as many over the wire.)
@@ -46,7 +46,7 @@ class Comm:
     def merge(self, context: C) -> C:
         """The context of all processes' rows: one message, whatever the number of rows.
 
-        Where nothing separates, the rows themselves are gathered.
+        For diffusivities that do not separate, the rows themselves are gathered.
         """
         if self.size == 1:
             return context
@@ -84,13 +84,13 @@ class Comm:
         return self.swap(mine, [1] * self.size, [1] * self.size).tolist()
 
     def agree(self, **parts: object) -> None:
-        """DifformerError, on every process, that names the first part in which processes differ."""
+        """Raise a DifformerError on every process if they differ; it names the first difference."""
         for name, part in parts.items():
             digest = hashlib.sha256(repr(part).encode()).hexdigest()
             found = self.counts(int(digest[:15], 16))
             others = [str(rank) for rank, number in enumerate(found) if number != found[0]]
             if others:
-                with suppress(RuntimeError):  # whoever ends first must not cut the others off
+                with suppress(RuntimeError):  # the first to end must not disconnect the others
                     self.barrier()
                 raise DifformerError(
                     f"all processes must have the same {name}: "
@@ -116,11 +116,11 @@ class Comm:
         return value
 
     def barrier(self) -> None:
-        """Wait until every process is here."""
+        """Wait for every process."""
         self.counts(0)
 
     def shift(self, block: Tensor, receive: tuple[int, ...], purpose: str) -> Tensor:
-        """Send a block to the next process of the ring, receive the one before's."""
+        """Send a block to the next process of the ring, and receive the previous one's."""
         out = block.new_empty(receive)
         to, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         self._count(block, purpose)

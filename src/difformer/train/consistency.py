@@ -1,11 +1,11 @@
-"""Consistency over dropout: two looks at the same rows should agree, labelled or not.
+"""Consistency over dropout: two passes over the same rows should agree, labelled or not.
 
     L = mean_s CE(p_s; labels) + α · mean_s 1/n Σ_i ‖p_s,i − p̄'_i‖²
 
 p_s are the class probabilities of S = 2 passes with their own dropout, p̄' their mean sharpened to
 temperature T and held constant (Feng et al., "Graph Random Neural Networks for semi-supervised
 learning on graphs", NeurIPS 2020, eqs. 5 to 7, with our dropout in place of their node dropping).
-The unlabelled rows then train too, which is what a handful of labels per class leaves room for.
+The unlabelled rows then train too, which helps when there are few labels per class.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     L = −1/(2n) Σ_i log( exp(s(i, i⁺)/T) / Σ_{j ≠ i} exp(s(i, j)/T) )                    (NT-Xent)
 
 s is the cosine of two projections, i⁺ the other view of the same image (Chen et al., "A simple
-framework for contrastive learning of visual representations", ICML 2020). No label is looked at.
+framework for contrastive learning of visual representations", ICML 2020). No label is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from difformer.train.views import random_view
 
 __all__ = ["ImageBatches", "NTXent", "SimCLR", "encode_images", "nt_xent"]
 
-WATCHED = 256  # images whose two fixed views are looked at to follow the loss
+WATCHED = 256  # images whose two fixed views are used to monitor the loss
 
 
 def nt_xent(a: Tensor, b: Tensor, temperature: float) -> Tensor:
@@ -99,7 +99,7 @@ class ImageBatches:
 
     @property
     def split(self) -> Split:
-        """The rows whose loss is followed; none chooses an epoch: the last one is kept."""
+        """The rows whose loss is reported; there is no validation, so the last epoch is kept."""
         return Split("watched", torch.arange(self.watched), torch.arange(0), torch.arange(0))
 
     def observed(self) -> Batch:

@@ -1,8 +1,8 @@
 """Training over processes and machines: `torchrun --nproc-per-node P -m difformer train …`.
 
-torchrun starts P copies of the command and starts them again when one dies; each finds its place
-in the environment. Rank 0 keeps the run folder, which must be on a disk that all can read; a job
-that starts again goes on from its last checkpoint and ends with the result it would have had.
+torchrun starts P copies of the command and restarts them when one dies; each reads its rank from
+the environment. Rank 0 keeps the run folder, which must be on a disk that all can read; a restarted
+job resumes from its last checkpoint and ends with the same result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 # A process that waits this long for another gives up; torchrun then stops the job, or restarts it.
 TIMEOUT = timedelta(minutes=10)
-# Rows and edges by which processes see whether they have the same data.
+# Rows and edges compared to check that all processes have the same data.
 SKETCH = 4096
 
 
@@ -51,8 +51,8 @@ SKETCH = 4096
 def processes(*, timeout: timedelta = TIMEOUT) -> Generator[Comm, None, None]:
     """Join the job that torchrun started, NCCL on GPUs and gloo elsewhere; alone without one.
 
-    An error in the block is said on stderr with the rank that saw it, so that the first cause
-    can be told from the others' lost connections.
+    An error in the block is reported on stderr with its rank, so that the first cause can be told
+    from the lost connections of the others.
     """
     if not launched():
         yield Comm()
@@ -60,30 +60,31 @@ def processes(*, timeout: timedelta = TIMEOUT) -> Generator[Comm, None, None]:
     backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        # Plans are made of indices in main memory, also where the rows are on GPUs.
+        # Plans consist of indices in main memory, even if the rows are on GPUs.
         backend = "cpu:gloo,cuda:nccl"
     store, rank, size = next(rendezvous("env://", timeout=timeout))
     own = PrefixStore(meet(store, rank, size, timeout=timeout), store)
     dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timeout)
     comm = Comm()
-    # All are connected before one can leave: an error that all see is no one's lost connection.
+    # All connect before any can leave, so that an error seen by all is not reported as a lost
+    # connection.
     dist.barrier()
     try:
         yield comm
     except (Exception, KeyboardInterrupt) as error:
         print(fault(error, comm), file=sys.stderr, flush=True)
-        # Not destroyed: that waits for the others, who wait for this one.
+        # Not destroyed: that would wait for the others, which wait for this one.
         os._exit(2 if isinstance(error, DifformerError | ValueError) else 1)
     else:
         dist.destroy_process_group()
 
 
 def meet(store: Any, rank: int, size: int, *, timeout: timedelta = TIMEOUT) -> str:
-    """A name that exactly the processes alive now share, however often the job was restarted.
+    """A name shared by exactly the processes that are alive now, however often the job restarted.
 
-    torchrun keeps one store for all lives of a job, so a restarted process that looked there for
-    its peers could find the addresses of the dead. Here rank 0 answers each greeting by its own
-    random number, and only an answer to the greeting of this life is believed.
+    torchrun keeps one store for all restarts of a job, so a restarted process could find the
+    addresses of dead peers there. Here rank 0 answers each process's greeting with a random number,
+    and only an answer to a greeting of this start is accepted.
     """
     if rank:
         greeting = uuid.uuid4().hex
@@ -110,7 +111,7 @@ def meet(store: Any, rank: int, size: int, *, timeout: timedelta = TIMEOUT) -> s
 
 
 def fault(error: BaseException, comm: Comm) -> str:
-    """One line that says which process saw what, and what happens next."""
+    """One line that says which process failed, why, and what happens next."""
     reason = " ".join(str(error).split()) or type(error).__name__
     lost = ("Connection", "closed by peer", "timed out", "Timed out", "Broken pipe", "NCCL")
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in reason:
@@ -142,7 +143,7 @@ def fit_distributed(
         batch_size: rows in a batch of all processes together; None for full batches.
         partition: "range" or "metis", see `Layout`.
         folder: as in `fit`; rank 0 writes it, the others read a checkpoint from it.
-        callbacks: used by rank 0 only; they must not call the model.
+        callbacks: called on rank 0 only; they must not call the model.
     """
     own = ("device", "threads", "checkpoint_every")  # of one machine
     comm.agree(
@@ -184,7 +185,7 @@ def fit_distributed(
 
 
 def _sketch(dataset: Dataset, split: Split, graph: Graph | None) -> list[str]:
-    """Labels, split, and some of the features and edges: no process reads all rows for this."""
+    """Labels, split, and some of the features and edges, so that no process reads all rows."""
     n = dataset.num_rows
     some = torch.arange(0, n, max(1, n // SKETCH))
     dense = dataset.x.layout == torch.strided

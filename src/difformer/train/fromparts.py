@@ -1,8 +1,8 @@
-"""Training from a sharded dataset: each process opens the parts it holds, and no other.
+"""Training from a sharded dataset: each process opens only the parts it holds.
 
-All rows at once, or mini-batches that are read off the disk while the model steps: an epoch draws
-runs of neighbouring rows, so that a batch is read in runs, and beside its batches a process holds
-its labels and a few bytes for each run.
+All rows at once, or mini-batches that are read from disk while the model trains: an epoch draws
+runs of neighbouring rows, so that a batch is read in runs. Besides its batches a process holds its
+labels and a few bytes per run.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from difformer.train.sharding import LocalEdges, ShardedGraph
 
 __all__ = ["MOST_RUNS", "FromParts", "fit_from_parts"]
 
-# Runs of rows that an epoch draws: up to so many rows, each row is drawn alone.
+# The most runs of rows in an epoch; with no more rows than this, each row is a run.
 MOST_RUNS = 2**20
 
 
 class FromParts:
     """The rows of a sharded dataset that this process holds. Source of batches.
 
-    With a batch size, rows are evaluated in batches too, drawn as those of epoch 0: what all rows
-    at once would need is not there.
+    With a batch size, rows are evaluated in batches too, drawn like those of epoch 0, because all
+    rows at once may not fit into memory.
 
     Args:
         shards: the dataset; the parts of this process are verified and mapped.
-        model: says which of the data it takes, and in which precision.
+        model: decides which of the data is read, and in which precision.
         comm: the processes.
         batch_size: rows in a batch of all processes together; None for all rows.
         seed: with the epoch's number it decides the batches and, with the rank, dropout.
-        chunk: rows that go through the model together when all are evaluated by one process.
+        chunk: rows that the model processes at a time when one process evaluates all.
         runs: the most runs of rows that are drawn.
     """
 
@@ -85,7 +85,7 @@ class FromParts:
         self.held = shards.hold(*shards.share(comm.rank, comm.size))
         self._starts = list(shards.starts(comm.size))
         self._joined = manifest.graph and model.config.use_graph
-        # One process hands over the graph as it is; the model makes of it what it takes.
+        # One process passes the graph unchanged; the model prepares it.
         self._mean = model.config.graph_norm == "row" and comm.size > 1
         self._dtype = model.input.weight.dtype
         self.y = self.held.y
@@ -132,7 +132,7 @@ class FromParts:
         return out
 
     def to(self, device: torch.device) -> FromParts:
-        """The same source that hands its batches out on a device; the parts stay on the disk."""
+        """The same source, handing out its batches on a device; the parts stay on disk."""
         if device != self._device:
             self._device, self.y = device, self.y.to(device)
             self._all = None if self._all is None else self._all.to(device)
@@ -149,7 +149,7 @@ class FromParts:
         return Batch(x, self._seen, graph, self.split.train, counted=counted)
 
     def _batches(self, number: int) -> Iterator[_Read]:
-        """The batches of an epoch, read ahead in a thread of its own."""
+        """The batches of an epoch, read ahead in a separate thread."""
         assert self._size is not None
         self._worker = worker = self._worker or background_worker()
         runs, per_batch = -(-self._rows // self._run), max(1, self._size // self._run)
@@ -161,7 +161,7 @@ class FromParts:
                 while len(waiting) <= AHEAD and index + len(waiting) < len(plan.rows):
                     waiting.append(worker.submit(self._read, plan, index + len(waiting)))
                 read = waiting.popleft().result()
-                # Processes agree on the boundary here, each in the same order.
+                # Processes agree on the boundary here, all in the same order.
                 graph = None if read.edges is None else self._graph(read.edges, read.starts)
                 x, y = read.batch.x, read.batch.y
                 batch = Batch(x, y, graph, read.batch.rows, counted=counted[index])
@@ -214,10 +214,10 @@ class FromParts:
 
 @dataclass(frozen=True)
 class _Read:
-    """A batch as far as one process can make it."""
+    """The part of a batch that one process can build alone."""
 
     batch: Batch
-    mine: Tensor  # its rows' places among those held
+    mine: Tensor  # the positions of its rows among those held
     starts: list[int]  # where each process's rows begin in the batch
     edges: LocalEdges | None
 
@@ -233,10 +233,10 @@ def fit_from_parts(
     config: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> tuple[FitResult, FromParts, nn.Module]:
-    """`fit` on a sharded dataset, spread over the processes of `comm`; each has the same result.
+    """`fit` on a sharded dataset, spread over the processes of `comm`; each gets the same result.
 
-    Also the source, whose `outputs` are those of the best weights for the rows held here, and the
-    model as it was trained.
+    Also returns the source, whose `outputs` are those of the best weights for the rows held here,
+    and the trained model.
     """
     own = ("device", "threads", "checkpoint_every")  # of one machine
     asked = {name: value for name, value in asdict(settings).items() if name not in own}

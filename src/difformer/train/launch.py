@@ -1,4 +1,4 @@
-"""What torchrun says in the environment of the processes it starts. No torch here."""
+"""What torchrun tells the processes it starts, through the environment. No torch here."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 
 
 def launched() -> bool:
-    """Whether this process is one of several that torchrun (or its like) started."""
+    """Whether torchrun, or a similar launcher, started this process as one of several."""
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def is_lead() -> bool:
-    """Whether this process speaks and writes for all: rank 0, or the only one."""
+    """Whether this process prints and writes for all: rank 0, or the only one."""
     return not launched() or os.environ["RANK"] == "0"
 
 

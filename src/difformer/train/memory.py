@@ -1,4 +1,4 @@
-"""How much memory there is, and keeping what was freed."""
+"""How much memory is available and used, and how to reuse what was freed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = [
     "resident_memory",
 ]
 
-# The parameters of glibc's mallopt, and a size above all tensors that come and go in a step.
+# Parameters of glibc's mallopt, and a size above that of any temporary tensor.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ABOVE_ALL = -1, -3, 2**31 - 1
 
 
 def available_memory() -> int | None:
-    """Bytes a process may still take without swapping; None where the system does not say."""
+    """Bytes a process can still allocate without swapping; None if unknown."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -47,7 +47,7 @@ def peak_memory() -> int | None:
 
 
 def resident_memory() -> int:
-    """The bytes this process holds now; their peak where the system says no more."""
+    """The bytes this process holds now, or their peak where the system reports only that."""
     try:
         return _status("VmRSS")
     except OSError:
@@ -55,10 +55,10 @@ def resident_memory() -> int:
 
 
 def memory_from_here() -> Callable[[], int | None]:
-    """A function of the most bytes held since this call, above what is held now.
+    """A function that returns the peak memory since this call, above what is held now.
 
-    On Linux the peak so far is forgotten. Elsewhere it stays, and hides what comes below it; the
-    function gives None where the system does not say.
+    On Linux the peak so far is reset. Elsewhere it is not, and hides lower peaks that follow; the
+    function returns None if the system reports no peak.
     """
     forget_peak_memory()
     try:
@@ -70,7 +70,7 @@ def memory_from_here() -> Callable[[], int | None]:
 
 
 def forget_peak_memory() -> None:
-    """Let this process's peak memory start from now, where the system can do that (Linux)."""
+    """Reset this process's peak memory, where the system supports it (Linux)."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
@@ -82,12 +82,12 @@ def _status(key: str) -> int:
 
 
 def keep_freed_memory() -> bool:
-    """From now on this process keeps what tensors free; True where that could be arranged.
+    """Keep memory that tensors free for reuse by this process; True if that is supported.
 
-    glibc gives each large block back to the system as it is freed, and the next tensor of that size
-    pays for fresh pages, as every layer of a step on many rows does. Kept blocks do not always fit,
-    so the peak may rise. It concerns the whole process: experiments do it, the estimators and `fit`
-    leave their caller's process alone. With another C library nothing happens.
+    glibc returns each large block to the system when it is freed, and the next tensor of that size
+    pays for fresh pages, in every layer of a step on many rows. Kept blocks do not always fit, so
+    the peak may rise. It affects the whole process: experiments use it, the estimators and `fit` do
+    not. With another C library it does nothing.
     """
     if os.name != "posix":
         return False

@@ -1,4 +1,4 @@
-"""What is minimised and what is reported, one class a task; shapes are never broadcast."""
+"""Losses and metrics, one class per task; shapes are never broadcast."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from difformer.data.batch import Batch
 
 @dataclass(frozen=True)
 class Monitor:
-    """The validation metric that picks the epoch, and which way is better."""
+    """The validation metric that picks the epoch, and whether more or less is better."""
 
     name: str
     direction: Literal["max", "min"]
 
 
 class Together:
-    """Sums over all rows that a metric counts, where all of them are here."""
+    """Sums over the rows of a metric where one process holds all of them."""
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum over all processes."""
@@ -33,7 +33,7 @@ class Together:
         return 0
 
     def by_value(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores and labels of all rows, so that a process's scores lie above those before it."""
+        """Scores and labels by range of scores: each process's lie above the previous one's."""
         return score, y
 
 
@@ -44,8 +44,8 @@ class Objective(Protocol):
     """A loss to minimise and metrics to report.
 
     ``loss`` counts ``batch.rows`` only and is what the gradient comes from. ``metrics`` counts
-    ``rows`` of all the rows there are, without weights, and always holds ``"loss"`` and the
-    metric that ``monitor`` names. Rows whose label is unknown (-1 or nan) count in neither.
+    ``rows`` of all rows, without weights, and always holds ``"loss"`` and the metric that
+    ``monitor`` names. Rows whose label is unknown (-1 or nan) count in neither.
     """
 
     @property
@@ -57,7 +57,7 @@ class Objective(Protocol):
 
 
 TEMPERED = "tempered_loss"
-"""The log loss at the temperature that makes it least: what it would be after calibration."""
+"""The log loss at the best temperature, which is the log loss after calibration."""
 _TEMPERATURES = tuple(math.exp(step / 4) for step in range(-4, 9))
 
 
@@ -133,7 +133,7 @@ class BinaryCrossEntropy:
     Shapes: output (n, t) logits, y (n, t) of 0, 1 and nan for unknown.
     """
 
-    class_weight: Tensor | None = None  # (t,): how much more a positive counts, a label
+    class_weight: Tensor | None = None  # (t,): how much more a positive counts, per label
     monitor: Monitor = Monitor("roc_auc", "max")
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
@@ -294,7 +294,7 @@ def mean_roc_auc(y: Tensor, score: Tensor, together: Together = HERE) -> float:
 def calibration(
     confidence: Tensor, right: Tensor, bins: int = 10, together: Together = HERE
 ) -> tuple[Tensor, float]:
-    """How often answers of a confidence are right, and the expected calibration error. O(n).
+    """Accuracy by confidence, and the expected calibration error. O(n).
 
     ECE = Σ_bins (rows of the bin / rows) · |share right − mean confidence|
 

@@ -1,4 +1,4 @@
-"""The optimiser of what trains, and its learning rate over the epochs."""
+"""The optimiser, and its learning rate over the epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["lr_factor", "make_optimizer"]
 
 
 def make_optimizer(*models: nn.Module, settings: TrainSettings) -> Optimizer | None:
-    """Adam over the parameters of these models that train, or None where there are none."""
+    """Adam over the trainable parameters of these models, or None if there are none."""
     groups = [group for model in models for group in _groups(model)]
     for group in groups:
         group["params"] = [p for p in group["params"] if p.requires_grad]

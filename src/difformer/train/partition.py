@@ -1,7 +1,7 @@
 """Mini-batches of a graph: a random partition of its rows each epoch (appendix I.4 of the paper).
 
 Each batch holds the edges inside it. All batches of an epoch get theirs in one pass over the
-edge list, not one per batch, in a thread of its own while the model trains on the batches before.
+edge list, not one per batch, in a separate thread, while the model trains on earlier batches.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from difformer.train.sharding import EDGE_CHUNK
 if TYPE_CHECKING:
     from difformer.data import Dataset, Split
 
-# Batches that may lie ready while the model trains on another.
+# Batches prepared in advance while the model trains.
 AHEAD = 2
 
 
 class Partitions:
     """Every epoch all rows once, in batches of `batch_size` drawn at random. Source of batches.
 
-    The rows of a batch are in the order of their ids, so that what is sorted in the graph stays
-    sorted in its parts and no batch ever sorts an edge. Cost of an epoch, beside the model's:
-    O(n + e) time, 20 bytes per row and O(edges kept) memory; the graph is not copied.
+    The rows of a batch are in the order of their ids, so that the graph's sorted edges stay sorted
+    in each batch and need no sorting. Cost of an epoch, besides the model's: O(n + e) time, 20
+    bytes per row and O(edges kept) memory; the graph is not copied.
 
     Args:
         dataset: features (also a memory-mapped tensor: a batch reads its own rows) and labels.
-        split: its training rows are those the loss counts and whose labels are visible.
+        split: its training rows are counted in the loss, and their labels are visible.
         graph: a prepared Graph over the rows, or None.
-        batch_size: rows per batch; the last one has what is left over.
+        batch_size: rows per batch; the last one may have fewer.
         seed: with the epoch's number it decides the partition.
-        chunk: rows that go through the model together when all rows are evaluated.
+        chunk: rows that the model processes at a time when all rows are evaluated.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Partitions:
                 if index + len(waiting) == self.num_batches and self._pending() != number + 1:
                     self._next = number + 1, worker.submit(self._plan, number + 1)
                 batch = waiting.popleft().result()
-                if batch.rows.numel():  # a batch without a training row teaches nothing
+                if batch.rows.numel():  # a batch without training rows is skipped
                     yield batch
         finally:
             for future in waiting:
@@ -115,7 +115,7 @@ class Partitions:
         return predict(model, self.observed()).output
 
     def to(self, device: torch.device) -> Partitions:
-        """The same source that hands its batches out on a device; the data stays where it is."""
+        """The same source, handing out its batches on a device; the data stays where it is."""
         if device == self._device:
             return self
         moved = object.__new__(Partitions)
@@ -150,7 +150,7 @@ class Epoch:
 
     @classmethod
     def draw(cls, n: int, size: int, seed: list[int], graph: Graph | None) -> Epoch:
-        """Draw a partition into batches of `size` rows and look at each edge once. O(n + e)."""
+        """Draw a partition into batches of `size` rows, in one pass over the edges. O(n + e)."""
         state = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
         drawn = torch.randperm(n, generator=torch.Generator().manual_seed(state))
         rows = [part.sort().values for part in drawn.split(size)]

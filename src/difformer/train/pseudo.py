@@ -1,4 +1,4 @@
-"""Meta Pseudo Labels: a teacher labels the other rows and learns from how its student then does.
+"""Meta Pseudo Labels: a teacher labels the other rows and learns from its student's progress.
 
 A step with the labelled rows l, the others u, the teacher T and the student S (Pham et al., "Meta
 Pseudo Labels", CVPR 2021, algorithm 1, on all rows at once; the paper's appendix I.6):
@@ -11,7 +11,7 @@ Pseudo Labels", CVPR 2021, algorithm 1, on all rows at once; the paper's appendi
 
 h is the inner product of the original divided by both lengths, so that β has one meaning whatever
 the model, its width and its learning rate. A teacher whose labels point the student away from the
-known ones is thus moved away from them, one whose labels help is made surer of them.
+known ones is thus moved away from them, one whose labels help becomes more confident of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Gradients = tuple[Tensor | None, ...]
 def companion_for(
     model: nn.Module, settings: TrainSettings, objective: Objective
 ) -> MetaPseudoLabels | None:
-    """What is trained beside a model and takes its steps, or None where the settings name nothing.
+    """What is trained beside a model and takes its steps, or None if the settings ask for nothing.
 
     Weights are drawn from the global generator.
     """
@@ -60,8 +60,8 @@ def companion_for(
 class MetaPseudoLabels(nn.Module):
     """The teacher of a student, and the step of both: four forward and four backward passes.
 
-    The state is the teacher's and the number of steps taken: the student is the model the loop
-    trains, and all that is left when it ends.
+    The state is the teacher's and the number of steps taken. The student is the model that the loop
+    trains, and all that remains when it ends.
     """
 
     steps: Tensor
@@ -71,12 +71,12 @@ class MetaPseudoLabels(nn.Module):
         self.teacher = redrawn(student)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.settings = settings
-        self.h = 0.0  # of the last step, for whoever looks on
+        self.h = 0.0  # of the last step, for callbacks
         self.epoch = 1  # set by the loop
         self._student = (student,)  # in a tuple, so that it is not part of this module's state
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The teacher's parameters, with the options of their own that its model gives them."""
+        """The teacher's parameters, in the groups its model defines."""
         own = getattr(self.teacher, "parameter_groups", None)
         return own() if own else [{"params": list(self.teacher.parameters())}]
 
@@ -172,7 +172,7 @@ class MetaPseudoLabels(nn.Module):
         return consistency_loss(self.teacher, batch, objective, settings, self.epoch)
 
     def _step(self, optimizer: Optimizer) -> None:
-        # Whoever has no gradient is passed over: one optimiser takes the steps of both.
+        # Parameters without a gradient are skipped: one optimiser takes the steps of both.
         if self.settings.grad_clip is not None:
             for model in (self._student[0], self.teacher):
                 nn.utils.clip_grad_norm_(model.parameters(), self.settings.grad_clip)
@@ -180,7 +180,7 @@ class MetaPseudoLabels(nn.Module):
 
 
 def redrawn(model: nn.Module) -> nn.Module:
-    """A copy of a model with weights drawn anew, where its parts know how; nothing is shared."""
+    """A copy of a model with new weights, where its modules can draw them; nothing is shared."""
     copy = deepcopy(model)
     for part in copy.modules():
         reset = getattr(part, "reset_parameters", None)
@@ -190,7 +190,7 @@ def redrawn(model: nn.Module) -> nn.Module:
 
 
 def cosine(a: Gradients, b: Gradients) -> float:
-    """Of two gradients over the same parameters; a missing one is 0, and so is that of nothing."""
+    """The cosine of two gradients over the same parameters; a missing gradient counts as 0."""
     pairs = [(p, q) for p, q in zip(a, b, strict=True) if p is not None and q is not None]
     product = sum(float((p * q).sum()) for p, q in pairs)
     lengths = [

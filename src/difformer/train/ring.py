@@ -2,8 +2,8 @@
 
     out_i = Σ_r Σ_{j in r} ω_ij v_j / Σ_r Σ_{j in r} ω_ij,      ω = σ(q·k)
 
-P − 1 messages of one block each forward; backward the blocks go round again and take their
-gradients with them until these are home. No process ever holds more than two blocks of others.
+P − 1 messages of one block each forward; backward the blocks go round again and carry their
+gradients home. No process ever holds more than two blocks of others.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _add_gradients(q: Tensor, block: Tensor, left: Tensor, dq: Tensor, gradient:
 
 
 def _next(block: Tensor, counts: list[int], step: int, comm: Comm) -> Tensor:
-    """The block that is here in this step: it set out from the process `step` places before."""
+    """The block held in this step: it comes from the process `step` places before."""
     origin = (comm.rank - step) % comm.size
     return comm.shift(block, (block.shape[0], counts[origin], block.shape[2]), "ring")
 

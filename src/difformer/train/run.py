@@ -1,11 +1,11 @@
-"""A run is a folder. This is the one place that knows what its files are called.
+"""Run folders: the one place that knows the names of their files.
 
 config.toml          what was asked for; a resumed run must ask for the same
 split.json           which rows trained, validated and tested
 metrics.csv          one row per evaluated epoch; no clock times, so equal runs have equal bytes
-checkpoint.safetensors   where to go on from; gone once the run has finished
+checkpoint.safetensors   where to resume from; removed once the run has finished
 model.safetensors    the weights of the best validation epoch
-result.json          the final metrics, read once; `interrupted` says whether to go on
+result.json          the final metrics; `interrupted` says whether the run can be resumed
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class FitResult:
         epochs: how many were run.
         stopped: "epochs", "patience", "interrupted", "evaluated" (nothing to train), or the
             word a callback gave.
-        history: a row for each evaluated epoch, as in metrics.csv.
-        seconds: time spent training, all sittings together.
+        history: one row per evaluated epoch, as in metrics.csv.
+        seconds: time spent training, including earlier sessions.
         folder: where the run is kept, if it is.
-        peak_memory: the most memory the process has held, in bytes, all that it ran before
-            included; None where the system does not say.
+        peak_memory: the peak memory of the process in bytes, including what it ran before; None if
+            unknown.
     """
 
     metrics: dict[str, Metrics]
@@ -65,7 +65,7 @@ class FitResult:
 
     @property
     def interrupted(self) -> bool:
-        """True when the run was cut short by hand and can go on."""
+        """True if the run was interrupted and can be resumed."""
         return self.stopped == "interrupted"
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class FitResult:
 
 
 class RunFolder:
-    """The files of one run; opening it writes what was asked for, or checks that it agrees."""
+    """The files of one run; opening it writes its configuration, or checks that it is the same."""
 
     def __init__(
         self, path: Path | str, config: Mapping[str, Any], split: Split, *, writes: bool = True
@@ -108,12 +108,12 @@ class RunFolder:
             raise RunError(f"{self.path} holds a run on another split: give another folder")
 
     def finished(self) -> FitResult | None:
-        """The result of a run that came to its end, else None."""
+        """The result of a finished run, else None."""
         result = read_result(self.path)
         if result is None or result.interrupted:
             return None
         if self.writes:
-            self.checkpoint.unlink(missing_ok=True)  # it may have been killed right before this
+            self.checkpoint.unlink(missing_ok=True)  # it may have been killed just before
         return result
 
     def load_model(self, model: nn.Module) -> None:
@@ -121,13 +121,13 @@ class RunFolder:
         load_weights(model, read_tensors(self.model, None, error=RunError)[0], self.model)
 
     def start_metrics(self, history: Sequence[Row]) -> None:
-        """Make metrics.csv hold exactly these rows: those after the checkpoint are run again."""
+        """Write exactly these rows to metrics.csv: epochs after the checkpoint are run again."""
         if not self.writes:
             return
         write_atomic(self.metrics, csv_text(history).encode())
 
     def add_metrics(self, row: Row, *, first: bool) -> None:
-        """Append one row, for people who watch; the end of the run writes the file anew."""
+        """Append one row, for people who follow a run; the file is rewritten at its end."""
         if not self.writes:
             return
         try:
@@ -137,7 +137,7 @@ class RunFolder:
             raise cannot_write(self.metrics, error) from error
 
     def finish(self, model: nn.Module, result: FitResult) -> None:
-        """Write the outcome; result.json comes last, so its presence means all of it is there."""
+        """Write the result; result.json comes last, so that its presence means all is there."""
         if not self.writes:
             return
         write_atomic(self.metrics, csv_text(result.history).encode())
@@ -165,7 +165,7 @@ def agree_config(folder: Path, config: Mapping[str, Any]) -> None:
 def save_model(model: nn.Module, path: Path) -> None:
     """Write a model's weights: by its own ``save(path)`` where it has one, else its state.
 
-    Either way the tensors go by the names of ``state_dict()``.
+    Either way the tensors have the names of ``state_dict()``.
     """
     save = getattr(model, "save", None)
     if save is None:
@@ -176,7 +176,7 @@ def save_model(model: nn.Module, path: Path) -> None:
 
 
 def read_result(path: Path) -> FitResult | None:
-    """The result in a run folder, or None where there is none yet."""
+    """The result in a run folder, or None if there is none yet."""
     file = path / "result.json"
     if not file.exists():
         return None
@@ -202,7 +202,7 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def csv_text(history: Sequence[Row], *, header: bool = True) -> str:
-    """Rows as CSV, each number with all its digits; the first row names the columns."""
+    """Rows as CSV, numbers in full precision; the first row names the columns."""
     if not history:
         return ""
     text = io.StringIO()
@@ -220,7 +220,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Nested settings as TOML can hold them: None is left out, a tuple is a list."""
+    """Nested settings as TOML can hold them: None is left out, a tuple becomes a list."""
     if hasattr(value, "__dataclass_fields__"):
         value = asdict(value)
     if isinstance(value, Mapping):

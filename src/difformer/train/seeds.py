@@ -1,4 +1,4 @@
-"""The same experiment with several seeds, each as if it were run alone: mean ± deviation."""
+"""The same experiment with several seeds, each run as if it were alone: mean ± deviation."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Make = Callable[[int], tuple[nn.Module, Source, "Split"]]
 
 @dataclass(frozen=True)
 class SeedsResult:
-    """The results of several seeds; fewer than asked for when the run was interrupted."""
+    """The results of several seeds; fewer than asked for if the run was interrupted."""
 
     results: dict[int, FitResult]
     interrupted: bool = False
     folder: Path | None = None
 
     def values(self, part: str, metric: str) -> list[float]:
-        """One metric of one part ("train", "val", "test"), a value a seed."""
+        """One metric of one part ("train", "val", "test"), one value per seed."""
         return [result.metrics[part][metric] for result in self.results.values()]
 
     def mean(self, part: str, metric: str) -> float:
@@ -80,7 +80,7 @@ def fit_seeds(
     ``make(seed)`` gives the model, its batches and its split, with the global generators seeded:
     five initialisations on one split and ten random splits are the same call. With a folder,
     each seed is a run of its own in ``seed-<seed>`` and is resumed or read back as `fit` does;
-    result.json sums up those done so far.
+    result.json summarises those done so far.
     """
     if not seeds or len(set(seeds)) != len(seeds):
         raise ValueError(f"seeds must be one or more different numbers, got {list(seeds)!r}")

@@ -1,4 +1,4 @@
-"""Training one model on rows that many processes hold: source, model and objective.
+"""Training one model on rows spread over processes: source, model and objective.
 
 The losses and gradients are those of one process with all rows, up to the order of sums. For each
 layer and direction the all-pair term of -s costs one message of d² + 2d + 1 numbers per head,
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from difformer.data import Dataset, Split
 
 
-SAMPLE = 256  # scores of each process by which ranges of scores are cut
+SAMPLE = 256  # scores sampled per process to divide the range of scores
 
 
 class ShardedDIFFormer(nn.Module):
-    """A DIFFormer whose rows are spread over processes; each call gives this process's rows.
+    """A DIFFormer whose rows are spread over processes; each call returns this process's rows.
 
-    It holds the model given to it, not a copy, and saves and loads as that one does. Every process
+    It wraps the given model, without a copy, and saves and loads as that one does. Every process
     must make the same calls in the same order.
     """
 
@@ -77,12 +77,12 @@ class ShardedDIFFormer(nn.Module):
         else:
             compared = model.comparison(features, first, exchange)
         for layer in model.layers:
-            # Layers made to recompute do so on every process in the same order, and send again.
+            # Recomputed layers are recomputed on every process in the same order, and send again.
             z = layer(z, first, exchange, compared)
         return model.decode(z)
 
     def _choose_landmarks(self, features: Tensor | SparseMatrix) -> None:
-        """Landmarks among all processes' rows, where the model wants some and has none yet."""
+        """Choose landmarks among all processes' rows, if the model needs some and has none yet."""
         landmarks = self.model.landmarks
         if landmarks is None or not self.model.wants_landmarks:
             return
@@ -97,7 +97,7 @@ class ShardedDIFFormer(nn.Module):
         self.comm.broadcast(landmarks.data)
 
     def _fixed_average(self, features: Tensor | SparseMatrix) -> FixedAverage:
-        """Ŝ of this process's rows: it keeps all rows' features while it is made."""
+        """Ŝ of this process's rows; all rows' features are held while it is computed."""
         kernel = self.model.layers[0].diffusivity
         assert isinstance(kernel, Sharp)
         mine = features if isinstance(features, Tensor) else features.csr.to_dense()
@@ -128,12 +128,12 @@ class ShardedDIFFormer(nn.Module):
         return self.model.load_state_dict(*arguments, **options)
 
     def save(self, path: str | Path) -> None:
-        """As the model itself is saved."""
+        """Save as the model itself does."""
         self.model.save(path)
 
 
 class _Spread(Exchange):
-    """Rows meet those of all processes: contexts are added up, boundary rows are sent."""
+    """Rows interact with those of all processes: contexts are summed, boundary rows are sent."""
 
     here = False
 
@@ -172,7 +172,7 @@ class _SpreadAverage(FixedAverage):
 
 
 class Summable(Protocol):
-    """An objective whose loss is a weighted mean and that says what the weights sum to."""
+    """An objective whose loss is a weighted mean, and that returns the sum of the weights."""
 
     @property
     def monitor(self) -> Monitor: ...
@@ -200,7 +200,7 @@ class ShardedObjective:
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         mass = self.objective.mass(output, batch).detach()
         whole = self.comm.sum_in_place(mass.clone(), "loss")
-        if float(mass) == 0:  # no labelled row here; the others' losses still reach these rows
+        if float(mass) == 0:  # no labelled row here; the others' losses still depend on these rows
             mine = output.sum() * 0
         else:
             mine = self.objective.loss(output, batch) * (mass / whole)
@@ -213,7 +213,7 @@ class ShardedObjective:
 
 
 class SpreadSums(Together):
-    """Sums over the rows of all processes, which each holds some of."""
+    """Sums over the rows of all processes."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm = comm
@@ -254,7 +254,7 @@ def held_split(mark: Tensor, split: str, sizes: Mapping[str, int], text: str | N
 
 
 def draw_anew(seed: int, number: int, comm: Comm) -> None:
-    """Dropout of an epoch is drawn by its number and the rank: a run that starts again draws so."""
+    """Seed an epoch's dropout by its number and the rank: a restarted run draws the same."""
     if comm.size == 1:
         return
     words = np.random.SeedSequence([seed, number, comm.rank]).generate_state(1)
@@ -266,12 +266,12 @@ def draw_anew(seed: int, number: int, comm: Comm) -> None:
 class Shards:
     """The rows this process holds, whole or in the mini-batches of `Partitions`. Source of batches.
 
-    A mini-batch is the same random set of rows for any number of processes; each brings those it
-    holds. Edges are looked at once per epoch, in the background. Dropout is drawn anew for each
-    epoch and process, so that a run that starts again draws the same.
+    A mini-batch is the same random set of rows for any number of processes; each contributes those
+    it holds. There is one pass over the edges per epoch, in the background. Dropout is seeded for
+    each epoch and process, so that a restarted run draws the same.
 
     Args:
-        dataset, split, graph: the whole of it, the same on every process; only the process's own
+        dataset, split, graph: the whole data, the same on every process; only the process's own
             rows and edges are kept. Features may be memory-mapped: only its rows are read.
         comm: the processes.
         partition: "range" or "metis": which rows go where.
@@ -307,7 +307,7 @@ class Shards:
         self.split = held_split(mark[held], split.name, sizes, split.to_json())
         trains = torch.zeros(n, dtype=torch.bool)
         trains[split.train] = True
-        self._trains = trains[self.layout.order]  # by new id, of all rows: how large each batch is
+        self._trains = trains[self.layout.order]  # by new id, of all rows
         y = hide_labels(self.y, self.split.train)
         sparse = dataset.x.layout != torch.strided
         self._sparse = SparseMatrix.from_csr(dataset.x).rows(held) if sparse else None
@@ -352,7 +352,7 @@ class Shards:
         return moved
 
     def _plan(self, number: int) -> _Plan:
-        """Everything about an epoch that needs no other process."""
+        """The part of an epoch's preparation that needs no other process."""
         assert self._size is not None
         n = self.layout.order.numel()
         part = Epoch.draw(n, self._size, [self._seed, number], None).part[self.layout.order]

@@ -1,4 +1,4 @@
-"""Rows and edges spread over processes: who holds what, and the graph term across them.
+"""Rows and edges spread over processes, and the graph term across them.
 
 Process r holds a contiguous range of rows (of ids renumbered so that a partition's parts are
 ranges) and the edges that enter them. To carry values along the edges it needs the values of the
@@ -20,7 +20,7 @@ from difformer.errors import missing_extra
 from difformer.train.comm import Comm
 from difformer.train.settings import PARTITIONS
 
-# Edges looked at together: their ends stay in the outer cache.
+# Edges processed at a time: their ends stay in the outer cache.
 EDGE_CHUNK = 2**19
 
 
@@ -111,7 +111,7 @@ class ShardedGraph:
     num_nodes: int  # rows held here
     inner: SparseMatrix  # (n_r, n_r)
     outer: SparseMatrix  # (n_r, boundary rows)
-    boundary: Tensor  # own rows that others need, grouped by who needs them
+    boundary: Tensor  # own rows that others need, grouped by process
     send: list[int]
     receive: list[int]
     comm: Comm
@@ -120,7 +120,7 @@ class ShardedGraph:
     def build(cls, edges: LocalEdges, starts: list[int], comm: Comm) -> ShardedGraph:
         """Agree on the boundary and normalise; a few all-to-alls, once per graph.
 
-        `starts` are the ranges of ids that the edges speak of; the same on every process.
+        `starts` are the ranges of ids that the edges refer to; the same on every process.
         """
         low, high = starts[comm.rank], starts[comm.rank + 1]
         n = high - low
@@ -136,7 +136,7 @@ class ShardedGraph:
         into = weight.new_zeros(n).index_add_(0, target, weight)
         out_of = weight.new_zeros(n).index_add_(0, source[near] - low, weight[near])
         if comm.size > 1:
-            # What leaves a row towards other processes is known to them: they send it home.
+            # Out-degrees towards other processes are known there: they send them back.
             elsewhere = weight.new_zeros(wanted.numel()).index_add_(0, column, weight[far])
             out_of.index_add_(0, boundary, comm.swap(elsewhere, receive, send))
         left, right = _inverse_sqrt(into), _inverse_sqrt(out_of)

@@ -14,12 +14,12 @@ from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.train.batches import hide_labels, predict
 
-# Rows and edges that go through a model together when it is only evaluated.
+# Rows and edges that a model processes at a time in evaluation.
 CHUNK = 2**21
 
 
 class Snapshots:
-    """All training snapshots in one call and one step, or a few a step; graphs prepared once.
+    """All training snapshots in one call and one step, or a few per step; graphs are prepared once.
 
     The snapshots of a call are separate graphs: their edges lie in the blocks of one
     block-diagonal Graph, and `segments` keeps the all-pair diffusion within each. The loss is the
@@ -28,9 +28,9 @@ class Snapshots:
 
     Args:
         dataset: the snapshots.
-        split: rows that train; as a rule whole snapshots, see `time_split`.
+        split: rows that train; usually whole snapshots, see `time_split`.
         per_step: snapshots per step, in time order; None for all of them, one step per epoch. The
-            authors' code takes all of Chickenpox and Covid, and one per step of WikiMath.
+            authors' code takes all snapshots of Chickenpox and Covid, and one per step of WikiMath.
         use_graph: False leaves the graphs out, for models that take none.
     """
 
@@ -58,7 +58,7 @@ class Snapshots:
         self._size = max(1, CHUNK // max(dataset.num_nodes, _edges_a_snapshot(self._dataset)))
         everything = range(dataset.num_snapshots)
         self._chunks = [self._batch(part) for part in _parts(everything, self._size)]
-        self._some: dict[tuple[int, ...], list[Batch]] = {}  # what `evaluate_rows` was asked for
+        self._some: dict[tuple[int, ...], list[Batch]] = {}  # batches made for `evaluate_rows`
 
     def observed(self) -> Batch:
         if len(self._chunks) == 1:

@@ -1,4 +1,4 @@
-"""Which epoch is kept, and when there is no point in going on."""
+"""Early stopping: which epoch is kept, and when training ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Stopping:
 
     An epoch is better when the monitored metric is; where it is equal, when the validation loss
     is strictly lower; where both are equal the earlier epoch stays. ``patience`` counts from the
-    best epoch, so it starts afresh with every improvement.
+    best epoch, so it restarts with every improvement.
     """
 
     monitor: Monitor
@@ -24,7 +24,7 @@ class Stopping:
     best_score: tuple[float, float] = (float("-inf"), float("-inf"))
 
     def update(self, epoch: int, metrics: Mapping[str, float]) -> bool:
-        """Take in one epoch's validation metrics; True when it is the best so far."""
+        """Record one epoch's validation metrics; True if it is the best so far."""
         value = metrics[self.monitor.name]
         if value != value:
             raise TrainingError(
@@ -38,7 +38,7 @@ class Stopping:
         return True
 
     def exhausted(self, epoch: int) -> bool:
-        """True when ``patience`` epochs have gone by without a better one."""
+        """True once ``patience`` epochs have passed without a better one."""
         if self.patience is None or self.best_epoch is None:
             return False
         return epoch - self.best_epoch >= self.patience

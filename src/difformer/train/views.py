@@ -17,11 +17,11 @@ GRAY = (0.299, 0.587, 0.114)
 
 
 def random_view(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """A view of each image, its own draw each: SimCLR's for CIFAR-10. O(pixels).
+    """One random view per image, as SimCLR makes them for CIFAR-10. O(pixels).
 
     A crop of 20 to 100 % of the area scaled back to the whole, a flip at 1/2, brightness, contrast,
-    saturation and hue changed at 0.8, no colour at 0.2. Hue turns the plane of colours (YIQ) in
-    place of going through HSV: linear, so one product a pixel.
+    saturation and hue changed at 0.8, no colour at 0.2. Hue rotates the colour plane (YIQ) instead
+    of going through HSV: linear, so one product per pixel.
 
     Args:
         images: (n, 3, height, width) in [0, 1].

@@ -46,7 +46,7 @@ KERNELS: dict[str, type[Diffusivity]] = {
 def make_diffusivity(
     kernel: str | Diffusivity, qk_norm: str = "row", **knobs: float
 ) -> Diffusivity:
-    """The diffusivity a name stands for; an object is returned as it is, with its own knobs.
+    """The diffusivity a name stands for; an object is returned unchanged.
 
     `knobs` are options such as sharpness; each class takes those it names in its `knobs`.
     """

@@ -21,9 +21,9 @@ __all__ = ["Diffusivity"]
 
 
 class Diffusivity(ABC):
-    """A pairwise diffusivity. A new one needs `omega`; the rest follows, in bounded memory.
+    """A pairwise diffusivity. A subclass needs only `omega`; the rest follows, in bounded memory.
 
-    `f` and `delta` are wanted only for energies; `domain` is the largest z² on which f ≥ 0.
+    `f` and `delta` are needed only for energies; `domain` is the largest z² on which f ≥ 0.
     """
 
     name: ClassVar[str] = "custom"
@@ -43,7 +43,7 @@ class Diffusivity(ABC):
 
     @abstractmethod
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
-        """The unnormalised ω (..., n, m), dense: the reference the fast paths are tested by."""
+        """The unnormalised ω (..., n, m), dense: what the fast paths are tested against."""
 
     def f(self, z2: Tensor) -> Tensor:
         """The diffusivity as a function of the squared distance of two states: δ'(z²)."""
@@ -72,7 +72,7 @@ class Diffusivity(ABC):
     def fixed(
         self, rows: Tensor | SparseMatrix, known: Tensor | None = None
     ) -> FixedAverage | None:
-        """Ŝ of rows (n, d) that are their own queries and keys, made once; None where unknown."""
+        """Ŝ of rows (n, d) that are both queries and keys, computed once; None if not supported."""
         return None
 
     def weights(self, q: Tensor, k: Tensor) -> Tensor:
@@ -96,7 +96,8 @@ class Diffusivity(ABC):
     def closed_form(self, heads: int) -> AverageOfStates | None:
         """The average over all rows where q, k and v are affine maps of the states, in one piece.
 
-        With gradients by hand, in less memory than `summarise` and `apply`; None where unknown.
+        With hand-written gradients, in less memory than `summarise` and `apply`; None if there is
+        none.
         """
         return None
 

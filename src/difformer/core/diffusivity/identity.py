@@ -13,7 +13,7 @@ __all__ = ["Identity"]
 
 
 class Identity(Diffusivity):
-    """Ablation: every instance keeps to itself, Ŝ = I; the model is then an MLP. δ = 0."""
+    """Ablation: no instance influences another, Ŝ = I; the model is then an MLP. δ = 0."""
 
     name = "identity"
     local = True
@@ -29,7 +29,7 @@ class Identity(Diffusivity):
         return z.new_zeros(())
 
     def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return z, torch.ones_like(z[:, :1])  # every row pulls on itself alone
+        return z, torch.ones_like(z[:, :1])  # every row influences only itself
 
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
         _same_rows(q, k)

@@ -17,7 +17,7 @@ from difformer.core.tiled import CHUNK_SCORES, tiles
 
 __all__ = ["Landmarks", "landmark_sample", "make_landmarks"]
 
-# Rows that k-means sees for each landmark, and numbers it holds at most.
+# Rows sampled per landmark for k-means, and the most numbers it holds.
 ROWS_PER_LANDMARK = 20
 SAMPLE_NUMBERS = 2**26
 LLOYD_STEPS = 10
@@ -62,7 +62,7 @@ class Landmarks(Diffusivity):
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, LandmarkSums)
-        used = context.mass > 0  # a landmark that no row is near says nothing
+        used = context.mass > 0  # a landmark with no rows near it has no influence
         mean = context.value / torch.where(used, context.mass, math.inf)
         return (q @ mean) / (q @ used.to(q.dtype)).clamp_min(torch.finfo(q.dtype).tiny)
 
@@ -104,7 +104,7 @@ class Landmarks(Diffusivity):
 
 
 def landmark_sample(n: int, p: int, count: int) -> Tensor:
-    """Which of n rows of width p `make_landmarks` should see, in order: always the same."""
+    """The rows, of n with width p, that `make_landmarks` is given: sorted, always the same."""
     size = max(count, min(ROWS_PER_LANDMARK * count, SAMPLE_NUMBERS // max(1, p)))
     if n <= size:
         return torch.arange(n)
@@ -113,10 +113,10 @@ def landmark_sample(n: int, p: int, count: int) -> Tensor:
 
 @torch.no_grad()
 def make_landmarks(rows: Tensor, count: int) -> Tensor:
-    """At most `count` unit rows (m, p) in the midst of the rows (n, p): k-means by cosine.
+    """At most `count` unit landmarks (m, p) for the rows (n, p), by k-means with cosine distance.
 
-    Drawn by k-means++ with a generator of its own, then moved by some of Lloyd's steps. Rows that
-    are no more than `count` are their own landmarks.
+    Drawn by k-means++ with a generator of its own, then moved by some of Lloyd's steps. With at
+    most `count` rows, each row is a landmark.
     """
     unit = unit_rows(rows)
     unit = unit[unit.square().sum(-1) > 0]

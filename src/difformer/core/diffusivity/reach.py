@@ -9,18 +9,18 @@ from torch import Tensor
 
 __all__ = ["offsets_for_reach", "widths_for_reach"]
 
-# Most rows need five; none more than a bracket can be halved.
+# Most rows need five steps; bisection bounds the number for all.
 STEPS = 100
-# Traced code cannot stop early: so many steps are enough for the sharpnesses in use.
+# Traced code cannot stop early; this many steps suffice for the sharpness values in use.
 TRACED_STEPS = 24
 # Halvings of a width's logarithm, from 42 down to the last digits.
 WIDTH_STEPS = 50
 
 
 def offsets_for_reach(scores: Tensor, sharpness: float, reach: float) -> Tensor:
-    """t (..., n, 1) with Σ_j σ(s (c_ij − t_i)) = reach, for scores c (..., n, m): O(n m) a step.
+    """t (..., n, 1) with Σ_j σ(s (c_ij − t_i)) = reach, for scores c (..., n, m): O(n m) per step.
 
-    A reach of m or more takes in everybody. A row's offset depends on its own scores alone, to the
+    A reach of m or more includes every row. A row's offset depends on its own scores alone, to the
     last bit: a row that has converged stays.
     """
     m = scores.shape[-1]
@@ -65,8 +65,8 @@ def offsets_for_reach(scores: Tensor, sharpness: float, reach: float) -> Tensor:
 def widths_for_reach(square: Tensor, reach: float) -> Tensor:
     """b (..., n, 1) with Σ_j exp(−d²_ij / (2 b_i²)) = reach, for squared distances (..., n, m).
 
-    By halving in the logarithm of 1/(2 b²). The width of a row that no width gives this reach, for
-    all rows are in it or too many are equal to it, is the largest or the smallest looked at.
+    By halving in the logarithm of 1/(2 b²). Where no width gives a row this reach, the result is
+    the largest or the smallest width tried.
     """
     scale = square.amax(-1, keepdim=True).clamp_min(torch.finfo(square.dtype).tiny)
     low = torch.full_like(scale, math.log(1e-6))  # of d²max / (2 b²)

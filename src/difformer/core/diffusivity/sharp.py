@@ -18,7 +18,7 @@ from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import CHUNK_SCORES, SIGMOID_FLOOR, tiles
 from difformer.errors import DifformerError
 
-# Up to so many rows all pairs are compared once: some minutes of one core.
+# Up to this many rows all pairs are compared once: some minutes on one core.
 EXACT_ROWS = 60_000
 
 __all__ = ["Sharp", "score_rows", "unit_rows"]
@@ -35,8 +35,9 @@ class Sharp(Sigmoid):
 
     Args:
         sharpness: s.
-        reach: how many partners a row has; None: every offset is `offset`, no column is added.
-        offset: t where nothing is calibrated, also that of `f` and `delta`.
+        reach: how many partners a row has; with None every offset is `offset` and no column is
+            added.
+        offset: t where it is not calibrated, and in `f` and `delta`.
         unit: scale rows to unit length. Without, s = 1 and t = 0 is the sigmoid of DIFFormer-a.
     """
 
@@ -65,7 +66,7 @@ class Sharp(Sigmoid):
         return self._delta(z2, torch.as_tensor(self.offset, dtype=z2.dtype, device=z2.device))
 
     def at(self, states: Tensor) -> Sharp:
-        """The same with the offsets that these rows (n, d) have, for their energy."""
+        """This diffusivity with the offsets of these rows (n, d), for their energy."""
         return self if self.reach is None else _SharpAt(self, states)
 
     def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -75,7 +76,7 @@ class Sharp(Sigmoid):
             k = q if tied else unit_rows(k)
         if self.reach is None:
             return q, k
-        # A known row may come prepared, with its offset behind it.
+        # Known rows may already be prepared, with their offset as last column.
         against = k if known is None else known[..., : q.shape[-1]]
         if known is not None and self.unit:
             against = unit_rows(against)

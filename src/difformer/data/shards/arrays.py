@@ -1,4 +1,4 @@
-"""Arrays of a part: .npy files that grow row by row, are whole or not there, and are mapped."""
+"""Arrays of a part: .npy files that are written row by row, atomically, and memory-mapped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GAP = 1 << 13  # bytes between two rows that are read over
 
 
 class ArrayWriter(AbstractContextManager["ArrayWriter"]):
-    """A .npy file written row by row in O(1) memory; it appears whole when the block ends well."""
+    """A .npy file written row by row in O(1) memory; it appears when the block succeeds."""
 
     def __init__(self, path: Path, dtype: Any, tail: tuple[int, ...] = ()) -> None:
         """`tail` is the shape of one row."""
@@ -53,7 +53,7 @@ class ArrayWriter(AbstractContextManager["ArrayWriter"]):
 
     @property
     def record(self) -> ArrayRecord:
-        """What the file holds by now."""
+        """What the file holds so far."""
         return ArrayRecord(self.dtype.str, (self.rows, *self.tail), self._digest.hexdigest())
 
     def __exit__(self, *error: Any) -> bool | None:
@@ -80,9 +80,9 @@ class ArrayWriter(AbstractContextManager["ArrayWriter"]):
 
 
 def map_array(path: Path, record: ArrayRecord) -> Array:
-    """The array of a file, mapped and not read; DataError where it is not the one recorded."""
+    """The array of a file, memory-mapped; DataError if it does not match its record."""
     try:
-        if not np.prod(record.shape):  # nothing can be mapped
+        if not np.prod(record.shape):  # an empty file cannot be mapped
             found = np.load(path, allow_pickle=False)
         else:
             found = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -98,7 +98,7 @@ def map_array(path: Path, record: ArrayRecord) -> Array:
 
 
 def whole_array(array: Array) -> Array:
-    """All of a mapped array for a tensor to share: mapped again, as torch wants to write."""
+    """A mapped array that a tensor can share: mapped again, as torch wants it writable."""
     if not isinstance(array, np.memmap):
         return array
     # Mode c: reads come from the file; nobody can write to it through the tensor.
@@ -107,10 +107,10 @@ def whole_array(array: Array) -> Array:
 
 
 def take_rows(array: Array, rows: Array) -> Array:
-    """Some rows of a mapped array, by sorted numbers; only they, and small gaps, are read.
+    """Some rows of a mapped array, by sorted numbers; only these and small gaps are read.
 
-    Not through the mapping: touching it brings in pages around each row, which a process with
-    little memory would hold until the system takes them back.
+    The mapping is not used: it would load pages around each row, which a process with little memory
+        would hold until the system reclaims them.
     """
     if not isinstance(array, np.memmap) or not len(rows):
         return np.array(array[rows])
@@ -127,7 +127,7 @@ def take_rows(array: Array, rows: Array) -> Array:
 
 
 def _read_range(file: Any, array: Any, rows: Array, out: Array, size: int) -> None:
-    """Rows that lie close together: the file from the first to the last, in blocks."""
+    """Read rows that lie close together: the file from the first to the last, in blocks."""
     bounds = np.searchsorted(rows, np.arange(rows[0], rows[-1] + 1, max(1, BLOCK // size)))
     for first, last in pairwise([*bounds.tolist(), len(rows)]):
         if first == last:
@@ -144,7 +144,7 @@ def _read_range(file: Any, array: Any, rows: Array, out: Array, size: int) -> No
 
 
 def check_array(path: Path, record: ArrayRecord) -> None:
-    """DataError where the numbers of a file are not those that were written. O(bytes)."""
+    """Raise a DataError if the numbers of a file have changed. O(bytes)."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:

@@ -2,8 +2,9 @@
 
     key = target · 2³² + source · 2 + backwards
 
-One 64-bit number is one directed edge: keys sort as (target, source) does, and the last bit tells
-an edge of the file from the way back that is added to it, so that repeated edges can be counted.
+One 64-bit number is one directed edge: keys sort as (target, source) does, and the last bit
+separates an edge of the file from the reverse edge added to it, so that repeated edges can be
+counted.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Sorted:
-    """Some rows' edges, each pair once: (edges,) targets, sources and, where there are, weights."""
+    """Some rows' edges, each pair once: (edges,) targets, sources and optionally weights."""
 
     target: Array
     source: Array
     weight: Array | None
-    repeated: int  # edges of the file that stood there before
+    repeated: int  # edges of the file that were repeated
 
 
 class EdgeTable:
@@ -94,7 +95,7 @@ class EdgeTable:
             yield _merged(keys, weights)
 
     def blocks(self) -> Iterator[Block]:
-        """Compressed rows without loops, in order: every row once, those without edges too."""
+        """Compressed rows without loops, in order: every row once, also without edges."""
         after, held = 0, list[Sorted]()
         for piece in self.between(0, self.rows):
             held.append(piece)

@@ -1,4 +1,4 @@
-"""DuckDB for what is larger than memory: reading files, joining ids, sorting edges."""
+"""DuckDB for data larger than memory: reading files, joining ids, sorting edges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Engine", "Files", "matching", "named", "numbers"]
 
 Array = NDArray[Any]
 Tell = Callable[[str, float | None], None]
-"""Takes the name of a stage and the share of it that is done, None where it is not known."""
+"""Called with the name of a stage and the share of it that is done, None if unknown."""
 
 READERS = {
     ".parquet": "read_parquet([{}])",
@@ -25,7 +25,7 @@ READERS = {
     ".tsv": "read_csv([{}], all_varchar = true, header = true, delim = '\t')",
 }
 WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
-KEPT_FREE = 400 * 10**6  # of the memory allowed: for chunks on their way, and DuckDB's own overhead
+KEPT_FREE = 400 * 10**6  # of the memory allowed: for chunks in transit and DuckDB's own overhead
 LEAST = 256 * 10**6
 POLL = 0.2  # seconds between looks at a query's progress
 
@@ -34,7 +34,7 @@ class Engine:
     """A DuckDB database in a folder of its own, with a bound on its memory."""
 
     def __init__(self, folder: Path, memory: int, held: int, tell: Tell) -> None:
-        """`held` are the bytes that this process holds already, of the `memory` it may."""
+        """`held` are the bytes that this process already holds, of the `memory` it may use."""
         try:
             import duckdb
         except ImportError as error:
@@ -56,11 +56,11 @@ class Engine:
             raise DataError(f"{folder} cannot be used: {_line(error)}") from error
 
     def close(self) -> None:
-        """Write what is not on the disk yet, and let go of the database."""
+        """Flush to disk and close the database."""
         self._connection.close()
 
     def run(self, statement: str, stage: str = "", values: Sequence[Any] = ()) -> list[Any]:
-        """Run a statement to its end, telling how far it is; the few rows it returns."""
+        """Run a statement, reporting its progress; returns its (few) rows."""
         failed: list[BaseException] = []
         rows: list[Any] = []
 
@@ -93,9 +93,9 @@ class Engine:
         return next(iter(self.run(statement, stage, values)), None)
 
     def batches(self, statement: str, size: int) -> Iterator[Any]:
-        """What a statement returns as Arrow record batches, a few in memory at a time."""
+        """The result of a statement as Arrow record batches, a few in memory at a time."""
         try:
-            # Of its own: others may run statements between two batches.
+            # A separate cursor: other statements may run between two batches.
             reader = self._connection.cursor().sql(statement).to_arrow_reader(size)
         except self._error as error:
             raise DataError(f"sharding: {_line(error)}") from error
@@ -103,14 +103,14 @@ class Engine:
         while True:
             try:
                 batch = next(batches, None)
-            except (self._error, OSError) as error:  # Arrow has its own words for DuckDB's errors
+            except (self._error, OSError) as error:  # Arrow wraps DuckDB's errors
                 raise DataError(f"sharding: {_line(error)}") from error
             if batch is None:
                 return
             yield batch
 
     def has(self, table: str) -> bool:
-        """Whether a table is there, and therefore whole."""
+        """Whether a table exists, and therefore is complete."""
         found = self.one("SELECT count(*) FROM duckdb_tables() WHERE table_name = ?", "", [table])
         return bool(found[0])
 
@@ -159,7 +159,7 @@ class Files:
             }
 
     def key(self, column: str, integers: bool) -> str:
-        """A column as what ids are compared by."""
+        """A column in the form in which ids are compared."""
         name = named(column)
         return f"CAST({name} AS BIGINT)" if integers else f"trim(CAST({name} AS VARCHAR))"
 
@@ -169,17 +169,17 @@ class Files:
 
 
 def quoted(text: str) -> str:
-    """A text as SQL has it."""
+    """A text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def named(column: str) -> str:
-    """The name of a column as SQL has it."""
+    """The name of a column, quoted for SQL."""
     return '"' + column.replace('"', '""') + '"'
 
 
 def matching(name: str) -> list[Path]:
-    """The files of a name: itself, those of a folder, or those that fit a pattern."""
+    """The files a name stands for: itself, those of a folder, or those that match a pattern."""
     path = Path(name)
     if path.is_dir():
         return sorted(p for p in path.iterdir() if p.suffix.lower() in READERS)

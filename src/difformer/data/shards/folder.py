@@ -1,4 +1,4 @@
-"""Opening a sharded dataset: a process maps the parts it holds, and reads no other."""
+"""Opening a sharded dataset: a process maps only the parts it holds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ShardFolder:
         self.manifest = Manifest.read(self.path)
 
     def hold(self, first: int, last: int, *, verify: bool = True) -> Held:
-        """Map the parts `first` to `last` (without it); `verify` reads each file once.
+        """Map the parts `first` to `last` (exclusive); `verify` reads each file once.
 
         Raises:
             DataError: a file is missing, cut short or was changed.
@@ -90,7 +90,7 @@ class ShardFolder:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Neighbouring parts of a sharded dataset, mapped; what is asked for is read."""
+    """Neighbouring parts of a sharded dataset, mapped; data is read on demand."""
 
     manifest: Manifest
     start: int  # the first row held
@@ -176,7 +176,7 @@ class Held:
         return torch.from_numpy(source), torch.from_numpy(target), weight
 
     def ids(self) -> list[str]:
-        """The names of the rows held; their numbers where they have no other."""
+        """The ids of the rows held; their numbers if they have none."""
         found: list[str] = []
         for part in self.parts:
             if "id_ends" not in part:
@@ -188,7 +188,7 @@ class Held:
         return found
 
     def _by_part(self, rows: Tensor) -> list[tuple[dict[str, Array], Array, int]]:
-        """Each part that holds some of the rows, their places in it, and the first's in `rows`."""
+        """Each part with some of the rows, their positions in it, and the first one's in `rows`."""
         places: Array = rows.numpy()
         if len(places) and not 0 <= int(places[0]) <= int(places[-1]) < self.rows:
             raise DataError(f"rows must lie in 0..{self.rows - 1}")
@@ -220,7 +220,7 @@ class Held:
 
 
 def _let_go(array: Array) -> None:
-    """Take the pages of a mapped file out of this process: they are read again where needed."""
+    """Release the pages of a mapped file; they are read again when needed."""
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)

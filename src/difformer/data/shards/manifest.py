@@ -1,4 +1,4 @@
-"""The manifest of a sharded dataset: one JSON file that describes and vouches for its parts."""
+"""The manifest of a sharded dataset: one JSON file with the parts and checksums."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PartRecord:
 
     rows: int
     edges: int
-    cut: int  # of the edges, those that come from another part
+    cut: int  # edges that come from another part
     train: int
     val: int
     test: int
@@ -58,7 +58,7 @@ class PartRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that is known of a sharded dataset without opening a part."""
+    """Everything known about a sharded dataset without opening a part."""
 
     name: str
     task: str
@@ -107,7 +107,7 @@ class Manifest:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of all that the manifest says, by which a run knows its data again."""
+        """SHA-256 of the manifest's content, by which a run recognises its data."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
@@ -117,7 +117,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of a folder, or in one line why it is none."""
+        """Read the manifest of a folder; DataError, in one line, if there is none."""
         path = folder / MANIFEST
         if not path.is_file():
             raise DataError(f"{folder} is no sharded dataset: it has no {MANIFEST}")

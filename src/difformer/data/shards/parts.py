@@ -1,7 +1,7 @@
 """Which part each row goes to: by ranges, at random, by METIS, or in a stream of the graph.
 
-A partitioner sees the graph as blocks of compressed rows, in order, as often as it likes, and holds
-a few bytes per row; METIS alone holds all edges.
+A partitioner sees the graph as blocks of compressed rows, in order, as often as it needs, and holds
+a few bytes per row; only METIS holds all edges.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["PARTITIONERS", "Block", "hashed", "metis_parts", "stream_parts"]
 
 PARTITIONERS = ("range", "hash", "metis", "streaming")
 SLACK = 1.05  # how much larger than the mean a part may become
-PASSES = 3  # over the stream: from the second on, all neighbours have a part
-TOGETHER = 4096  # rows placed at once: they see the parts of all rows but one another
+PASSES = 3  # passes over the stream: from the second on, all neighbours have a part
+TOGETHER = 4096  # rows placed at once: they do not see each other's parts
 
 Array = NDArray[Any]
 Block = tuple[int, Array, Array]
@@ -69,7 +69,7 @@ def stream_parts(blocks: Callable[[], Iterable[Block]], rows: int, parts: int) -
 
 
 def _place(part: Array, size: Array, first: int, counts: Array, near: Array, room: int) -> None:
-    """Give some rows a part (anew); `near` are their neighbours, `counts` how many each has."""
+    """Assign some rows to parts; `near` are their neighbours, `counts` how many each row has."""
     rows, parts = len(counts), len(size)
     own = slice(first, first + rows)
     before = part[own]
@@ -79,7 +79,7 @@ def _place(part: Array, size: Array, first: int, counts: Array, near: Array, roo
     row = np.repeat(np.arange(rows), counts)
     known = of >= 0
     links = np.bincount(row[known] * parts + of[known], minlength=rows * parts)
-    # One more for all: rows without a placed neighbour go where there is most room.
+    # One is added everywhere: rows without a placed neighbour go where there is most room.
     score = (links.reshape(rows, parts) + 1e-3) * (1.0 - size / room)
     left: Array = np.arange(rows)
     while len(left):
@@ -87,7 +87,7 @@ def _place(part: Array, size: Array, first: int, counts: Array, near: Array, roo
         for p in np.unique(chosen):
             here = left[chosen == p]
             free = room - int(size[p])
-            if len(here) > free:  # those with the most reason to be here stay
+            if len(here) > free:  # those with the highest score stay
                 here = here[np.argsort(-score[here, p], kind="stable")[: max(free, 0)]]
                 score[:, p] = -np.inf
             part[first + here] = p

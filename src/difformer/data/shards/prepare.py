@@ -1,7 +1,7 @@
 """From files of nodes and edges to a sharded dataset, in bounded memory.
 
 Two passes over the nodes (one learns the columns and labels, one encodes and writes), DuckDB's
-joins and sort for the edges. What is done stays done: the same call goes on where a killed one
+joins and sort for the edges. Finished stages are kept: the same call resumes where a killed one
 ended.
 """
 
@@ -36,11 +36,11 @@ from difformer.files import reading, write_atomic
 __all__ = ["make_shards"]
 
 WORK = ".work"
-ASKED = "asked.json"  # the settings and the files read, by which the same call is known again
+ASKED = "asked.json"  # the settings and the files read, by which a repeated call is recognised
 CHUNK = 32_768  # rows encoded together
-MOST_NUMBERS = 1 << 16  # of a column that are held to learn from, see `columns.Numbers`
-MOST_LABELS = 10_000  # different labels that may be classes
-METIS_BYTES = 60  # of memory that METIS takes per directed edge, about
+MOST_NUMBERS = 1 << 16  # numbers of a column that are held to learn from, see `columns.Numbers`
+MOST_LABELS = 10_000  # the most classes
+METIS_BYTES = 60  # bytes of memory that METIS takes per directed edge, about
 SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 
 Array = NDArray[Any]
@@ -49,8 +49,8 @@ Array = NDArray[Any]
 def make_shards(settings: ShardSettings, out: Path, *, tell: Tell, held: int = 0) -> Manifest:
     """Shard files into the folder `out`; `held` are bytes that this process holds already.
 
-    A call that was cut off goes on where it was, where files and settings are the same; one that
-    was finished gives what is there.
+    An interrupted call is resumed if files and settings are the same; a finished one returns its
+    manifest.
     """
     if out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file: give a folder")
@@ -84,7 +84,7 @@ def _asked(settings: ShardSettings) -> str:
 
 
 def _clear(out: Path, work: Path) -> None:
-    """Throw away what a call with other settings left, if the folder holds nothing else."""
+    """Delete what a call with other settings left, if the folder holds nothing else."""
     others = [p for p in out.iterdir() if not _ours(p)] if out.exists() else []
     if others:
         raise DataError(f"{out} must be empty or new, it holds {others[0].name}")
@@ -94,14 +94,14 @@ def _clear(out: Path, work: Path) -> None:
 
 
 def _ours(path: Path) -> bool:
-    # The second is what a call killed in its first write leaves.
+    # The second is what a call leaves that was killed during its first write.
     return path.name in (WORK, f".{ASKED}.part", ASKED) or bool(
         re.fullmatch(r"part-\d{5}", path.name)
     )
 
 
 class _Job:
-    """One sharding, stage by stage; each stage finds what it left before."""
+    """One sharding, stage by stage; each stage reuses its earlier results."""
 
     def __init__(self, settings: ShardSettings, out: Path, engine: Engine, tell: Tell) -> None:
         self.settings, self.out, self.engine, self.tell = settings, out, engine, tell
@@ -144,7 +144,7 @@ class _Job:
         )
 
     def _learned(self, rows: int) -> tuple[LabelCoder, TableEncoder]:
-        """Columns and labels from one pass over the nodes, or as an earlier call kept them."""
+        """Columns and labels from one pass over the nodes, or from an earlier call."""
         settings, kept = self.settings, self.out / WORK / "learned.json"
         if kept.exists():
             with reading(kept, error=DataError):
@@ -173,7 +173,7 @@ class _Job:
         return coder, encoder
 
     def _labels(self) -> LabelCoder:
-        """The different labels and how many rows have one, by DuckDB."""
+        """The distinct labels and how many rows have one, by DuckDB."""
         distinct: dict[str, list[Any]] = {}
         rows = 0
         for column in self.settings.label:
@@ -277,7 +277,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Counted:
-    """A source of chunks that tells how far it is."""
+    """A source of chunks that reports its progress."""
 
     files: Files
     rows: int
