@@ -2,7 +2,7 @@
 
 python -m benchmarks.alone_recipe      writes results/benchmarks/alone_recipe.json
 
-Ten labels a class, splits of the tuning seeds 100 to 104 (not those of `few_labels`), accuracy on
+Ten labels per class, splits of the tuning seeds 100 to 104 (not those of `few_labels`), accuracy on
 the unlabelled rows.
 """
 

@@ -1,4 +1,4 @@
-"""Digits with ten labels a class: three lines of code beside scikit-learn's semi-supervised peers.
+"""Digits with ten labels per class: three lines of code, and scikit-learn's semi-supervised peers.
 
 python -m benchmarks.few_labels        writes results/benchmarks/few_labels.json
 

@@ -2,7 +2,7 @@
 
 python -m benchmarks.kernel_choice     writes results/benchmarks/kernel_choice.json
 
-Ten labels a class, splits of seeds 0 to 2, accuracy on the unlabelled rows; 100 epochs.
+Ten labels per class, splits of seeds 0 to 2, accuracy on the unlabelled rows; 100 epochs.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def seconds(function: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def machine_limits() -> dict[str, float]:
-    """Flops and bytes a second."""
+    """Flops and bytes per second."""
     square = torch.randn(1536, 1536)
     a, b, c = (torch.randn(2**25) for _ in range(3))
     tall, small = torch.randn(rows_at_once(torch.empty(1, WIDTH)), WIDTH), torch.randn(WIDTH, WIDTH)

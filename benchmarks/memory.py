@@ -27,7 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
         "layers": 1,
         "plain": False,
     },
-    "-s, 1,000,000 rows, 10 edges a row, 1 layer": {
+    "-s, 1,000,000 rows, 10 edges per row, 1 layer": {
         "kernel": "simple",
         "rows": 1_000_000,
         "layers": 1,

@@ -83,7 +83,7 @@ def alone_recipe(results: dict[str, Any]) -> list[list[str]]:
 
 
 def kernel_choice(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["digits, ten labels a class", "`kernel`", "accuracy, %", "s a fit", "picked -a"]]
+    rows = [["digits, ten labels per class", "`kernel`", "accuracy, %", "s per fit", "picked -a"]]
     for name, r in results.items():
         graph, kernel = name.split(", ")
         figure = f"{100 * r['accuracy_mean']:.1f} ± {100 * r['accuracy_std']:.1f}"

@@ -99,5 +99,5 @@ def test_ctrl_c_says_whether_the_same_command_goes_on(
     words = [name, "digits", "--model" if name == "tune" else "--models", "mlp"]
     nothing = f"interrupted: nothing is kept without {option}\n"
     assert call(capsys, *words) == (130, "", nothing)
-    goes_on = "interrupted: the same command goes on\n"
+    goes_on = "interrupted: the same command resumes it\n"
     assert call(capsys, *words, option, str(tmp_path / where)) == (130, "", goes_on)

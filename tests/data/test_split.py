@@ -128,7 +128,7 @@ def test_ratios_that_sum_to_one_use_every_labelled_row(
     n: int, cuts: tuple[int, int], seed: int
 ) -> None:
     train, val = cuts
-    assume((n - 1) * train >= 100)  # else there is no row to train on
+    assume((n - 1) * train >= 100)  # else there none to train on
     y = labels(n)
     y[1] = -1
     ratios = (train / 100, val / 100, (100 - train - val) / 100)
@@ -157,7 +157,7 @@ def test_wrong_ratios_are_refused(ratios: tuple[float, float, float]) -> None:
 
 
 def test_ratio_that_trains_on_no_row_is_refused() -> None:
-    with pytest.raises(ValueError, match="is no row to train on"):
+    with pytest.raises(ValueError, match="none to train on"):
         ratio_split(labels(10), (0.05, 0.5, 0.45))
 
 

@@ -157,7 +157,7 @@ def test_a_frozen_file_missing_a_part_is_named(tmp_path):
     tensors, description = read_tensors(tmp_path / "f", "frozen")
     tensors.pop("layer.1.context.count")
     write_tensors(tmp_path / "f", "frozen", tensors, description)
-    with pytest.raises(ModelFileError, match="what is frozen in it is not whole"):
+    with pytest.raises(ModelFileError, match="its frozen part is incomplete"):
         FrozenDIFFormer.load(tmp_path / "f")
 
 

@@ -130,7 +130,7 @@ def test_a_baseline_has_a_page_too(tmp_path: Path, blobs: Make, trained: Train) 
     data = blobs()
     path = write_report(trained(tmp_path / "run", data, system="mlp"), dataset=data)
     text = text_of(path)
-    assert "The model is no DIFFormer" in text
+    assert "The model is not a DIFFormer" in text
     assert 'id="predictions"' in text
 
 

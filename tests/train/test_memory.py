@@ -7,7 +7,12 @@ import sys
 
 import pytest
 
-from difformer.train.memory import available_memory, keep_freed_memory
+from difformer.train.memory import (
+    available_memory,
+    keep_freed_memory,
+    peak_memory,
+    resident_memory,
+)
 
 FAULTS = """
 import resource, sys, torch
@@ -43,3 +48,15 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_there_is_some_memory() -> None:
     found = available_memory()
     assert found is None or found > 2**20
+
+
+def test_without_the_resource_module_the_peak_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has no `resource`: what measures memory says None there, and nothing fails."""
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert peak_memory() is None
+    assert resident_memory() >= 0
+
+
+def test_comparing_systems_needs_no_resource_module() -> None:
+    code = "import sys; sys.modules['resource'] = None; import difformer.experiments.compare"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,7 +15,7 @@ __all__ = ["ConvStack"]
 
 
 class ConvStack(GraphModel):
-    """h ← dropout(act(norm(conv(h, edges) [+ h R]))), after the last layer only before a head.
+    """h ← dropout(act(norm(conv(h, edges) [+ h R]))); after the last layer only if a head follows.
 
     A subclass makes `convs`, whose first takes features that may be sparse (PyTorch Geometric's
     own linear layer would not), then calls `join`.

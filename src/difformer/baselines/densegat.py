@@ -18,10 +18,10 @@ def all_pairs_attention(target: Tensor, source: Tensor, value: Tensor, slope: fl
     """Σ_j α_ij v_j with α_ij = softmax over all j of LeakyReLU(s_i + t_j), no α formed.
 
     Where s_i + t_j > 0 the weight is exp(s_i) exp(t_j), elsewhere exp(γ s_i) exp(γ t_j): with t in
-    falling order the first kind is a beginning of the order and the second its end. So each row
-    needs one entry of a running sum from either side, found by bisection: O(n log n + n d) where
-    the pairs are O(n² d). Sums are of exp(t_j − max t), and each row is divided by its largest
-    weight, so that nothing overflows; neither shift changes the result, so neither has a gradient.
+    decreasing order the first kind comes first and the second last. So each row needs one entry of
+    a cumulative sum from either side, found by bisection: O(n log n + n d) instead of O(n² d). Sums
+    are of exp(t_j − max t), and each row is divided by its largest weight, so that nothing
+    overflows; neither shift changes the result, so neither has a gradient.
 
     Args:
         target: s (n, h), source: t (n, h), value: v (n, h, d), slope: γ of the LeakyReLU.
@@ -60,8 +60,9 @@ class AllPairsGATConv(EdgeGATConv):
 class DenseGAT(GAT):
     """GAT whose rows attend to all rows, O(n log n + n d²) per layer (eqs. 3 to 6 with j = 1 … n).
 
-    It sees no edge of the data; of several graphs, each one's own pairs are given as edges. Left
-    out: dropout on attention weights, since over all pairs none is formed.
+    It ignores the edges of the data; with several graphs, the pairs within each are given as edges.
+    Left
+    out: dropout on attention weights, because no weight is formed.
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels per head.
     """

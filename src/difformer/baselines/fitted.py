@@ -1,4 +1,4 @@
-"""scikit-learn's estimators in the place of a network: what people would take instead."""
+"""scikit-learn's estimators as systems: what people would use instead."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ __all__ = [
     "SelfTrained",
 ]
 
-LEAST = 1e-6  # the smallest probability: a logarithm is taken of it
+LEAST = 1e-6  # the smallest probability whose logarithm is taken
 
 
 class Fitted(nn.Module):
-    """An estimator that a library fits, no gradient; the graph is ignored.
+    """An estimator that a library fits, without gradients; the graph is ignored.
 
     `observe` takes the rows and the training labels. The fit happens at the first prediction, so
-    that a run's clock counts it. Columns are scaled by all rows, labelled or not (`scale`).
+    that it is part of a run's time. Columns are scaled by all rows, labelled or not (`scale`).
 
     Shapes: x (n, p) dense or sparse CSR -> (n, c) logarithms of probabilities, or (n, t) numbers.
     """
@@ -59,11 +59,11 @@ class Fitted(nn.Module):
         self._scaled: Callable[[Any], Any] = lambda rows: rows
 
     def estimator(self, classes: bool, rows: int) -> Any:
-        """A new estimator for so many labelled rows."""
+        """A new estimator for this many labelled rows."""
         raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
-        """Take the rows and the training labels; whatever was fitted before is dropped."""
+        """Store the rows and the training labels; an earlier fit is discarded."""
         self._batch, self._fitted, self._output = batch, None, Remembered()
 
     def forward(self, x: Tensor, *_: object) -> Tensor:
@@ -108,7 +108,7 @@ class Fitted(nn.Module):
         return model.fit(features[rows], target)
 
     def _features(self, x: Tensor) -> Any:
-        """x as NumPy or SciPy has it, in double precision."""
+        """x as a NumPy array or SciPy matrix, in double precision."""
         if x.layout == torch.strided or self.densifies:
             return (x if x.layout == torch.strided else x.to_dense()).cpu().double().numpy()
         return scipy_csr(x).astype(np.float64)
@@ -118,8 +118,8 @@ def fit_scale(scale: str, features: Any) -> Callable[[Any], Any]:
     """The scaling of that name, fitted to these rows (n, p), dense or SciPy CSR.
 
     "standard" makes columns of mean 0 (sparse ones keep theirs) and deviation 1, "unit" rows of
-    length √p, which is what standardised rows have on average; "auto" is unit for sparse features,
-    which are words, and else standard.
+    length √p, which is what standardised rows have on average; "auto" is "unit" for sparse
+    features, which are words, and "standard" otherwise.
     """
     from scipy.sparse import issparse
     from sklearn.preprocessing import StandardScaler, normalize
@@ -175,7 +175,7 @@ class Forest(Fitted):
 class Boosting(Fitted):
     """Gradient boosting on histograms, O(iterations · n p); sparse features are made dense.
 
-    It stops early only above 10,000 labelled rows: fewer are too few to hold any out.
+    It stops early only above 10,000 labelled rows: with fewer, none can be spared.
     """
 
     config: BoostingConfig
@@ -228,7 +228,7 @@ class LabelSpreading(Fitted):
 
 
 class SelfTrained(Fitted):
-    """Logistic regression that takes its own confident answers as labels, round by round."""
+    """Logistic regression that uses its own confident predictions as labels, round by round."""
 
     config: SelfTrainingConfig
     spreads = True

@@ -21,8 +21,8 @@ __all__ = ["GAT", "EdgeGATConv"]
 class EdgeGATConv(GATConv):
     """PyTorch Geometric's layer and parameters with α as a sparse matrix of each head.
 
-    Its own way makes α_ij W h_j of every edge, O(e h d) numbers to write and read again; here only
-    the O(e h) weights are held.
+    PyTorch Geometric computes α_ij W h_j for every edge, O(e h d) numbers to write and read again;
+    here only the O(e h) weights are stored.
     """
 
     def forward(self, x: Tensor, edges: EdgeProduct) -> Tensor:  # type: ignore[override]
@@ -50,7 +50,8 @@ class GAT(ConvStack):
 
         α_ij = softmax over j of LeakyReLU(a · [W h_i ‖ W h_j]),   h_i' = ELU(‖ Σ_j α_ij W h_j)
 
-    (eqs. 3 to 6). Heads are concatenated but in the last layer, which averages them. Edge weights
+    (eqs. 3 to 6). Heads are concatenated, except in the last layer, which averages them. Edge
+    weights
     are ignored: attention replaces them. Left out: nothing.
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels per head.

@@ -84,7 +84,7 @@ class GLCN(GraphModel):
 
 
 def edge_gaps(p: Tensor, a: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """a · |p_i − p_j| and ‖p_i − p_j‖² of every edge: O(e d) time, O(e) memory, no gap kept."""
+    """a · |p_i − p_j| and ‖p_i − p_j‖² of every edge: O(e d) time, O(e) memory."""
     return _EdgeGaps.apply(p, a, source, target)
 
 

@@ -28,8 +28,8 @@ class GRAND(GraphModel):
     GRAND-l keeps A(X(0)) throughout; GRAND takes A(X(t)). Their source is C = X(0); that of GRAND++
     is C_i = X_i(0) − mean of X(0) over labelled rows, where i is labelled, else 0 (its eq. 9).
     `learned_scale` learns α, between 0 and 1, and β, as the released code does, from α = 1/2 and
-    β = 0; without it the equations are the papers' own: α = 1, and β = 1 for GRAND++, else 0. The
-    solver is torchdiffeq's. Left out: rewiring, and the adjoint method (the graphs here fit).
+    β = 0; without it the equations are those of the papers: α = 1, and β = 1 for GRAND++, else 0.
+    The solver is torchdiffeq's. Left out: rewiring, and the adjoint method (the graphs here fit).
     Added: `source_dropout`.
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
@@ -108,7 +108,8 @@ class GRAND(GraphModel):
         if self._labelled is None:
             raise ValueError("observe(batch) must be called first: GRAND++ has labelled sources")
         labelled = z[self._labelled]
-        # A row that is always its own source is learned by heart, and its neighbours not at all.
+        # If a row were always its own source, the model would memorise it and learn nothing from
+        # neighbours.
         kept = F.dropout(z.new_ones(len(labelled), 1), self.config.source_dropout, self.training)
         source = (labelled - labelled.mean(0)) * kept
         return torch.zeros_like(z).index_copy(0, self._labelled, source)

@@ -13,7 +13,7 @@ __all__ = ["given_graph", "graph_for", "knn_graph"]
 
 def graph_for(system: System, config: Any, dataset: Dataset) -> Graph | None:
     """The graph a system is to be given with this data, or None."""
-    if system.graph in ("none", "dense"):  # all pairs of one dataset need no list of them
+    if system.graph in ("none", "dense"):  # all pairs of one dataset need no edge list
         return None
     if system.graph == "knn":
         return knn_graph(dataset, config)
@@ -21,7 +21,7 @@ def graph_for(system: System, config: Any, dataset: Dataset) -> Graph | None:
 
 
 def given_graph(dataset: Dataset) -> Graph | None:
-    """The data's own graph, undirected and with one loop per row, or None where it has none."""
+    """The data's own graph, undirected and with one loop per row, or None if it has none."""
     if dataset.edge_index is None:
         return None
     return Graph.undirected_with_loops(dataset.edge_index, dataset.num_rows, dataset.edge_weight)

@@ -53,7 +53,7 @@ class GraphHeat(GraphModel):
 
 
 def heat_kernel(graph: Graph, value: Tensor, scale: float, tolerance: float = 1e-7) -> Tensor:
-    """e^(−s (I − Ã)) V = e^−s Σ_r s^r/r! Ã^r V; ‖Ã‖ ≤ 1, so what is cut off is below tolerance."""
+    """e^(−s (I − Ã)) V = e^−s Σ_r s^r/r! Ã^r V; ‖Ã‖ ≤ 1, so the remainder is below tolerance."""
     term = value * math.exp(-scale)
     total, weight, left, r = term, math.exp(-scale), 1.0 - math.exp(-scale), 0
     while left > tolerance and r < 1000:

@@ -27,10 +27,10 @@ __all__ = [
 
 
 class GraphModel(nn.Module):
-    """A model over one graph: it takes an edge list or a prepared Graph and keeps the latter.
+    """A model over one graph, given as an edge list or a prepared Graph, which it keeps.
 
-    An edge list gets one loop per row, as GCN has it; a prepared Graph is taken as it is. Separate
-    graphs in one batch are fine where rows only meet along edges. A subclass has `run`.
+    An edge list gets one loop per row, as in GCN; a prepared Graph is used unchanged. Separate
+    graphs in one batch are fine if rows interact only along edges. A subclass implements `run`.
     """
 
     title: ClassVar[str] = "this system"
@@ -55,7 +55,7 @@ class GraphModel(nn.Module):
         return True
 
     def run(self, x: Tensor, graph: Any, batch: Tensor | None) -> Tensor | Prediction:
-        """The output on a prepared graph, which is None only where none is needed."""
+        """The output on a prepared graph, which is None only if none is needed."""
         raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
@@ -67,7 +67,7 @@ class GraphModel(nn.Module):
     def graph(
         self, edge_index: Tensor | Graph | None, edge_weight: Tensor | None, x: Tensor
     ) -> Graph | None:
-        """The prepared graph over x's rows; ValueError where there is none and one is needed."""
+        """The prepared graph over x's rows; ValueError if one is needed and missing."""
         n = x.shape[0]
         if edge_index is None:
             if self.needs_graph:
@@ -93,10 +93,10 @@ class GraphModel(nn.Module):
 class FeatureLinear(nn.Module):
     """dropout(x) s W + b for dense or sparse CSR x, in O(nonzeros · outputs).
 
-    `s` is 1 unless `scaled`: then `measure(x)` makes it one over the mean size of x's entries that
-    are not zero, so that a learning rate suits features whatever their unit. With `standardised`,
-    `measure` also makes dense columns of mean 0 and deviation 1; sparse ones, words, stay as they
-    are.
+    `s` is 1 unless `scaled`: then `measure(x)` sets it to one over the mean size of x's nonzero
+        entries, so that a learning rate suits features of any unit. With `standardised`,
+    `measure` also standardises dense columns to mean 0 and deviation 1; sparse ones (words) are
+    left unchanged.
     """
 
     mean: Tensor | None
@@ -125,7 +125,7 @@ class FeatureLinear(nn.Module):
 
     def reset_parameters(self) -> None:
         self.linear.reset_parameters()
-        if self.init == "glorot":  # what PyG's graph layers start from
+        if self.init == "glorot":  # the initialisation of PyG's graph layers
             glorot(self.linear.weight)
 
     def measure(self, x: Tensor) -> None:
@@ -163,7 +163,7 @@ def make_norm(name: str | None, width: int) -> nn.Module:
     return kinds[name](width) if name else nn.Identity()
 
 
-EDGE_CHUNK = 8192  # edges whose ends are held at once: they stay in the cache
+EDGE_CHUNK = 8192  # edges processed at once: their ends stay in the cache
 
 
 class EdgeProduct:
@@ -172,7 +172,7 @@ class EdgeProduct:
     forward  Y = W X,   ∂X = Wᵀ ∂Y,   ∂w_ij = ∂Y_i · X_j
 
     Args:
-        graph: its edges, sorted by target, fix where the weights (e,) stand.
+        graph: its edges, sorted by target, give the order of the weights (e,).
     """
 
     def __init__(self, graph: Graph) -> None:

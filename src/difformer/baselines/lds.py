@@ -29,8 +29,8 @@ BLOCK = 2**22  # pairs whose slope is held at once
 class DrawnGraph:
     """A drawn graph's Ã = D^-1/2 (A + I) D^-1/2, and how a loss depends on every pair of rows.
 
-    Ã is held as a sparse matrix of its edges. A product Y = Ã X tells ∂L/∂Ã = ∂Y Xᵀ for all pairs,
-    as two narrow factors: while `recording`, the backward pass keeps these.
+    Ã is held as a sparse matrix of its edges. A product Y = Ã X gives ∂L/∂Ã = ∂Y Xᵀ for all pairs,
+    as two narrow factors, which the backward pass stores while `recording`.
     """
 
     matrix: SparseMatrix
@@ -164,9 +164,10 @@ class LDS(GraphModel):
     are kept, n · `top_k` beside as many as were given. With `top_k` = n none is left out.
 
     The paper's outer loss takes the labels of half of the validation rows, and the other half picks
-    the epoch: `outer="validation"`. With "training" no method sees those labels, so `outer_share`
-    of the training rows serve instead: the unrolled steps leave them out, the steps of the loop do
-    not, or the weights would miss their labels. The prediction averages drawn graphs (eq. 10), the
+    the epoch: `outer="validation"`. With "training" the validation labels are not used;
+        `outer_share` of the training rows serve instead: the unrolled steps leave them out, the
+        steps of the loop do not, so that the weights still learn from their labels. The prediction
+        averages drawn graphs (eq. 10), the
     same ones at every call. Left out: restarting w for every outer problem, and unrolling through
     Adam rather than through plain gradient steps.
 
@@ -229,7 +230,7 @@ class LDS(GraphModel):
         )
 
     def features(self, x: Tensor) -> Tensor | SparseMatrix:
-        """x as the layers take it: a sparse one is prepared once."""
+        """x as the layers take it; a sparse x is prepared once."""
         sparse = x.layout != torch.strided
         return self._features.get((x,), None, lambda: SparseMatrix.from_csr(x)) if sparse else x
 
@@ -272,7 +273,7 @@ class LDS(GraphModel):
         return Slope.of(graphs)
 
     def move(self, slope: Slope) -> None:
-        """θ ← θ − lr · slope on [0, 1], for the pairs there are and those each row proposes."""
+        """θ ← θ − lr · slope on [0, 1], for the current pairs and those each row proposes."""
         n, old = self._rows, self.pairs[0] * self._rows + self.pairs[1]
         row, col = slope.steepest(self.config.top_k)
         key, where = torch.cat([old, row * n + col]).unique(return_inverse=True)

@@ -20,9 +20,9 @@ class LabelPropagation(GraphModel):
 
         F ← α D^-1/2 A D^-1/2 F + (1 − α) Y,   the limit is (1 − α) (I − α S)^-1 Y.
 
-    The iteration is PyTorch Geometric's. Loops are left out of A, so that a row listens to others.
-    The output is the logarithm of each row's shares, so that a softmax gives them back; a row no
-    label reaches has equal shares. Left out: class mass normalisation.
+    The iteration is PyTorch Geometric's. Loops are removed from A, so that a row depends on others.
+    The output is the logarithm of each row's shares, so that a softmax recovers them; a row that no
+    label reaches gets equal shares. Left out: class mass normalisation.
     """
 
     title = "label propagation"
@@ -59,7 +59,7 @@ class LabelPropagation(GraphModel):
 
 
 def share_logits(share: Tensor) -> Tensor:
-    """Logarithms of each row's shares (n, c); equal ones where a row has none."""
+    """Logarithms of each row's shares (n, c); equal shares for a row that has none."""
     return torch.log(share / share.sum(1, keepdim=True).clamp_min(1e-12) + 1e-6)
 
 

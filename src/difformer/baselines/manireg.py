@@ -19,9 +19,9 @@ class ManiReg(GraphModel):
 
         loss + λ / Σ w · Σ_{i→j} w_ij ‖s_i − s_j‖²,   s = softmax(f(x))                    (eq. 4)
 
-    which is 2 λ tr(Sᵀ L S) / Σ w. Prediction needs no graph. Left out: the reproducing kernel
-    of the paper, in whose place stands the MLP that everything else here has; the penalty is on
-    class probabilities, for logits can shrink it without becoming smooth.
+    which is 2 λ tr(Sᵀ L S) / Σ w. Prediction needs no graph. Left out: the reproducing kernel of
+    the paper, which the same MLP as in the other systems replaces; the penalty is on class
+    probabilities, because logits can shrink it without becoming smooth.
     """
 
     title = "ManiReg"

@@ -19,7 +19,7 @@ from difformer.data.batch import Prediction
 __all__ = ["NodeFormer", "NodeFormerLayer", "positive_features"]
 
 EPS = 1e-6
-NUMBERS_AT_ONCE = 2**18  # of a row's samples by outputs: what a CPU's cache holds
+NUMBERS_AT_ONCE = 2**18  # numbers (samples × outputs of rows) that fit into a CPU's cache
 
 
 class NodeFormerLayer(nn.Module):
@@ -48,7 +48,7 @@ class NodeFormerLayer(nn.Module):
         v = self.value(z).view(-1, heads, width)
         projection = self.projection
         assert isinstance(projection, Tensor)
-        if self.training:  # new directions at every step; the ones of the model when predicting
+        if self.training:  # new directions at every step; fixed ones when predicting
             projection = draw_projection(config.features, width).to(z)
         fq = positive_features(q, projection, query=True)  # (n, h, m)
         fk = positive_features(k, projection, query=False)
@@ -83,7 +83,7 @@ def noisy_average(fq: Tensor, fk: Tensor, v: Tensor, noisy: Tensor) -> Tensor:
 
 
 class _NoisyAverage(torch.autograd.Function):
-    """Hold products over all samples for a few rows at a time only, forward and backward.
+    """Products over all samples exist for a few rows at a time only, forward and backward.
 
     The heads are the first dimension here.
 
@@ -138,7 +138,7 @@ def _mixed(weight: Tensor, each: Tensor) -> Tensor:
 
 
 def _parts(n: int, width: int) -> Iterator[slice]:
-    """Slices of so many rows that a tensor of this width stays in the cache."""
+    """Slices of rows, small enough that a tensor of this width stays in the cache."""
     return tiles(n, max(1, NUMBERS_AT_ONCE // width))
 
 
@@ -147,9 +147,9 @@ class NodeFormer(GraphModel):
 
         H⁽ᵏ⁺¹⁾ = dropout([act] LayerNorm(layer(H⁽ᵏ⁾) + H⁽ᵏ⁾)),   loss − λ · mean score  (eq. 8)
 
-    The first linear layer's bias would drown features that are divided by their row sums, and
-    LayerNorm would make it worse, so they are scaled; the released code trains through this in
-    1,000 epochs.
+    The first linear layer's bias would dominate features that are divided by their row sums, and
+    LayerNorm would make it worse, so they are scaled; the released code overcomes this in 1,000
+    epochs.
     Left out: jumping knowledge and BatchNorm in place of LayerNorm, both off in its citation runs.
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
@@ -195,8 +195,8 @@ def positive_features(x: Tensor, projection: Tensor, *, query: bool) -> Tensor:
     """
     u = x / x.shape[-1] ** 0.25
     dash = u @ projection.T - u.square().sum(-1, keepdim=True) / 2
-    # The largest is taken off so that nothing overflows: a row's own for queries, all rows' for
-    # keys, whose factors must be common to be cancelled.
+    # The maximum is subtracted so that nothing overflows: per row for queries, over all rows for
+    # keys, whose factor must be common to cancel.
     top = dash.amax(-1, keepdim=True) if query else dash.amax((0, 2), keepdim=True)
     return (torch.exp(dash - top.detach()) + EPS) / math.sqrt(projection.shape[0])
 

@@ -22,7 +22,7 @@ class PropagatedLinear(GraphModel):
         self.linear = nn.Linear(in_channels, out_channels)
 
     def options(self) -> tuple[object, ...]:
-        """What P depends on beside x and the graph."""
+        """What P depends on besides x and the graph."""
         raise NotImplementedError
 
     def propagate(self, x: Tensor, graph: Graph) -> Tensor:

@@ -18,8 +18,8 @@ class GraphSAGE(GCN):
 
         H⁽ᵏ⁺¹⁾ = dropout(ReLU(norm(H⁽ᵏ⁾ R_k + D^-1 A H⁽ᵏ⁾ W_k)))              (algorithm 1, mean)
 
-    That is a GCN's stack on another matrix, with its residual always there. A has no loops: a row
-    has its own weight. Left out: sampled neighbours (all are taken) and rows of unit length.
+    That is a GCN's stack with another matrix and a residual that is always on. A has no loops: a
+    row has its own weight. Left out: sampled neighbours (all are taken) and rows of unit length.
     """
 
     title = "GraphSAGE"

@@ -28,13 +28,13 @@ class Neighbours:
 
     k: int = option(10, "neighbours per row in the kNN graph, which is then made undirected")
     metric: str = option("cosine", "distance between features", ("cosine", "euclidean"))
-    mutual: bool = option(False, "join only rows of which each is among the other's nearest")
+    mutual: bool = option(False, "join two rows only if each is among the other's nearest")
     weights: str = option("uniform", "weights of the edges", ("uniform", "similarity"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """What the experiments know of a method; they never ask which one it is.
+    """What the experiments know about a method; no code branches on its name.
 
     Args:
         name: what the command line calls it.
@@ -50,7 +50,7 @@ class System:
         tasks: the tasks it can learn.
         package, extra: a package outside the core that it imports, and the extra that brings it.
         defaults: values of `config` for this system where they are not the dataclass's own.
-        train: values of `TrainSettings` it is trained with unless told otherwise.
+        train: values of `TrainSettings` it is trained with by default.
         space: option -> values worth trying, beyond the learning rate and weight decay.
     """
 
@@ -80,7 +80,7 @@ class System:
         return bool(self.train)
 
     def on_neighbours(self, *search: str) -> System:
-        """The same model on the kNN graph; `search` names what to try beside k."""
+        """The same model on the kNN graph; `search` names what to tune besides k."""
         return replace(
             self,
             name=f"{self.name}-knn",
@@ -124,7 +124,7 @@ class System:
         return getattr(module, name)(in_channels, out_channels, config)
 
     def needs(self, dataset: Dataset) -> str | None:
-        """Why it cannot run on this data whatever its size, or None."""
+        """Why it cannot run on this kind of data, or None."""
         if self.needs_graph and not dataset.num_edges:
             return "needs a graph, the data has none"
         if dataset.task not in self.tasks:

@@ -47,7 +47,7 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="FOLDER", help="Keep the results; the same command goes on there."
+            "--out", metavar="FOLDER", help="Keep the results; the same command resumes there."
         ),
     ] = None,
     workers: Annotated[
@@ -83,7 +83,7 @@ def command(
             look=lambda line: say(line, quiet=quiet or json),
         )
     except KeyboardInterrupt:
-        kept = "nothing is kept without --out" if out is None else "the same command goes on"
+        kept = "nothing is kept without --out" if out is None else "the same command resumes it"
         raise interrupted(kept) from None
     record = _record(result)
     if out is not None:

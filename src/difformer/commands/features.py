@@ -20,7 +20,7 @@ def command(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help=f"{DATASETS}, a folder of images, or a .txt file with a text a line.",
+            help=f"{DATASETS}, a folder of images, or a .txt file with one text per line.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The .npz to write.")],
@@ -29,10 +29,14 @@ def command(
     ] = "simclr",
     epochs: Annotated[int, typer.Option("--epochs", help="Of SimCLR.")] = 100,
     lr: Annotated[float, typer.Option("--lr", help="Of SimCLR.")] = 0.001,
-    width: Annotated[int, typer.Option("--width", help="Of ResNet-18's first stage.")] = 64,
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Images a step of SimCLR.")] = 256,
-    side: Annotated[int, typer.Option("--side", help="Pixels a side, of a folder's images.")] = 32,
-    seed: Annotated[int, typer.Option("--seed", help="Of all that is random.")] = 0,
+    width: Annotated[int, typer.Option("--width", help="Width of ResNet-18's first stage.")] = 64,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", help="Images per step of SimCLR.")
+    ] = 256,
+    side: Annotated[
+        int, typer.Option("--side", help="Pixels per side, of a folder's images.")
+    ] = 32,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
     run: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""difformer reproduce: measure a published table or figure again, and write what shows it."""
+"""difformer reproduce: measure a published table or figure again."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def command(
         typer.Option(
             "--runs",
             metavar="FOLDER",
-            help="Keep the run folders here too: a run cut off in the middle goes on.",
+            help="Also keep the run folders here, so that an interrupted run is resumed.",
         ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is there.")] = False,
-    show: Annotated[bool, typer.Option("--show", help="Run nothing: show what is there.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what exists.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing, show what exists.")] = False,
     readme: Annotated[
         bool,
         typer.Option("--readme", help=f"Write the tables in {' and '.join(PAGES)} anew; no TABLE."),
@@ -89,8 +89,8 @@ def command(
 
     Example: difformer reproduce table2 --models difformer-s,difformer-a --datasets cora
 
-    Every run is stored as it ends, in results/TABLE/*.json with its settings, splits, seeds and
-    machine: the same command goes on where it was stopped, and shows the table when all is there.
+    Every run is stored when it ends, in results/TABLE/*.json with its settings, splits, seeds and
+    machine: the same command resumes where it stopped, and shows the table once it is complete.
     """
     if readme:
         written = write_pages(Path(), out)
@@ -133,7 +133,7 @@ def command(
         view = View(spec, found, systems=parse_names(models), columns=parse_names(datasets))
         print_table(figures_table(view), spec.title)
     if stopped:
-        raise interrupted("what is measured is kept; the same command goes on with the rest")
+        raise interrupted("what is measured is kept; the same command measures the rest")
 
 
 def _figure(
@@ -148,7 +148,7 @@ def _figure(
 
 
 def _run_folders(runs: Path | None, cells: list[Cell]) -> list[Path]:
-    """The folders of the cells' runs that are there."""
+    """The existing run folders of the cells."""
     every = (
         run_path(runs, cell, split, seed)
         for cell in cells
@@ -203,7 +203,7 @@ def _command(spec: Spec, cell: Cell) -> str:
 
 
 def _narrowed(cells: list[Cell], splits: list[str] | None, seeds: list[int] | None) -> list[Cell]:
-    """The cells with some of their own splits, and with these seeds; a cell may have none left."""
+    """The cells with only these splits and these seeds; cells without a split are dropped."""
     known = dict.fromkeys(split for cell in cells for split in cell.protocol.splits)
     for split in splits or ():
         if split not in known:
@@ -219,7 +219,7 @@ def _narrowed(cells: list[Cell], splits: list[str] | None, seeds: list[int] | No
 
 
 def _loader(data_dir: str | None) -> Callable[[Experiment], Dataset]:
-    """Loads a dataset when it is first asked for, and keeps it."""
+    """A function that loads a dataset once and keeps it."""
     kept: dict[str, Dataset] = {}
 
     def load(experiment: Experiment) -> Dataset:

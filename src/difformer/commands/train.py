@@ -67,7 +67,7 @@ def _option(*names: str, metavar: str | None = None, help: str, default: str = "
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The options of `difformer train` that are not of the model or of the loop."""
+    """The options of `difformer train` besides those of the model and of the loop."""
 
     name: Annotated[
         str | None,
@@ -185,7 +185,7 @@ class Asked:
     resume: Annotated[
         bool,
         _option(
-            "--resume", help="Go on with the run in --out (without --out: the last one like this)."
+            "--resume", help="Resume the run in --out (without --out: the last one like this)."
         ),
     ] = False
     tensorboard: Annotated[
@@ -217,11 +217,11 @@ def train(asked: Asked, given: Given) -> None:
     auto tries DIFFormer-a as well, and keeps it where it validates better.
 
     The folder holds config.toml, split.json, metrics.csv, model.safetensors, result.json and
-    report.html. Ctrl-C keeps the best epoch so far; --resume goes on from there. Validation picks
+    report.html. Ctrl-C keeps the best epoch so far; --resume continues from there. Validation picks
     the epoch; the test rows are read once, at the end.
 
     A folder that `difformer shard` made is trained from its parts: each process of torchrun opens
-    its own, --batch-size streams them off the disk, and each writes its rows' predictions.
+    its own, --batch-size streams them from disk, and each writes its rows' predictions.
 
     With --series it fits a forecaster to a series of your own (--set lags=8 and the like), tests
     it from rolling origins beside naive forecasts, and writes forecast.csv.
@@ -263,8 +263,8 @@ command = with_options(train, Asked)
 def _train_dataset(asked: Asked, given: Given) -> None:
     if asked.monitor not in (None, "energy"):
         raise ValueError(f"--monitor must be energy, got {asked.monitor!r}")
-    experiment = _experiment(asked, given)  # every word is checked before any data is read
-    stem = Path(experiment.dataset).name.removesuffix(".pt")  # a file of one's own may be anywhere
+    experiment = _experiment(asked, given)  # all options are checked before any data is read
+    stem = Path(experiment.dataset).name.removesuffix(".pt")  # a file may be anywhere
     folder = run_folder(f"{stem}-{experiment.system}", asked.out, resume=asked.resume)
     manifest = Manifest.read(Path(experiment.dataset)) if is_shards(experiment.dataset) else None
     data = None if manifest is not None else _load(experiment, asked.data_dir)
@@ -287,13 +287,13 @@ def _train_dataset(asked: Asked, given: Given) -> None:
 
 
 def _experiment(asked: Asked, given: Given, *, graph: bool = True) -> Experiment:
-    """The config file's settings, and over them what the command line gives."""
+    """The settings of the config file, overridden by the command line."""
     base: dict[str, Any] = {} if asked.config is None else read_config_file(asked.config)
     dataset = asked.name or base.get("dataset")
     if dataset is None:
         raise ValueError("NAME must be given: a dataset of `difformer datasets`, such as cora")
     system = asked.model or base.get("system", "difformer-s")
-    # Settings of another system or recipe are not this one's.
+    # Settings of another system or recipe do not apply.
     changed = (asked.model or asked.recipe) is not None and (
         (asked.model or base.get("system")) != base.get("system", "difformer-s")
         or (asked.recipe or base.get("recipe")) != base.get("recipe")
@@ -324,7 +324,7 @@ def _load(experiment: Experiment, data_dir: str | None) -> Dataset:
 
 
 def _run(experiment: Experiment, folder: Path, data: Dataset | None, asked: Asked) -> SeedsResult:
-    """Train on the data, or from shards where there is none in memory."""
+    """Train on the data in memory, or from shards."""
     from difformer.experiments.run import run_experiment
     from difformer.experiments.sharded import run_shards
     from difformer.train.callbacks import Callback, Energies, Progress, TensorBoard

@@ -39,11 +39,12 @@ def command(
         typer.Option(
             "--search",
             metavar="|".join(SEARCHES),
-            help="grid: the paper's grid, in random order; search: beyond it, by what was found.",
+            help="grid: the paper's grid, in random order; search: guided by earlier trials.",
         ),
     ] = "search",
     split: Annotated[
-        str, typer.Option("--split", metavar="SPLIT", help="Its test rows are never looked at.")
+        str,
+        typer.Option("--split", metavar="SPLIT", help="Its test rows are never used."),
     ] = AUTO_SPLIT,
     epochs: Epochs = DEFAULT_TRAIN["epochs"],
     patience: Patience = DEFAULT_TRAIN["patience"],
@@ -53,7 +54,11 @@ def command(
     ] = None,
     storage: Annotated[
         Path | None,
-        typer.Option("--storage", metavar="FILE", help="An SQLite file: the search goes on there."),
+        typer.Option(
+            "--storage",
+            metavar="FILE",
+            help="An SQLite file to resume the search from.",
+        ),
     ] = None,
     label: Label = None,
     id: Id = None,
@@ -95,7 +100,9 @@ def command(
         )
     except KeyboardInterrupt:
         kept = (
-            "nothing is kept without --storage" if storage is None else "the same command goes on"
+            "nothing is kept without --storage"
+            if storage is None
+            else "the same command resumes it"
         )
         raise interrupted(kept) from None
     if json:

@@ -1,4 +1,4 @@
-"""Pick the settings of the cells of a spec by validation; the test rows are never looked at.
+"""Pick the settings of the cells of a spec by validation; the test rows are never used.
 
 python -m difformer.experiments.choose table5 --columns covid --seeds 3
 
@@ -31,7 +31,7 @@ OUT = Path("results/choices")
 
 
 def choose(spec: Spec, cell: Cell, *, seeds: int, out: Path = OUT) -> TuneResult:
-    """Try the whole grid of a cell, or go on with a search that was cut short, and keep it."""
+    """Try the whole grid of a cell, resuming an interrupted search, and store the result."""
     (experiment,) = cell.experiments()
     experiment = replace(experiment, seeds=tuple(range(FIRST_SEED, FIRST_SEED + seeds)))
     path = out / spec.name / f"{cell.name}.json"
@@ -67,7 +67,7 @@ def _record(trial: Trial, seeds: int) -> dict[str, Any]:
 
 
 def rules(cell: Cell, result: TuneResult) -> str:
-    """What was chosen as rules of a spec, a comment before each.
+    """The chosen settings as rules of a spec, each after a comment.
 
     The lowest error is for the variant that the spec names for it; where that is the cell's own,
     there is no other rule.

@@ -1,4 +1,4 @@
-"""Experiment: everything that decides a run, complete before it starts. No torch here."""
+"""Experiment: everything that determines a run, complete before it starts. No torch here."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli"
 class Experiment:
     """A system on a dataset: which split, which seeds, and the value of every option.
 
-    Made by `Experiment.make`, which fills in what is not given: the system's own defaults, then
-    the recipe, then the options given.
+    Made by `Experiment.make`, which fills in missing options from the system's own defaults and the
+    recipe.
     """
 
     dataset: str
@@ -88,7 +88,7 @@ class Experiment:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], where: str = "the config") -> Experiment:
-        """The experiment that a config.toml, a run's own or a person's, describes."""
+        """The experiment described by a config.toml, a run's own or a hand-written one."""
         check_keys(config, KEYS, where)
         if "dataset" not in config:
             raise ValueError(f'{where} must name a dataset: dataset = "cora"')
@@ -98,7 +98,7 @@ class Experiment:
     def config(self) -> dict[str, Any]:
         """What config.toml holds beside the training settings; None is written as "none".
 
-        Not the seeds: a folder of three may be gone on with for five.
+        The seeds are left out: a folder of three seeds may be continued to five.
         """
         model = {k: NONE if v is None else v for k, v in self.model.items()}
         found: dict[str, Any] = {"dataset": self.dataset, "system": self.system}
@@ -113,7 +113,7 @@ class Experiment:
 
 
 def recipe_for(system: str, recipe: str | None, *, graph: bool = True) -> str | None:
-    """The recipe a system is run with: the named one, or DIFFormer's default for such data."""
+    """The recipe of a system: the named one, or DIFFormer's default with or without a graph."""
     takes = issubclass(get_system(system).config, DIFFormerConfig)
     if recipe is None:
         return (DEFAULT_RECIPE if graph else ALONE_RECIPE) if takes else None
@@ -125,10 +125,10 @@ def recipe_for(system: str, recipe: str | None, *, graph: bool = True) -> str | 
 
 
 def complete(train: Mapping[str, Any]) -> dict[str, Any]:
-    """The training settings of a run's own config.toml, where a key not written means none.
+    """The training settings of a run's own config.toml, in which a missing key means none.
 
-    A run writes all its settings, but TOML has no None. So a section with every key that cannot
-    be none says none for the others, not their default.
+    A run writes all its settings, but TOML has no None. So in a section with every key that cannot
+    be none, the missing ones are none, not their default.
     """
     options = options_of(TrainSettings)
     whole = all(name in train or option.optional for name, option in options.items())

@@ -40,7 +40,7 @@ def paired_table(view: View, reference: str) -> Table:
     whom = "the same system" if system == SAME else get_system(system).title
     note = (
         f"Minus {whom}, {spec.variants[variant].title}: mean of the differences run by run and its "
-        "95 % interval; in bold where the interval leaves zero out."
+        "95 % interval; in bold where the interval excludes zero."
     )
     return Table(("Model", "Settings", *view.titles), tuple(rows), (note,))
 

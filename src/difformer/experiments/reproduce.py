@@ -1,4 +1,4 @@
-"""Measure the cells of a spec and keep each as a JSON file: resumable run by run.
+"""Measure the cells of a spec, one JSON file each; resumable after every run.
 
 A result file holds what was measured and how: the command, the settings, the splits, the seeds,
 the machine, the date. It holds no published figure; those are in the spec.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CellResult", "measure_cell", "read_cell", "read_results", "result_path", "run_path"]
 
-ABSENT = "not measured:"  # how a result says that its data is not here
+ABSENT = "not measured:"  # how a result says that its data is not available
 Look = Callable[[Cell, Experiment, int], "Sequence[Callback]"]
 
 
@@ -39,11 +39,11 @@ class CellResult:
     """What is in one result file.
 
     Args:
-        wanted: split and seed of every run it is to have.
+        wanted: split and seed of every run it should have.
         runs: one for each split and seed: {"split", "seed", "metrics", "best_epoch", "epochs",
-            "seconds", "cost": {"epoch_seconds", "peak_mb"}}: evaluations are in the seconds, the
-            whole process with its data in the memory.
-        cannot: why the system cannot run here, where it cannot; then there are no runs.
+            "seconds", "cost": {"epoch_seconds", "peak_mb"}}: the seconds include evaluations, the
+            memory is that of the whole process with its data.
+        cannot: why the system cannot run here; then there are no runs.
     """
 
     table: str
@@ -65,12 +65,12 @@ class CellResult:
 
     @property
     def absent(self) -> bool:
-        """Whether it was not measured because its data is not here."""
+        """Whether it was not measured because its data is not available."""
         return self.cannot is not None and self.cannot.startswith(ABSENT)
 
     @property
     def missing(self) -> list[tuple[str, int]]:
-        """The split and seed of each run that is still to be made."""
+        """The split and seed of each missing run."""
         if self.cannot is not None:
             return []
         done = {(run["split"], run["seed"]) for run in self.runs}
@@ -91,7 +91,7 @@ class CellResult:
         return stdev(values) if len(values) > 1 else None
 
     def to_json(self) -> str:
-        """The file's text: stable order, so that a change in it is a change in the figures."""
+        """The file's text, in a stable order, so that it changes only with the figures."""
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -105,17 +105,17 @@ class CellResult:
 
 
 def result_path(out: Path, spec: Spec, cell: Cell) -> Path:
-    """Where a cell's result lies."""
+    """The path of a cell's result."""
     return out / spec.name / f"{_plain(cell.name)}.json"
 
 
 def run_path(runs: Path, cell: Cell, split: str, seed: int) -> Path:
-    """Where the run of a cell's split and seed lies."""
+    """The run folder of one split and seed of a cell."""
     return runs / _plain(cell.name) / _plain(split) / f"seed-{seed}"
 
 
 def read_cell(spec: Spec, cell: Cell, out: Path) -> CellResult | None:
-    """What was measured of a cell so far, or None."""
+    """The result of a cell so far, or None."""
     path = result_path(out, spec, cell)
     return CellResult.load(path) if path.exists() else None
 
@@ -137,15 +137,16 @@ def measure_cell(
     look: Look | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> tuple[CellResult, bool]:
-    """Make the runs of a cell that are still missing; True where it was interrupted.
+    """Make the missing runs of a cell; also returns whether it was interrupted.
 
-    The file is written after every run. Runs that are there are kept if their settings are those
-    of the spec; if not, that is an error unless ``fresh`` discards them.
+    The file is written after every run. Existing runs are kept if their settings are those of the
+    spec; otherwise it is an error, unless ``fresh`` discards them.
 
     Args:
-        dataset: gives the data of an experiment; asked only where there is something to run.
-        runs: a folder for the run folders, where a run cut off in the middle is to be resumed.
-        say: told why data that is not here could not be had.
+        dataset: returns the data of an experiment; called only if there is something to run.
+        runs: where to keep the run folders, so that interrupted runs can be resumed; None to keep
+            none.
+        say: called with the reason if data is not available.
     """
     from difformer.experiments.run import CannotRunError, run_experiment
     from difformer.train.memory import forget_peak_memory
@@ -175,7 +176,7 @@ def measure_cell(
                 result = replace(result, cannot=str(error))
                 break
             except DataError as error:
-                # The reason goes to whoever runs it; folders and hosts are not for a result file.
+                # The reason is printed; folders and hosts do not belong into a result file.
                 say(f"{cell.name}: {error}")
                 absent = f"{ABSENT} {experiment.dataset} is not here and cannot be fetched"
                 result = replace(result, cannot=absent)
@@ -216,16 +217,16 @@ def _new_result(spec: Spec, cell: Cell, experiment: Experiment, command: str) ->
     )
 
 
-# Settings that change how long a run takes or where, not what comes out of it.
+# Settings that change where and how fast a run is made, but not its result.
 UNIMPORTANT = ("seed", "device", "threads", "checkpoint_every", "recompute")
 
 
 def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
-    """The new result with the old one's runs, and its machine and date where nothing is missing."""
+    """The new result with the old one's runs, and its machine and date if nothing is missing."""
     from difformer.train.run import differences
 
     then = cast("dict[str, Any]", json.loads(json.dumps(old.settings)))
-    # An option that did not exist then had the effect of its default now.
+    # An option that did not exist then has its current default.
     kinds = {"model": get_system(new.system).config, "train": TrainSettings}
     for section, kind in kinds.items():
         defaults = {name: option.default for name, option in options_of(kind).items()}
@@ -237,7 +238,7 @@ def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
             f"{path} was measured with other settings ({'; '.join(differing)}): "
             "give --fresh to measure it again, or another folder with --out"
         )
-    # A call for fewer runs than are there takes nothing away.
+    # A call for fewer runs does not remove any.
     wanted = list(dict.fromkeys([*old.wanted, *new.wanted]))
     whole = replace(new, runs=old.runs, wanted=wanted)
     if whole.missing or old.cannot is not None:

@@ -1,6 +1,6 @@
-"""Run an experiment: the one way from a dataset and a system to a result, and back from a folder.
+"""Run experiments, and load finished runs from their folders.
 
-`train`, `reproduce`, `compare`, `tune` and `demo` all come through here.
+`train`, `reproduce`, `compare`, `tune` and `demo` all use `run_experiment`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Callbacks = Callable[[int], Sequence[Callback]]
 
 
 class CannotRunError(DifformerError):
-    """A system cannot run on this data: the reason, and the memory it would have taken."""
+    """A system cannot run on this data, with the reason."""
 
 
 def run_experiment(
@@ -82,17 +82,17 @@ def run_experiment(
 ) -> SeedsResult:
     """Train a system with each seed; mean ± deviation, and every seed's own result.
 
-    With a folder the run is kept and resumed as `fit` does it: one seed in the folder itself,
-    several in a subfolder each.
+    With a folder the run is stored and resumed as in `fit`: one seed in the folder itself, several
+    in one subfolder each.
 
     Args:
-        dataset: the data where it is at hand already; else it is loaded by name.
-        split: rows that no short string describes; else ``experiment.split`` says which.
-        callbacks: what looks on, by seed.
-        objective: what is minimised and reported; None for what the data's task asks for.
+        dataset: the data if it is already loaded; else it is loaded by name.
+        split: the split itself, if no short string describes it; else that of ``experiment.split``.
+        callbacks: the callbacks of each seed's fit.
+        objective: what is minimised and reported; None for that of the data's task.
 
     Raises:
-        CannotRunError: the system needs what the data has not, or more memory than there is.
+        CannotRunError: the system needs something the data lacks, or more memory than is free.
     """
     keep_freed_memory()
     data = load_data(experiment, data_dir) if dataset is None else dataset
@@ -138,13 +138,13 @@ def run_experiment(
 
 
 def _kept(experiment: Experiment, data: Dataset, folder: Path | str | None) -> dict[str, Any]:
-    """What config.toml holds: a run goes on with the same settings and the same data alone."""
+    """What config.toml holds: a run is resumed only with the same settings and data."""
     kept = experiment.config()
     return kept if folder is None else {**kept, FINGERPRINT: data.fingerprint}
 
 
 def build_model(experiment: Experiment, features: int, outputs: int) -> nn.Module:
-    """An untrained model of an experiment for so many features and outputs."""
+    """An untrained model of an experiment."""
     system = get_system(experiment.system)
     model = system.build(_configured(experiment), features, outputs)
     if not experiment.train.recompute:
@@ -196,8 +196,8 @@ def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dat
 
     ``sample = n`` takes at most n rows, see `limit_rows`. ``neighbours = k`` joins each row to its
     k nearest by features (``metric``: "cosine" or "euclidean") where the data has no graph. The
-    others are `load_dataset`'s. A file of one's own takes the place of a name: its options are
-    `read_table`'s (``label``, ``id``, ``edges``); a .pt file with a Data of PyG has none.
+    others are `load_dataset`'s. In place of a name it may be a file: a table, with the options of
+    `read_table` (``label``, ``id``, ``edges``), or a .pt file with a Data of PyG, without options.
     """
     options = dict(experiment.data)
     k, metric = options.pop("neighbours", None), options.pop("metric", "cosine")
@@ -219,7 +219,7 @@ def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dat
 
 
 def limit_rows(data: Dataset, most: int) -> Dataset:
-    """A random subset of the rows (seed 0), without the graph; all of them where they are few."""
+    """A random subset of at most `most` rows (seed 0), without the graph."""
     if data.num_rows <= most:
         return data
     order = torch.randperm(data.num_rows, generator=torch.Generator().manual_seed(0))
@@ -229,7 +229,7 @@ def limit_rows(data: Dataset, most: int) -> Dataset:
 
 
 def with_neighbours(data: Dataset, k: int, metric: str = "cosine") -> Dataset:
-    """The data with edges between each row and its k nearest; ValueError where it has edges."""
+    """The data with edges between each row and its k nearest; ValueError if it has edges."""
     from difformer.data.neighbours import nearest_neighbours
 
     if data.edge_index is not None:
@@ -254,7 +254,7 @@ def choose_split(data: Dataset, name: str) -> Split:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A finished run read back, whatever was trained: its model with the data it was trained on."""
+    """A finished run of any kind: its model, with the data it was trained on."""
 
     folder: Path
     model: nn.Module  # the best epoch's weights, in eval mode
@@ -279,10 +279,10 @@ def load_run(
     dataset: Dataset | None = None,
     data_dir: Path | str | None = None,
 ) -> LoadedRun:
-    """Read a run folder back: the model, the estimator where one was fitted, and the data.
+    """Load a run folder: the model, the estimator if one was fitted, and the data.
 
-    The data is loaded again by its name or file, and must be the same. Of a folder with several
-    seeds, the first one's run or that of ``seed``.
+    The data is loaded again by its name or file, and must be the same. For a folder with several
+    seeds, the run of ``seed``, or of the first.
     """
     folder = Path(folder)
     with reading(folder):
@@ -353,7 +353,7 @@ def _finished(path: Path) -> FitResult:
 
 
 def last_snapshot(data: TemporalDataset) -> tuple[Dataset, Graph | None]:
-    """The rows of the last snapshot as data of their own, and their graph."""
+    """The rows of the last snapshot as a Dataset, and their graph."""
     n, last = data.num_nodes, data.num_snapshots - 1
     rows = slice(last * n, (last + 1) * n)
     edges = data.edges_at(last)

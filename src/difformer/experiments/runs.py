@@ -1,4 +1,4 @@
-"""Runs as they are found, whatever was trained: one record, and one reader for every kind.
+"""List runs: one record, and one reader for every kind of run.
 
 dataset      a run folder of `train NAME`, of one seed or of several (seed-N)
 table        a run folder of `train --nodes`
@@ -33,12 +33,12 @@ __all__ = ["COMPARISON", "Run", "SeedRun", "differing_settings", "find_runs", "r
 T = TypeVar("T")
 Row = dict[str, Any]
 COMPARISON = "comparison.json"
-PARTS = ("test", "val", "train")  # the first that a run has speaks for it
+PARTS = ("test", "val", "train")  # the first one that a run has is its headline
 
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One fit: a seed's folder or record; a part that is missing or damaged is None or empty."""
+    """One fit: a seed's folder or record; missing or damaged parts are None or empty."""
 
     folder: Path
     config: dict[str, Any]
@@ -49,14 +49,14 @@ class SeedRun:
 
     @property
     def label(self) -> str:
-        """The seed, or the folder's name where the settings do not say."""
+        """The seed, or the folder's name if the settings have none."""
         seed = self.config.get("train", {}).get("seed")
         return self.name or (self.folder.name if seed is None else f"seed {seed}")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of one fit or several, and what could not be read of it."""
+    """A run of one or several fits, and what could not be read of it."""
 
     folder: Path
     config: dict[str, Any]
@@ -81,13 +81,13 @@ class Run:
 
     @property
     def title(self) -> str:
-        """'difformer-s on cora', as far as the settings say."""
+        """Such as 'difformer-s on cora', as far as the settings are known."""
         system, dataset = self.config.get("system", "DIFFormer"), self.config.get("dataset")
         return f"{system} on {dataset}" if dataset else f"Run {self.folder.name}"
 
     @property
     def headline(self) -> tuple[str, str] | None:
-        """The part and the metric that speak for the run: of its test rows, where it has any."""
+        """The part and the metric that summarise the run: of its test rows, if it has any."""
         names = [name for name in self.metrics() if name != "loss"] or self.metrics()
         pairs = ((part, name) for part in PARTS for name in names if self.values(part, name))
         return next(pairs, None)
@@ -122,7 +122,7 @@ class Run:
 
 
 def read_run(folder: Path | str) -> Run:
-    """Read what there is; RunError only where there is nothing of a run."""
+    """Read a run, even an incomplete one; RunError only if there is nothing of a run."""
     folder = Path(folder)
     if folder.is_file():
         return _read_cell(folder)
@@ -148,7 +148,7 @@ def read_run(folder: Path | str) -> Run:
 
 
 def find_runs(root: Path | str) -> Iterator[Run]:
-    """Every run at or below a path, by name; files and folders of anything else are passed over."""
+    """Every run at or below a path, by name; other files and folders are skipped."""
     root = Path(root)
     if not root.exists():
         raise RunError(f"{root} is not there: give a run folder, or a folder of runs")
@@ -164,7 +164,7 @@ def find_runs(root: Path | str) -> Iterator[Run]:
 
 
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """The settings in which runs that have them differ: one value per run, or None."""
+    """The settings that differ between runs: one value per run, or None if a run lacks it."""
     flat = [dict(_flat(run.config)) for run in runs]
     names = dict.fromkeys(name for settings in flat for name in settings)
     found = {name: [settings.get(name) for settings in flat] for name in names}
@@ -200,7 +200,7 @@ def _read_seed(folder: Path, missing: list[str], root: Path) -> SeedRun:
 
 
 def _read_comparison(folder: Path) -> Run:
-    """The best system of a comparison speaks for it: one fit per split."""
+    """A comparison as the run of its best system: one fit per split."""
     result, record = read_comparison(folder / COMPARISON)
     ranked = result.ranked()
     fits = [

@@ -18,7 +18,7 @@ from difformer.train.snapshots import Snapshots
 
 __all__ = ["data_objective", "make_source", "snapshots_for", "whole_graph"]
 
-NEIGHBOURS = 5  # of the released kNN graphs over snapshots, the node itself among them
+NEIGHBOURS = 5  # neighbours in the released kNN graphs over snapshots, including the node itself
 
 
 def make_source(
@@ -28,7 +28,7 @@ def make_source(
     graph: Any | None,
     settings: TrainSettings | None = None,
 ) -> Source:
-    """The batches a system trains on; `graph` is that of `whole_graph`."""
+    """The batches a system trains on; `graph` comes from `whole_graph`."""
     size = None if settings is None else settings.batch_size
     if isinstance(data, TemporalDataset):
         if size is not None:
@@ -46,14 +46,14 @@ def whole_graph(system: System, config: Any, data: Dataset) -> Any | None:
 
 
 def data_objective(data: Dataset) -> Objective:
-    """What is minimised and reported: by the task; for snapshots the released cost beside it."""
+    """The objective of the data's task; for snapshots it also reports the released cost."""
     if isinstance(data, TemporalDataset):
         return SnapshotError(num_nodes=data.num_nodes)
     return objective_for(data.task)
 
 
 def snapshots_for(system: System, dataset: TemporalDataset) -> TemporalDataset:
-    """The snapshots with the graphs a system takes: the data's, neighbours, all pairs or none."""
+    """The snapshots with a system's graphs: the data's own, neighbours, all pairs or none."""
     if system.graph == "none":
         return dataset.with_edges(())
     if system.graph == "knn":

@@ -15,7 +15,7 @@ named set of settings, a *protocol* a kind of split with its seeds. A cell is on
                         choose = {lr = [0.01, 0.05]}: what `experiments.choose` picks by validation,
                         lowest = "other": the variant at the settings of the lowest error
     [published.mlp]     cora = [56.1, 1.6]        mean and deviation, or "out of memory"
-    [[cells]]           systems, columns, variants, protocols: which (absent: all); then any of
+    [[cells]]           systems, columns, variants, protocols: which (default: all); then any of
                         data, model, train, splits, seeds, note, skip = "the reason"
     [reasons]           mlp = "why its figures are below the published ones, or missing"
 
@@ -74,7 +74,7 @@ class Variant:
     recipe: str | None
     model: Mapping[str, Any]
     train: Mapping[str, Any]
-    varied: Mapping[str, Any]  # of a grid: stands against every rule, it is what is studied
+    varied: Mapping[str, Any]  # options of a grid: no rule overrides them
     choose: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
     lowest: str | None = None
 
@@ -99,7 +99,7 @@ class Cell:
         return f"{self.column.name}.{self.system}.{self.variant.name}.{self.protocol.name}"
 
     def experiments(self) -> list[Experiment]:
-        """The runs it takes: one experiment per split, each with all the seeds."""
+        """One experiment per split, each with all the seeds."""
         return [
             Experiment.make(
                 self.column.dataset,
@@ -156,7 +156,7 @@ class Spec:
         ]
 
     def metric_of(self, column: str) -> str:
-        """The metric that is shown of a column."""
+        """The metric shown for a column."""
         return (self.columns[column].metric if column in self.columns else None) or self.metric
 
     def _cell(self, system: str, column: str, variant: str, protocol: str) -> Cell:
@@ -170,7 +170,7 @@ class Spec:
 
 
 def list_specs() -> list[str]:
-    """The tables and figures there is a spec for."""
+    """The names of all specs."""
     found = [p.name.removesuffix(".toml") for p in _folder().iterdir() if p.name.endswith(".toml")]
     return sorted(found, key=lambda name: [int(w) if w.isdigit() else w for w in _words(name)])
 
@@ -183,7 +183,7 @@ def load_spec(name: str) -> Spec:
 
 
 def parse_spec(name: str, text: str) -> Spec:
-    """A spec from TOML text; ValueError names the key that is unknown, or the value that is wrong.
+    """A spec from TOML text; ValueError names the unknown key or the wrong value.
 
     Every cell is made once, so that a wrong setting is found here and not hours into a run.
     """

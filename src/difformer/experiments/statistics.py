@@ -10,7 +10,7 @@ from statistics import mean, stdev
 __all__ = ["Difference", "paired_difference", "spread"]
 
 CONFIDENCE = 0.95
-MOST_PAIRS = 1000  # beyond which no number of pairs is named
+MOST_PAIRS = 1000  # the most pairs that `needed` names
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Difference:
 
     @property
     def certain(self) -> bool:
-        """True when the interval leaves zero out."""
+        """Whether the interval excludes zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
     @property
     def needed(self) -> int | None:
-        """Pairs after which the interval would leave zero out, were mean and deviation the same.
+        """How many pairs would make the interval exclude zero, with the same mean and deviation.
 
-        None where nothing says so: one pair, a mean of zero, or more than 1,000 pairs.
+        None if that is unknown (one pair, a mean of zero) or more than 1,000.
         """
         if self.low is None or self.mean == 0:
             return None
@@ -55,8 +55,8 @@ class Difference:
 def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
     """mean(ours − theirs) over the same splits, with Student's t interval at 95 %.
 
-    mean ± t(k − 1) · s / √k. The splits of one dataset share rows, so the interval speaks of other
-    splits of this dataset, not of other datasets.
+    mean ± t(k − 1) · s / √k. The splits of one dataset share rows, so the interval is about other
+    splits of this dataset, not about other datasets.
 
     >>> paired_difference([3.0, 4.0, 5.0], [2.0, 3.0, 4.0]).shown()
     '+1.0 [1.0, 1.0]'
@@ -74,7 +74,7 @@ def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Differe
 
 
 def spread(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation; no deviation of a single value."""
+    """Mean and sample standard deviation; the latter is None for a single value."""
     good = [v for v in values if isfinite(v)]
     if not good:
         raise ValueError("values must hold a finite number")

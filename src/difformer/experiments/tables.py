@@ -45,7 +45,7 @@ ERRORS = ("mse",)  # metrics that are better when they are lower
 
 @dataclass(frozen=True)
 class Table:
-    """A header, rows of the same length, and lines that belong below it."""
+    """A header, rows of the same length, and notes below it."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -54,7 +54,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Line:
-    """A system with one variant and one protocol: a result per column, None where there is none."""
+    """A system with one variant and one protocol: one result per column, None if there is none."""
 
     system: str
     variant: Variant
@@ -138,7 +138,7 @@ def figures_table(view: View) -> Table:
 
 
 def verdicts_table(view: View) -> Table:
-    """For each system and settings: within two published deviations, better, or the reason."""
+    """For each system and settings: within two published deviations, better, or why not."""
     spec = view.spec
     rows: list[tuple[str, ...]] = []
     for line in view.lines():
@@ -165,7 +165,7 @@ def markdown(table: Table) -> str:
 
 
 def fill_page(text: str, results: Path) -> str:
-    """A page with every marked table written anew from the results folder and the specs."""
+    """The page with every marked table rewritten from the results folder and the specs."""
     parts: list[str] = []
     position = 0
     for match in BEGIN.finditer(text):
@@ -198,7 +198,7 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
 
 
 def _asked(name: str, names: Sequence[str] | None) -> bool:
-    """Whether a name is chosen, by itself or by the part before its colon."""
+    """Whether a name is chosen, in full or by the part before its colon."""
     return names is None or name in names or name.split(":")[0] in names
 
 
@@ -213,7 +213,7 @@ def published_text(value: Published | None) -> str:
 
 
 def measured_text(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
-    """Mean ± standard deviation of a cell, or why there is none; its note joins `notes`."""
+    """Mean ± standard deviation of a cell, or why there is none; its note is added to `notes`."""
     if result is None or result.absent:
         return EMPTY
     if result.cannot is not None:
@@ -236,7 +236,7 @@ def measured_text(spec: Spec, result: CellResult | None, notes: list[str]) -> st
 
 
 def _not_measured(view: View) -> list[str]:
-    """One sentence that names the datasets that are not at hand."""
+    """One sentence that names the datasets that are not available."""
     cells = [cell for line in view.lines() for cell in line.cells if cell is not None]
     absent = dict.fromkeys(cell.dataset for cell in cells if cell.absent)
     why = "Not measured, because the data is not here and cannot be fetched"

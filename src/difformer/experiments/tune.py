@@ -125,16 +125,16 @@ def tune(
 ) -> TuneResult:
     """Try up to `trials` settings and keep them; the first is the experiment as it stands.
 
-    "grid" walks over the paper's grid (in random order, so that any budget is a fair sample of
-    it), "search" goes beyond: learning rate and weight decay from continuous ranges and the
-    options in the system's own `space`, by Optuna's TPE. The split's test rows are taken away
-    before anything is trained. A setting that cannot be trained is a failed trial, not an end.
+    "grid" tries the paper's grid (in random order, so that any budget is a fair sample of it);
+    "search" draws the learning rate and weight decay from continuous ranges, and the options in the
+    system's own `space`, by Optuna's TPE. The split's test rows are removed before anything is
+    trained. A setting that cannot be trained is a failed trial and does not end the search.
 
     Args:
         trials: None tries the whole grid.
         search: "search", "grid", or a grid of your own, ``{"train.lr": [0.01, 0.1], ...}``: then
             only its points are tried.
-        storage: an SQLite file; trials found in it for the same search count.
+        storage: an SQLite file; the trials in it count if they are of the same search.
         look: called with each finished trial and the number of trials wanted.
     """
     try:
@@ -183,7 +183,7 @@ def tune(
     with _storage_errors(storage):
         while len(_tried(study)) < min(trials, most or trials):
             if grid is None:
-                # By the trials that are finished: a trial that was cut short is drawn again.
+                # Seeded by the number of finished trials: an interrupted trial is drawn again.
                 study.sampler = optuna.samplers.TPESampler(seed=len(_tried(study)))
             study.optimize(objective, n_trials=1)
             if look is not None:
@@ -193,7 +193,7 @@ def tune(
 
 
 def grid_for(system: str) -> dict[str, tuple[Any, ...]]:
-    """The paper's grid, as far as a system has the options, and its own space where it has not."""
+    """The paper's grid for the options a system has, and the system's own space for the others."""
     kind = get_system(system)
     known = {f"model.{f.name}" for f in fields(kind.config)}
     known |= {k for k in PAPER_GRID if k.startswith("train.") and kind.trained}
@@ -287,7 +287,7 @@ def _open_study(
 def _agree(
     study: Any, experiment: Experiment, search: str | Grid, data: Dataset, split: Split
 ) -> None:
-    """Remember what is tuned; an error where a storage holds the search of something else."""
+    """Record what is tuned; DifformerError if the storage holds another search."""
     from difformer.data.dataset import fingerprint
 
     settings = {**experiment.model, "epochs": (experiment.train.epochs, experiment.train.patience)}
@@ -307,9 +307,9 @@ def _agree(
 
 
 def _go_on(study: Any, grid: Grid | None, *, first: bool) -> None:
-    """Queue the defaults until they are tried, and trials of a grid that were cut short again.
+    """Queue the defaults if they have not been tried, and interrupted trials of a grid.
 
-    A search without a grid draws the settings of a trial that was cut short again by itself.
+    A search without a grid draws the settings of an interrupted trial again by itself.
     """
     from optuna.trial import TrialState
 
@@ -326,7 +326,7 @@ def _go_on(study: Any, grid: Grid | None, *, first: bool) -> None:
 
 
 def _tried(study: Any) -> list[Any]:
-    """The trials that came to an end, the failed settings among them."""
+    """The finished trials, including failed settings."""
     from optuna.trial import TrialState
 
     return study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
@@ -334,7 +334,7 @@ def _tried(study: Any) -> list[Any]:
 
 @contextmanager
 def _storage_errors(storage: Path | str | None) -> Generator[None, None, None]:
-    """A storage that cannot be read or written is one line."""
+    """Turn errors of the storage into one line."""
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 

@@ -31,7 +31,7 @@ class Option:
 
     @property
     def metavar(self) -> str:
-        """What stands for its value in --help."""
+        """The placeholder for its value in --help."""
         kind = {int: "N", float: "X", str: "TEXT"}.get(self.kind, "")
         shown = "|".join(self.choices) if self.choices else kind
         return f"{shown}|{NONE}" if self.optional else shown
@@ -54,7 +54,7 @@ class Option:
         return self.check(text)
 
     def check(self, value: Any) -> Any:
-        """The value, from TOML or Python, in this option's type; ValueError where it has not."""
+        """The value, from TOML or Python, in this option's type; ValueError if it does not fit."""
         if value is None or self._means_none(value):
             if not self.optional:
                 raise ValueError(self._rule(value))
@@ -62,7 +62,7 @@ class Option:
         if self.kind is float and type(value) is int:
             return float(value)
         if self.choices:
-            # A value that is not text may be an object of the caller's own, such as a Diffusivity.
+            # A value that is not text may be an object, such as a Diffusivity.
             if isinstance(value, str) and value not in self.choices:
                 raise ValueError(self._rule(value))
             return value
@@ -71,7 +71,7 @@ class Option:
         return value
 
     def _means_none(self, value: Any) -> bool:
-        # An option may have a choice of that name, which is text like the others.
+        # "none" may also be the name of a choice, which is then text.
         return self.optional and value == NONE and NONE not in self.choices
 
     def _rule(self, value: Any) -> str:
@@ -100,7 +100,7 @@ def options_of(kind: type[Any]) -> dict[str, Option]:
 
 
 def check_options(kind: type[Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Given values in the types of a dataclass's fields; ValueError for an unknown name."""
+    """The given values in the types of a dataclass's fields; ValueError for an unknown name."""
     options = options_of(kind)
     check_keys(given, options, where)
     return {name: options[name].check(value) for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""What a comparison says in plain words, DIFFormer's losses included. No torch here."""
+"""The verdict of a comparison in plain words, including where DIFFormer loses. No torch here."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["verdict"]
 def verdict(comparison: Comparison) -> list[str]:
     """Four plain lines: who is best, all pairs or not, the graph or not, is a GCN enough.
 
-    Where a question is about a group of systems, validation chooses the one that speaks for it,
-    so that no line is picked by its test figures. A question is answered where the 95 % interval of
-    the paired differences leaves zero out; elsewhere the line says how many splits would answer it.
+    If a question is about a group of systems, the one with the best validation represents it, so
+    that no line is selected by test figures. A question is answered if the 95 % interval of the
+    paired differences excludes zero; otherwise the line says how many splits would answer it.
     """
     rows = comparison.ranked()
     if len(rows) < 2:
@@ -100,7 +100,7 @@ def _gcn(comparison: Comparison, rows: Sequence[Row]) -> str:
 
 
 def _model(row: Row) -> str:
-    """What several systems share that differ in their graph or their defaults."""
+    """The model that systems share which differ only in graph or defaults."""
     return get_system(row.system).module
 
 

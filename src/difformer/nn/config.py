@@ -1,4 +1,4 @@
-"""The model's options: the one place where each name, default and meaning stands. No torch here."""
+"""The model's options: each name, default and meaning, in one place. No torch here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RATE = unit_interval(zero=True, one=False)
 
 @dataclass(frozen=True, kw_only=True)
 class DIFFormerConfig(Options):
-    """Everything that shapes a DIFFormer, but for its widths."""
+    """Every option of a DIFFormer except its widths."""
 
     num_layers: int = option(2, "propagation layers K", whole(1))
     num_heads: int = option(1, "heads, averaged", whole(1))
@@ -64,7 +64,7 @@ class DIFFormerConfig(Options):
     )
     input_activation: str | None = option(
         "relu",
-        "non-linearity of the first state; none: linear, no unit can be cut off",
+        "non-linearity of the first state; none: linear",
         ACTIVATIONS,
     )
     bias: bool = option(True, "constants in the input and output layers; off: zeros give zeros")
@@ -83,7 +83,7 @@ class DIFFormerConfig(Options):
     norm: str = option("all", "where LayerNorm stands", ("all", "input", "none"))
     norm_eps: float = option(
         1e-5,
-        "what LayerNorm adds to a row's variance; a tiny one makes it blind to scale",
+        "what LayerNorm adds to a row's variance; a tiny value makes it invariant to scale",
         number(above_zero=True),
     )
     dropout_at: str = option(

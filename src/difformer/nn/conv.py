@@ -1,4 +1,4 @@
-"""DIFFormerConv: diffusion steps as a layer inside other models, called as PyTorch Geometric's."""
+"""DIFFormerConv: diffusion steps as a layer of other models, called like PyTorch Geometric's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DIFFormerConv"]
 
 
 class DIFFormerConv(nn.Module):
-    """Map the features of every row, then let all rows and the neighbours in a graph meet.
+    """Map the features of every row, then average over all rows and over the neighbours in a graph.
 
         Z⁽⁰⁾ = ReLU(LayerNorm(W x + b)),   Z' = one diffusion step of Z⁽⁰⁾       (eqs. 20, 30)
 
@@ -27,7 +27,7 @@ class DIFFormerConv(nn.Module):
     torch.Size([5, 8])
 
     Args:
-        in_channels, out_channels: widths of x and of what comes out.
+        in_channels, out_channels: widths of x and of the output.
         The rest: see `DIFFormerConfig`; `num_layers` is 1 unless given.
     """
 
@@ -50,7 +50,7 @@ class DIFFormerConv(nn.Module):
         return self.model(x, edge_index, edge_weight, batch)
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Draw new parameters."""
         self.model.reset_parameters()
 
     def __repr__(self) -> str:

@@ -1,8 +1,7 @@
-"""Exchange: all that passes from row to row in a diffusion step. The rest is row by row.
+"""Exchange: how rows interact in a diffusion step. Everything else is row by row.
 
-Who trains in one piece, keeps graphs apart, walks over chunks, spreads rows over processes or
-predicts from frozen rows hands in an Exchange of its own; the step itself stands in one place,
-`DiffusionLayer`.
+Full-batch training, separate graphs, chunks, rows over processes and frozen rows each have an
+Exchange of their own; the step itself is in one place, `DiffusionLayer`.
 """
 
 from __future__ import annotations
@@ -23,38 +22,38 @@ __all__ = ["Apart", "Exchange"]
 
 
 class Exchange:
-    """Every row meets every other, and its neighbours in a graph, all of them at hand."""
+    """Every row interacts with every other and with its neighbours; all rows are in memory."""
 
     here: ClassVar[bool] = True
-    """Whether all rows are at hand, so that the graph's product may be added in place."""
+    """Whether all rows are in memory, so that the graph's product may be added in place."""
 
     def __init__(self, graph: Any = None) -> None:
-        """`graph` is a Graph, or what propagates values as one does."""
+        """`graph` is a Graph, or an object with its `propagate`."""
         self.graph = graph
         self.fixed: FixedAverage | None = None
-        """Ŝ, where it is the same in every layer and has been made already."""
+        """Ŝ, if it is the same in every layer and already computed."""
         self.landmarks: Tensor | None = None
-        """(m, p), what rows are compared with, where the diffusivity has landmarks."""
+        """(m, p), the landmarks that rows are compared with, if the diffusivity has them."""
 
     def closed_form(self, kernel: Diffusivity, heads: int) -> AverageOfStates | None:
-        """The average straight from the states, where this exchange admits one."""
+        """The average computed directly from the states, if this exchange allows it."""
         return kernel.closed_form(heads)
 
     def prepare(
         self, kernel: Diffusivity, q: Tensor, k: Tensor, landmarks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Queries and keys (h, n, ·) as the diffusivity takes them, by all rows that meet.
+        """Queries and keys (h, n, ·) as the diffusivity takes them.
 
         `landmarks` (h, m, ·) where the diffusivity has them.
         """
         return kernel.prepare(q, k, self.known(k) if landmarks is None else landmarks)
 
     def known(self, k: Tensor) -> Tensor | None:
-        """The keys of all rows that rows with the keys k meet; None: these."""
+        """The keys of all rows that rows with the keys k interact with; None: these keys."""
         return None
 
     def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
-        """What the rows are averaged with: their own context, or one merged with others'."""
+        """The context that the rows are averaged with: their own, or merged with others'."""
         return kernel.summarise(k, v, q)
 
     def average(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -69,7 +68,7 @@ class Exchange:
 
     @property
     def adjacency(self) -> SparseMatrix | None:
-        """Ã itself, where all rows are here."""
+        """Ã itself, if all rows are in memory."""
         return None if self.graph is None else self.graph.adjacency
 
     def mean(self, u: Tensor) -> Tensor:
@@ -78,7 +77,7 @@ class Exchange:
 
 
 class Apart(Exchange):
-    """Rows of one tensor that belong to separate graphs and meet only within these."""
+    """Rows of one tensor that belong to separate graphs and interact only within each."""
 
     def __init__(self, segments: Segments, graph: Any = None) -> None:
         super().__init__(graph)

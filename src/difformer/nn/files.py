@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build_model", "describe_model", "load_model", "save_model"]
 
-# A layer may have no tensor of its own; more of them than this are then not believed.
+# Layers may have no tensors, so their number cannot be checked; more than this are rejected.
 MOST_LAYERS = 1000
 _LAYER = "layers.0."
 
@@ -46,7 +46,7 @@ def build_model(
     tensors: dict[str, Tensor],
     kernel: Diffusivity | None,
 ) -> M:
-    """The described model with these weights; nothing is built before their shapes agree."""
+    """The described model with these weights; nothing is built before their shapes are checked."""
     try:
         config = dict(description["config"])
         widths = [description[n] for n in ("in_channels", "hidden_channels", "out_channels")]
@@ -54,11 +54,11 @@ def build_model(
             config["kernel"] = kernel
         elif config["kernel"] is None:
             raise ModelFileError(
-                f"{path}: saved with a diffusivity of its own: pass it as kernel=..., "
+                f"{path}: saved with a custom diffusivity: pass it as kernel=..., "
                 f"or one of {', '.join(KERNELS)}"
             )
         depth = DIFFormerConfig(**config).num_layers
-        # Without memory: only the shapes of one layer are wanted.
+        # On the meta device: only the shapes of one layer are needed.
         with torch.device("meta"):
             one = cls(*widths, **{**config, "num_layers": 1}).state_dict()
         dtype = _check(path, tensors, one, depth)
@@ -75,7 +75,7 @@ def build_model(
 def _check(
     path: Path, tensors: dict[str, Tensor], one: dict[str, Tensor], depth: int
 ) -> torch.dtype:
-    """Compare a file's tensors with those of a model of one layer and the depth it is to have."""
+    """Check a file's tensors against those of a model of one layer and the expected depth."""
     layer = {n.removeprefix(_LAYER): t for n, t in one.items() if n.startswith(_LAYER)}
     if depth > max(MOST_LAYERS, len(tensors)):
         raise ModelFileError(f"{path}: describes {depth} layers, its tensors are {len(tensors)}")

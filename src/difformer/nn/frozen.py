@@ -26,8 +26,8 @@ from difformer.tensorfiles import read_tensors, write_tensors
 
 __all__ = ["FrozenDIFFormer"]
 
-# Rows are taken so many at a time, the last block filled up with zeros: every product then has the
-# same shape, and a row's answer the same bits, whichever rows come with it.
+# Rows per block, the last one padded with zeros: every product then has the same shape, and a row's
+# prediction the same bits, whichever rows come with it.
 BLOCK = 64
 # The name of a layer's keys in a file.
 KEY = "context.key"
@@ -35,7 +35,7 @@ KEY = "context.key"
 
 @dataclass(frozen=True)
 class FrozenLayer:
-    """What one layer keeps of the rows it was frozen on."""
+    """What one layer stores of the rows it was frozen on."""
 
     context: Context | None  # None where the diffusivity is local
     center: Tensor | None  # (1, d): the mean over rows that `center` subtracts
@@ -43,14 +43,14 @@ class FrozenLayer:
 
 
 class FrozenDIFFormer(nn.Module):
-    """A DIFFormer with the contexts of one dataset kept: a row costs O(K d²) and needs no data.
+    """A DIFFormer with the contexts of one dataset: a new row costs O(K d²) and needs no data.
 
     Each layer keeps the Context (for -s d² + 2 d + 1 numbers per head; for -a the keys and values),
-    the mean over rows where the model centres, and, only when frozen with a graph, every known
-    row's value and degree, so that a new row may bring edges from known rows. A new row is moved by
-    the known rows; they are not moved by it. That is the one difference from running everything
-    again. A row's answer has the same bits alone, in any batch and in any order (on a CPU, for
-    hidden widths that are multiples of eight; for others it is the same up to rounding).
+    the mean over rows if the model centres, and, only when frozen with a graph, every known row's
+    value and degree, so that a new row may have edges from known rows. A new row is influenced by
+    the known rows, but not they by it; that is the one difference from running everything again. A
+    row's prediction has the same bits alone, in any batch and in any order (on a CPU, for hidden
+    widths that are multiples of eight; for others it is the same up to rounding).
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class FrozenDIFFormer(nn.Module):
         super().__init__()
         self.model = _steady(model.eval().requires_grad_(False))
         self._frozen = layers
-        self._degree = degree  # (n,) what leaves each known row
+        self._degree = degree  # (n,) out-degree of each known row
         self._loops = loops  # whether every known row has a self-loop, so that a new one has too
 
     @classmethod
@@ -80,7 +80,7 @@ class FrozenDIFFormer(nn.Module):
     @classmethod
     @torch.no_grad()
     def from_passages(cls, model: DIFFormer, passages: list[Passage]) -> FrozenDIFFormer:
-        """Keep what a new row needs of a run without dropout; the model is taken as it is."""
+        """Keep what a new row needs from a run without dropout; the model is not copied."""
         layers = [_freeze_layer(passage) for passage in passages]
         if passages[0].compared is not None and passages[0].layer.query is None:
             layers = _with_shared_keys(layers)
@@ -91,9 +91,9 @@ class FrozenDIFFormer(nn.Module):
     ) -> Tensor:
         """Outputs (m, out_channels) for new rows x (m, in_channels), dense or sparse.
 
-        `edge_index` (2, e) may carry known rows to new rows (second line), and new rows too: the
-        new row i is n + i in the first line. Where new rows are joined, all are taken at once, and
-        a row depends on those it is joined to.
+        `edge_index` (2, e) has known rows, or new ones, as sources (first row; new row i is n + i)
+        and new rows as targets (second row). With edges between new rows all are processed at once,
+        and a row depends on those it is joined to.
         """
         if torch.compiler.is_compiling():
             return self.model.decode(self._encode(x, None))
@@ -109,7 +109,7 @@ class FrozenDIFFormer(nn.Module):
 
     @property
     def num_known(self) -> int | None:
-        """How many rows it was frozen on, where it keeps them apart: with a graph; else None."""
+        """How many rows it was frozen on, if frozen with a graph; else None."""
         return None if self._degree is None else self._degree.numel()
 
     def weights(
@@ -128,8 +128,8 @@ class FrozenDIFFormer(nn.Module):
         Args:
             x: (m, in_channels) new rows.
             known: (n, hidden_channels) the known rows' states before the last layer.
-            compared: (n, p) what the known rows are compared by, where that is not their states
-                and -a's keys do not tell. Without it no row is named: all weights are 0.
+            compared: (n, p) what the known rows are compared by, if that is not their states and
+                the keys were not kept. Without it all weights are 0.
         """
         module = self.model.layers[-1]
         assert isinstance(module, DiffusionLayer)
@@ -138,11 +138,11 @@ class FrozenDIFFormer(nn.Module):
             exchange = _Known(self._frozen[-1], None, None)
             exchange.landmarks = self.model.compared_landmarks()
             k = self._known_keys(known, compared, exchange)
-            if k is None:  # a new row keeps to itself, or meets rows that nobody kept
+            if k is None:  # rows do not interact, or the known rows were not kept
                 pairs = z.new_zeros(x.shape[0], known.shape[0])
             else:
                 dense, parts = self._dense(x), list[Tensor]()
-                # In blocks of one size, as everywhere here: then no bit depends on batch-mates.
+                # In blocks of one size, so that no bit depends on the other rows of a batch.
                 for rows in tiles(x.shape[0], BLOCK):
                     part = _padded(dense[rows])
                     mine = self._comparison(part, self.model.embed(part))
@@ -178,7 +178,7 @@ class FrozenDIFFormer(nn.Module):
     def _known_keys(
         self, known: Tensor, compared: Tensor | None, exchange: Exchange
     ) -> Tensor | None:
-        """The last layer's keys of the known rows, prepared; None where they cannot be told."""
+        """The last layer's prepared keys of the known rows; None if they are not available."""
         module = self.model.layers[-1]
         assert isinstance(module, DiffusionLayer)
         kept = self._frozen[-1].context
@@ -191,7 +191,7 @@ class FrozenDIFFormer(nn.Module):
 
     @property
     def numel(self) -> int:
-        """How many numbers are kept beside the model's own."""
+        """How many numbers are stored besides the model's own."""
         return sum(t.numel() for n, t in self.pack()[0].items() if not n.startswith("model."))
 
     def save(self, path: str | Path) -> None:
@@ -204,7 +204,7 @@ class FrozenDIFFormer(nn.Module):
         return cls.unpack(Path(path), *read_tensors(Path(path), "frozen"), kernel=kernel)
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Its tensors and its description, to be a file or a part of one."""
+        """Its tensors and its description, for a file or a part of one."""
         tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()}
         kinds: list[str | None] = []
         for index, layer in enumerate(self._frozen):
@@ -245,16 +245,16 @@ class FrozenDIFFormer(nn.Module):
                 if layer.value is not None and (degree is None or len(degree) != len(layer.value)):
                     raise ValueError("a graph's values and degrees of other rows")
             frozen = cls(model, layers, degree, bool(description["loops"]))
-            # One row of zeros through everything: shapes and types that do not fit show here.
+            # Run one row of zeros: this reveals shapes and types that do not match.
             zeros = torch.zeros(1, model.in_channels, dtype=next(model.parameters()).dtype)
             if not bool(torch.isfinite(frozen(zeros)).all()):
                 raise ValueError("its answers are not finite")
             return frozen
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise ModelFileError(f"{path}: what is frozen in it is not whole ({error})") from error
+            raise ModelFileError(f"{path}: its frozen part is incomplete ({error})") from error
 
     def _apply(self, fn: Any, recurse: bool = True) -> FrozenDIFFormer:
-        """Moves and casts reach what is frozen too, not the weights alone."""
+        """Moves and casts also apply to the frozen tensors."""
         super()._apply(fn, recurse)
 
         seen: dict[int, Tensor] = {}
@@ -304,7 +304,7 @@ class FrozenDIFFormer(nn.Module):
         return features if isinstance(features, Tensor) else x.to_dense()
 
     def _comparison(self, x: Tensor, first: Tensor) -> Tensor | None:
-        """What new rows are compared by: where no layer learns it, all know the same rows."""
+        """What new rows are compared by, the same for all layers if none learns it."""
         exchange = _Known(self._frozen[0], None, None)
         exchange.landmarks = self.model.compared_landmarks()
         return self.model.comparison(x, first, exchange)
@@ -345,11 +345,11 @@ class FrozenDIFFormer(nn.Module):
 
 
 class _SteadyLinear(Linear):
-    """A linear layer whose rows have the same bits wherever they stand in a block.
+    """A linear layer whose rows have the same bits at any position in a block.
 
-    The product takes the weights transposed, contiguous and filled up to a multiple of eight
-    columns, and adds the bias apart: a fused bias, or rows of another alignment, send the last
-    rows of a tile through a kernel that rounds in another order.
+    The weights are transposed, contiguous and padded to a multiple of eight columns, and the bias
+    is added separately: a fused bias, or another alignment, sends the last rows of a tile through a
+    kernel that rounds in another order.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -366,9 +366,10 @@ def _steady(model: DIFFormer) -> DIFFormer:
 
 
 class _Incoming:
-    """The edges that new rows bring, with Ã's scaling: D counts a new row's own edges.
+    """The edges of new rows, scaled as in Ã; D counts a new row's own edges.
 
-    A source is a known row, or from `known` on a new one; `joined` says whether there are such.
+    A source is a known row, or a new one from index `known` on; `joined` says whether there are
+    any.
     """
 
     def __init__(
@@ -390,7 +391,7 @@ class _Incoming:
         if loops:
             own = own + 1
         tiny = torch.finfo(degree.dtype).tiny
-        if row:  # the mean over the edges a row brings
+        if row:  # the mean over the edges of a row
             scale = 1 / own[self.target].clamp_min(tiny)
         else:
             degree = torch.cat([degree, own])
@@ -401,7 +402,7 @@ class _Incoming:
         self.start = F.pad(counts.cumsum(0), (1, 0))
 
     def average(self, rows: slice, value: Tensor | None, own: Tensor) -> Tensor:
-        """Ã V for the new rows of one block, (BLOCK, d); where some are joined it holds all."""
+        """Ã V for the new rows of one block, (BLOCK, d), or of all rows if some are joined."""
         if value is None:
             raise ValueError("edges must be left out: nothing of a graph was frozen")
         value = torch.cat([value, own]) if self.joined else value
@@ -415,7 +416,7 @@ class _Incoming:
 
 
 class _Known(Exchange):
-    """New rows meet the known ones, and only these; they may bring edges from them."""
+    """New rows interact with known rows only, and may have edges from them."""
 
     here = False
 
@@ -441,7 +442,7 @@ class _Known(Exchange):
         return incoming.average(rows, self.kept.value, value)
 
     def mean(self, u: Tensor) -> Tensor:
-        if self.kept.center is None:  # of a file that was put together wrongly
+        if self.kept.center is None:  # in a damaged file
             raise ValueError("a layer that subtracts the centre has none")
         return self.kept.center
 
@@ -457,7 +458,7 @@ def _freeze_layer(passage: Passage) -> FrozenLayer:
 
 
 def _with_shared_keys(layers: list[FrozenLayer]) -> list[FrozenLayer]:
-    """The layers with one tensor of keys, where all of them compare the same rows."""
+    """The layers with one shared tensor of keys, if all compare the same rows."""
     first = layers[0].context
     if not isinstance(first, Pairs):
         return layers

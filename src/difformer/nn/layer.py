@@ -42,12 +42,12 @@ class DiffusionLayer(nn.Module):
         Z' = [Z +] σ'(LayerNorm(U − mean over rows of U))                (the mean only if `center`)
 
     Cost: O(n d² h) for separable diffusivities, O(n² d h) otherwise, and O(e d) for the graph.
-    The step is project → summarise → merge → apply → mix → finish, for every caller. What passes
-    from row to row is an `Exchange`: a frozen, chunked or distributed run brings its own.
+    The step is project → summarise → merge → apply → mix → finish, for every caller. How rows
+    interact is an `Exchange`: frozen, chunked and distributed runs have their own.
     """
 
     def __init__(self, width: int, config: DIFFormerConfig, compared: int | None = None) -> None:
-        """`compared` is the width of what rows are compared by: that of the states where None."""
+        """`compared` is the width of what rows are compared by; None for the states."""
         super().__init__()
         self.width, self.num_heads, self.config = width, config.num_heads, config
         self.diffusivity: Diffusivity = make_diffusivity(
@@ -83,11 +83,10 @@ class DiffusionLayer(nn.Module):
         """z (n, d) -> (n, d).
 
         Args:
-            first: (n, d), Z⁽⁰⁾; wanted where there is a source.
-            exchange: how rows reach one another; by default all are at hand, without a graph.
-            compared: (n, p), what queries and keys are made from; the states where it is None.
-                Where none are learned it comes prepared (`Diffusivity.prepare`), once for all
-                layers.
+            first: (n, d), Z⁽⁰⁾; needed if there is a source.
+            exchange: how rows interact; by default all are in memory, without a graph.
+            compared: (n, p), what queries and keys are made from; None for the states. If none are
+                learned it is already prepared (`Diffusivity.prepare`), once for all layers.
         """
         mixed = self.move(z, first, exchange, compared)
         if self.config.center:
@@ -101,9 +100,9 @@ class DiffusionLayer(nn.Module):
         exchange: Exchange = WHOLE,
         compared: Tensor | None = None,
     ) -> Tensor:
-        """U (n, d), before the mean over rows is taken away."""
+        """U (n, d), before the mean over rows is subtracted."""
         if exchange.fixed is not None:
-            value = self.mean_value(z)  # weights that all heads share average their mean value
+            value = self.mean_value(z)  # all heads share the weights
             return self._step(z, exchange.fixed.average(value), first, exchange, value)
         whole = exchange.here and compared is None and _exact(z)
         closed = exchange.closed_form(self.diffusivity, self.num_heads) if whole else None
@@ -144,7 +143,7 @@ class DiffusionLayer(nn.Module):
         """Queries, keys and values, each (h, n, ·), or (1, n, ·) where nothing is learned."""
         q, k = self.unprepared(z, compared)
         if self.diffusivity.prepares and (compared is None or self.query is not None):
-            if q.dtype in HALF:  # offsets want the digits
+            if q.dtype in HALF:  # offsets need the precision
                 q, k = q.float(), k.float()
             anchors = exchange.landmarks
             landmarks = None if anchors is None else self._heads(self.key, anchors)
@@ -160,7 +159,7 @@ class DiffusionLayer(nn.Module):
     def summarise(
         self, z: Tensor, compared: Tensor | None = None, exchange: Exchange = WHOLE
     ) -> Context:
-        """The context of some rows: what others must know of them."""
+        """The context of some rows: what others need to know about them."""
         q, k, v = self.project(z, compared, exchange)
         return self.diffusivity.summarise(k, v, q)
 
@@ -204,7 +203,7 @@ class DiffusionLayer(nn.Module):
         exchange: Exchange,
         carried: Tensor,
     ) -> Tensor:
-        """`mix` with the graph's product, in place where it can be."""
+        """`mix` with the graph's product, in place if possible."""
         if self.logit_tau is not None or not exchange.here or not _exact(z):
             return self.mix(z, pairs, exchange.neighbours(carried), first)
         value = None if carried is z or exchange.graph is None else carried
@@ -220,7 +219,7 @@ class DiffusionLayer(nn.Module):
     def _step_weights(
         self, exchange: Exchange, first: Tensor | None
     ) -> tuple[StepWeights, Tensor | None]:
-        """The coefficients of `mix` for a fixed step size; the source where it counts."""
+        """The coefficients of `mix` for a fixed step size, and the source if it has a weight."""
         tau, w = self.config.tau, self.config.graph_weight
         beta = 0.0 if first is None else self.config.source
         moved = tau * (1 - beta)
@@ -251,6 +250,6 @@ def _affine(linear: nn.Linear | None) -> Affine:
 
 
 def _exact(z: Tensor) -> bool:
-    """Whether fused steps may be taken: full precision, and nobody traces."""
+    """Whether fused steps are allowed: full precision, and no tracing."""
     half = z.dtype in HALF or torch.is_autocast_enabled(z.device.type)
     return not half and not torch.compiler.is_compiling()

@@ -1,4 +1,4 @@
-"""A linear layer whose weights come from the thread's own generator, where it has one."""
+"""A linear layer whose weights are drawn from the thread's own generator, if it has one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Linear"]
 
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear`; its weights have the bits that torch would draw from the same seed."""
+    """`torch.nn.Linear`; the same seed gives the same bits as in torch."""
 
     def reset_parameters(self) -> None:
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5), generator=generator())

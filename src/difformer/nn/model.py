@@ -37,12 +37,12 @@ __all__ = ["DIFFormer", "Passage"]
 
 Edges = Tensor | Graph | None
 
-# Rows of diffusivity looked at together when only the strongest are kept.
+# Diffusivities computed at a time when only the strongest of each row are kept.
 ROW_SCORES = 2**24
 
 
 class DIFFormer(nn.Module):
-    """An encoder of a whole dataset: every row of x is moved by all others, and by a graph.
+    """An encoder of a whole dataset: every row is influenced by all others, and by a graph.
 
         Z⁽⁰⁾ = ReLU(LayerNorm(W_I x + b_I))          (eq. 20; ReLU is the `input_activation`)
         Z⁽ᵏ⁺¹⁾ = one diffusion step                                   (DiffusionLayer, eq. 30)
@@ -89,7 +89,7 @@ class DIFFormer(nn.Module):
         anchored = self._layer.diffusivity.anchored
         room = torch.zeros(config.num_landmarks, in_channels) if anchored else None
         self.register_buffer("landmarks", room)
-        self.num_landmarks = 0  # so many are chosen: none before the first rows are seen
+        self.num_landmarks = 0  # how many are chosen: 0 before the first rows are seen
         self.register_load_state_dict_post_hook(_count_landmarks)
 
     def forward(
@@ -102,15 +102,15 @@ class DIFFormer(nn.Module):
         """Outputs (n, out_channels) for all rows at once.
 
         Args:
-            x: (n, in_channels), dense or sparse CSR; or a Data (or Batch) of PyTorch Geometric
-                alone, whose x, edge_index, edge_weight and batch are taken.
+            x: (n, in_channels), dense or sparse CSR; or only a Data (or Batch) of PyTorch
+                Geometric, whose x, edge_index, edge_weight and batch are used.
             edge_index: (2, e) source above target, or a prepared Graph; None for no graph. An edge
                 list is taken as undirected and every row gets one self-loop of weight one, as in
                 training by `difformer train` and the estimators, so that it makes no difference
                 whether it holds an edge once or both ways, with or without loops. A Graph
-                (`Graph.from_edges`) is taken as it is: that is how to pass directed edges.
+                (`Graph.from_edges`) is used unchanged: that is how to pass directed edges.
             edge_weight: (e,), with an edge list only.
-            batch: (n,) the id of each row's graph: rows of different graphs do not meet.
+            batch: (n,) the id of each row's graph: rows of different graphs do not interact.
         """
         return self.decode(self.encode(x, edge_index, edge_weight, batch))
 
@@ -179,7 +179,7 @@ class DIFFormer(nn.Module):
     ) -> Tensor:
         """E(Z⁽ᵏ⁺¹⁾, k) of eq. 4 (eq. 19 with a graph) for each layer k, float64 (num_layers,).
 
-        Of the states scaled to unit rows, where the diffusivities' f and δ live; `weight` is λ, by
+        States are scaled to unit rows, the domain of the diffusivities' f and δ; `weight` is λ, by
         default 1/n. Where rows are not compared by their states, the energy is quadratic in them:
         δ_ij(z²) = ω_ij z². With a source β its weight is μ = β/(1 − β) times the mean row mass.
         """
@@ -210,7 +210,7 @@ class DIFFormer(nn.Module):
     def freeze(
         self, x: Tensor, edge_index: Edges = None, edge_weight: Tensor | None = None
     ) -> FrozenDIFFormer:
-        """A predictor for new rows that needs none of these: see `FrozenDIFFormer`."""
+        """A predictor for new rows that does not need this data any more: see `FrozenDIFFormer`."""
         from difformer.nn.frozen import FrozenDIFFormer
 
         return FrozenDIFFormer.from_model(self, x, edge_index, edge_weight)
@@ -221,7 +221,7 @@ class DIFFormer(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path, *, kernel: Diffusivity | None = None) -> DIFFormer:
-        """Read what `save` wrote; `kernel` is wanted where a diffusivity of your own was used."""
+        """Read what `save` wrote; pass `kernel` if it was saved with a diffusivity of your own."""
         return files.load_model(cls, Path(path), kernel)
 
     def reset_parameters(self) -> None:
@@ -249,7 +249,7 @@ class DIFFormer(nn.Module):
     def embed(self, x: Tensor | SparseMatrix, *, clean: bool = False) -> Tensor:
         """Z⁽⁰⁾ (n, hidden_channels) from features; a sparse matrix costs O(nonzeros).
 
-        `clean`: without dropout, also in training.
+        `clean`: without dropout, even in training.
         """
         training = self.training and not clean
         rate = self.config.input_dropout if training else 0.0
@@ -275,8 +275,8 @@ class DIFFormer(nn.Module):
     ) -> Tensor | SparseMatrix | None:
         """What every layer compares rows by, (n, p), one row of it for each row of the features.
 
-        None where each layer compares the states it is given. Dropout has no part in it: rows that
-        it has torn do not look like themselves.
+        None if each layer compares the states it is given. Dropout is not applied, because it would
+        distort the comparison.
         """
         if self.config.compare == "first":
             torn = self.training and (self.config.dropout or self.config.input_dropout)
@@ -286,7 +286,7 @@ class DIFFormer(nn.Module):
     def comparison(
         self, features: Tensor | SparseMatrix, first: Tensor, exchange: Exchange
     ) -> Tensor | None:
-        """What the layers are handed as `compared`: prepared where they learn no queries, keys."""
+        """What the layers are given as `compared`: prepared if they learn no queries and keys."""
         rows = self.compared(features, first)
         if rows is None:
             return None
@@ -314,14 +314,14 @@ class DIFFormer(nn.Module):
         return self.config.compare == "input" and self._layer.query is None
 
     def fixed_average(self, features: Tensor | SparseMatrix) -> FixedAverage | None:
-        """Ŝ made once where it depends on the features alone; None where it does not."""
+        """Ŝ, computed once, if it depends on the features alone; else None."""
         if not self.compares_fixed_rows:
             return None
         rows = features.detach() if isinstance(features, Tensor) else features
         return self._layer.diffusivity.fixed(rows, self.compared_landmarks())
 
     def share_fixed(self, other: DIFFormer) -> None:
-        """Use what the other has made of the same features, which cost it O(n²)."""
+        """Share what the other model computed from the same features in O(n²)."""
         self._fixed = other._fixed
 
     @property
@@ -330,7 +330,7 @@ class DIFFormer(nn.Module):
         return self.landmarks is not None and self.num_landmarks == 0
 
     def choose_landmarks(self, features: Tensor | SparseMatrix) -> None:
-        """Landmarks among these rows, where the model wants some; O(rows of a sample · m p)."""
+        """Choose landmarks among these rows if the model needs some; O(sampled rows · m p)."""
         if self.wants_landmarks:
             if torch.compiler.is_compiling():
                 raise ValueError("landmarks must be chosen before tracing: run the model once")
@@ -339,18 +339,18 @@ class DIFFormer(nn.Module):
             self.set_landmarks(features[chosen] if dense else features.rows(chosen).csr.to_dense())
 
     def landmark_sample(self, num_rows: int) -> Tensor:
-        """Which of so many rows `set_landmarks` should see."""
+        """The sample of `num_rows` rows that `set_landmarks` is given."""
         return landmark_sample(num_rows, self.in_channels, self.config.num_landmarks)
 
     def set_landmarks(self, rows: Tensor) -> None:
-        """Choose landmarks in the midst of the rows (n, p)."""
+        """Choose landmarks by clustering the rows (n, p)."""
         assert self.landmarks is not None
         made = make_landmarks(rows.detach().to(self.landmarks), self.config.num_landmarks)
         self.landmarks.zero_()[: made.shape[0]] = made
         self.num_landmarks = made.shape[0]
 
     def compared_landmarks(self) -> Tensor | None:
-        """The landmarks (m, ·) in the space that rows are compared in, as constants."""
+        """The landmarks (m, ·) in the space in which rows are compared, as constants."""
         if self.landmarks is None:
             return None
         chosen = self.landmarks[: self.num_landmarks]
@@ -370,9 +370,9 @@ class DIFFormer(nn.Module):
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
     ) -> list[Passage]:
-        """What each layer was given and made of it, in order: for looking, and for freezing."""
+        """The input and output of each layer, in order: for inspection and for freezing."""
         first, exchange, compared = self._begin(x, edge_index, edge_weight, batch)
-        if compared is None and exchange.fixed is not None:  # the layers need none, who looks does
+        if compared is None and exchange.fixed is not None:  # needed for inspection
             compared = self.comparison(self._remembered_features(x), first, exchange)
         z, found = first, list[Passage]()
         for module in self.layers:
@@ -385,7 +385,7 @@ class DIFFormer(nn.Module):
     def _begin(
         self, x: Tensor, edge_index: Edges, edge_weight: Tensor | None, batch: Tensor | None
     ) -> tuple[Tensor, Exchange, Tensor | None]:
-        """The first state, how rows reach one another, and what they are compared by."""
+        """The first state, how rows interact, and what they are compared by."""
         features = self._remembered_features(x)
         self.choose_landmarks(features)
         first = self.embed(features)
@@ -414,7 +414,7 @@ class DIFFormer(nn.Module):
         return self._features.get((x,), self.input.weight.dtype, lambda: self.check_features(x))
 
     def check_features(self, x: Tensor) -> Tensor | SparseMatrix:
-        """Features ready for `embed`, or a ValueError that names what is wrong with them."""
+        """Features ready for `embed`; ValueError that names what is wrong with them."""
         if x.dim() != 2 or x.shape[1] != self.in_channels:
             raise ValueError(f"x must have shape (n, {self.in_channels}), got {tuple(x.shape)}")
         if x.shape[0] == 0:
@@ -422,14 +422,14 @@ class DIFFormer(nn.Module):
         if not x.dtype.is_floating_point:
             raise ValueError(f"x must be of a floating-point type, got {x.dtype}")
         check_finite("x", x)
-        # Squares of states must not overflow, in LayerNorm and in lengths, nor their sums.
+        # Squares of states, in LayerNorm and in norms, and their sums must not overflow.
         check_within("x", x, torch.finfo(self.input.weight.dtype).max ** 0.5 / 2**10)
         if x.layout == torch.strided:
             return x
         return SparseMatrix.from_csr(x)
 
     def prepare_graph(self, edges: Edges, edge_weight: Tensor | None, z: Tensor) -> Any:
-        """The Graph of an edge list for states like z, made once for the same tensors."""
+        """The Graph of an edge list for states like z, built once for the same tensors."""
         if edges is None or not self.config.use_graph:
             return None
         if isinstance(edges, Graph):
@@ -451,13 +451,13 @@ class DIFFormer(nn.Module):
         return self._graph.get((edges, edge_weight), (z.shape[0], z.dtype, z.device), made)
 
     def normalised(self, graph: Graph) -> Graph:
-        """The graph as `graph_norm` has it: as it is, or each row's mean over its neighbours."""
+        """The graph as `graph_norm` asks: unchanged, or each row's mean over its neighbours."""
         return graph if self.config.graph_norm == "symmetric" else graph.neighbours_mean
 
 
 @dataclass(frozen=True)
 class Passage:
-    """One layer of a run: what it was given, and what it made of it."""
+    """One layer of a forward pass: its input and its output."""
 
     layer: DiffusionLayer
     before: Tensor  # (n, d)
@@ -511,7 +511,7 @@ class _TracedGraph:
 
 
 def _of_data(data: Any, *given: Any) -> tuple[Tensor, Any, Any, Any]:
-    """What a Data of PyTorch Geometric holds, as `forward` takes it."""
+    """The arguments of `forward` from a Data of PyTorch Geometric."""
     x = getattr(data, "x", None)
     if not isinstance(x, Tensor):
         raise ValueError(f"x must be a tensor, or a Data with x, got {type(data).__name__}")
@@ -526,7 +526,7 @@ def _of_data(data: Any, *given: Any) -> tuple[Tensor, Any, Any, Any]:
 
 
 def _merged(key: Tensor, weight: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
-    """Keys in order, repeated ones reduced into their first; the others weigh nothing."""
+    """Sorted keys; the weights of repeated ones are reduced into the first, the others get 0."""
     key, order = key.sort()
     first = torch.cat([key[:1] >= 0, key[1:] != key[:-1]])
     group = first.long().cumsum(0) - 1
@@ -537,7 +537,7 @@ def _merged(key: Tensor, weight: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
 
 
 def _count_landmarks(model: DIFFormer, _: Any) -> None:
-    """After loading: landmarks stand first, rows of zeros are room that is left."""
+    """After loading, count the landmarks: the remaining rows are zeros."""
     if model.landmarks is not None:
         model.num_landmarks = int((model.landmarks != 0).any(1).sum())
 

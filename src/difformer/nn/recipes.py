@@ -21,7 +21,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "norm": "input",
         # Row-normalised words give rows a variance far below LayerNorm's usual 1e-5, which then
         # stands in for it: weight decay shrinks the states themselves, and at the released decay
-        # they vanish. Blind to scale, the same decay is harmless.
+        # they vanish. With a norm invariant to scale, the same decay is harmless.
         "norm_eps": 1e-12,
         "dropout_at": "ends",
         "dropout": 0.5,
@@ -50,9 +50,9 @@ RECIPES: dict[str, dict[str, Any]] = {
         "use_weight": False,
         "norm": "none",
     },
-    # Very short series. At width 4 a ReLU cuts off half of what a lag says, which half by the luck
-    # of the draw, and a constant learns the trend of the few days it saw: neither is here, so a
-    # forecast from zeros (the mean, of a standardised series) is zero.
+    # Very short series. At width 4 a ReLU cuts off a random half of what a lag says, and a bias
+    # learns the trend of the few days it saw: neither is used, so a forecast from zeros (the mean,
+    # of a standardised series) is zero.
     "linear": {
         "num_layers": 2,
         "tau": 0.5,

@@ -1,4 +1,4 @@
-"""A memory of one: what was made from some tensors, while those same tensors come back."""
+"""A cache of one entry: the last result computed from some tensors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class Remembered(Generic[T]):
-    """Keep the last thing made from tensors, so that full-batch training prepares it once.
+    """Cache the last result computed from tensors, so that full-batch training prepares it once.
 
     The same tensors, not equal ones: identity and PyTorch's own counter of in-place changes are
     compared. The counter does not see changes through ``.data`` or through a NumPy array that
-    shares the memory: with `content` the bytes are compared too, at about a nanosecond a byte
-    (on a CPU). Threads may share one: each gets what it asked for. Copies start without it.
+    shares the memory: with `content` the bytes are compared too, at about a nanosecond per byte (on
+        a CPU). Threads may share one: each gets its own result. Copies start empty.
     """
 
     def __init__(self, *, content: bool = False) -> None:
@@ -30,8 +30,8 @@ class Remembered(Generic[T]):
         self._kept: tuple[tuple[Any, ...], T] | None = None
 
     def get(self, tensors: tuple[Tensor | None, ...], extra: Any, make: Callable[[], T]) -> T:
-        """What `make` returns, made anew only when a tensor or `extra` has changed."""
-        # What is made in inference mode cannot be trained with.
+        """The result of `make`, computed again only if a tensor or `extra` has changed."""
+        # Tensors made in inference mode cannot be used in training.
         own = (extra, torch.is_inference_mode_enabled())
         key = (own, *(self._mark(t) for t in tensors))
         kept = self._kept
@@ -67,6 +67,6 @@ def _again(content: bool) -> Remembered[Any]:
 def _same(now: tuple[Any, ...] | None, before: tuple[Any, ...] | None) -> bool:
     if now is None or before is None:
         return now is before
-    # Without a counter and without bytes nobody knows whether it has changed.
+    # Without a counter and without bytes, a change cannot be detected.
     unknown = now[1] is None and now[2] is None
     return not unknown and now[0]() is before[0]() and now[1:] == before[1:]

@@ -1,4 +1,4 @@
-"""What a run looked like: one page for people, tables, and the figures of the paper.
+"""Reports: the HTML page of a run, tables, and the figures of the paper.
 
 Names load on first use, so that the command line can ask for help without torch.
 """

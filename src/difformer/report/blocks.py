@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-# Ten colours told apart with any colour vision (Paul Tol's bright and muted), dark enough on white.
+# Ten colours that are distinct with any colour vision (Paul Tol's bright and muted) and on white.
 COLOURS = (
     "#4477aa",
     "#cc6677",
@@ -47,7 +47,7 @@ class Table:
 
     @property
     def texts(self) -> list[bool]:
-        """Which columns hold mostly words, which begin at the left where numbers end right."""
+        """Which columns hold mostly words; these are aligned left, numbers right."""
         columns = [[row[i] for row in self.rows if i < len(row)] for i in range(len(self.header))]
         return [2 * sum(cell[:1].isalpha() for cell in cells) > len(cells) for cells in columns]
 
@@ -56,13 +56,13 @@ class Table:
         if self.shades is None:
             return ""
         s = min(1.0, max(0.0, self.shades[row][column]))
-        ink = ";color:#fff" if s > 0.55 else ""  # see-through: right on white and on black
+        ink = ";color:#fff" if s > 0.55 else ""  # transparent: readable on white and on black
         return f"background:rgba(24,77,140,{s:.3g}){ink}"
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure drawn by plotly, with the words and the numbers for whoever cannot see it.
+    """A figure drawn by plotly, with a description and its numbers for those who cannot see it.
 
     `name` is its id in the page; texts in `data` and `layout` go through `plain` first, because
     plotly reads a few HTML tags.
@@ -91,7 +91,7 @@ class Finder:
 
     Args:
         rows: cells of text; the first is the record's name.
-        near: for each record the names of others and a weight each; None where there are none.
+        near: for each record the names of others with their weights; None if there are none.
         curves: for each record a plot of its own (data, layout), drawn when it is chosen.
     """
 
@@ -111,7 +111,7 @@ Block = Note | Table | Plot | Explorer | Finder
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it; `name` is its anchor. A folded one opens on a click."""
+    """A heading with its blocks; `name` is its anchor. A folded section opens on a click."""
 
     name: str
     title: str
@@ -120,7 +120,7 @@ class Section:
 
 
 def plain(text: object) -> str:
-    """Text that plotly shows as it is: no tag of it is read."""
+    """Text with its tags escaped, so that plotly shows it literally."""
     return html.escape(str(text), quote=False)
 
 
@@ -134,7 +134,7 @@ def number(value: Any, digits: int = 4) -> str:
         return f"{value:,}"
     if value and not 1e-3 <= abs(value) < 1e6:
         return f"{value:.{digits - 1}g}"
-    # From a thousand on whole numbers: `g` would write 14,670 as 1.467e+04.
+    # Whole numbers from a thousand on: `g` would write 14,670 as 1.467e+04.
     return f"{value:,.0f}" if abs(value) >= 10 ** min(3, digits) else f"{value:.{digits}g}"
 
 
@@ -146,5 +146,5 @@ def mean_std(mean: float | None, std: float | None) -> str:
 
 
 def rounded(values: Any, digits: int = 4) -> list[Any]:
-    """Numbers with a few significant digits, so that the page stays small; nan becomes None."""
+    """Numbers with a few significant digits, to keep the page small; nan becomes None."""
     return [float(f"{v:.{digits}g}") if math.isfinite(v) else None for v in map(float, values)]

@@ -15,7 +15,7 @@ from difformer.report.page import write_page
 __all__ = ["comparison_sections", "write_comparison"]
 
 PERCENT = ("accuracy", "roc_auc", "macro_f1")
-JOIN = "\N{NO-BREAK SPACE}"  # a figure and its deviation stay on one line
+JOIN = "\N{NO-BREAK SPACE}"  # keeps a figure and its deviation on one line
 
 
 def write_comparison(folder: Path | str, out: Path | str | None = None) -> Path:
@@ -34,7 +34,7 @@ def write_comparison(folder: Path | str, out: Path | str | None = None) -> Path:
 
 def comparison_sections(record: Mapping[str, Any]) -> list[Section]:
     """Verdict, results with paired differences, every split, cost, and how it was run."""
-    # A difference to the best is at most zero, whether more of the metric is better or less.
+    # A difference to the best is at most zero, for metrics of either direction.
     rows = sorted(record["rows"], key=lambda r: (r["mean"] is None, -_lead(r)))
     ran = [r for r in rows if r["mean"] is not None]
     verdict = [Note(str(line)) for line in record.get("verdict", [])]
@@ -61,7 +61,7 @@ def _metric(record: Mapping[str, Any]) -> str:
 
 
 def _value(record: Mapping[str, Any], value: float, sign: str = "") -> str:
-    """One decimal of a percentage, so that figures under each other compare."""
+    """A percentage with one decimal, so that columns of figures are easy to compare."""
     return f"{100 * value:{sign}.1f}" if _scale(record) == 100 else f"{value:{sign}.4g}"
 
 

@@ -1,4 +1,4 @@
-"""Two classes: the ROC curve, precision against recall, and what each threshold does."""
+"""Two classes: the ROC curve, precision against recall, and the effect of each threshold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def roc_blocks(truth: Array, chance: Array, name: str) -> list[Any]:
-    """Curves of one class by its probability, and a table of thresholds; none with one class."""
+    """Curves of one class by its probability, and a table of thresholds; none for one class."""
     positive = int(truth.sum())
     if positive in (0, len(truth)):
         return []

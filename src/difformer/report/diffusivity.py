@@ -1,6 +1,6 @@
 """Diffusivity explained: who influences whom, within and across classes, and how spread out.
 
-No function here holds an n × n matrix: rows are looked at in chunks, or not at all.
+No function here holds an n × n matrix: rows are processed in chunks, or not at all.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LayerWeights:
             return self.kernel.weights_of(rows, self.q, self.k).mean(-3)
 
     def chunks(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """(some of the rows, their Ŝ) until all have come."""
+        """Pairs of (some of the rows, their Ŝ), until all rows are covered."""
         size = max(1, CHUNK // (self.n * self.q.shape[0]))
         for part in rows.split(size):
             yield part, self.rows(part)
@@ -77,12 +77,12 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The strongest pairs, strongest first: row `target` takes `weight` of row `source`."""
+    """The strongest pairs, strongest first: row `target` gets `weight` from row `source`."""
 
     target: Tensor  # (k,)
     source: Tensor  # (k,)
     weight: Tensor  # (k,) Ŝ[target, source]
-    uniform: float  # 1/n, the weight of a pair if all were alike
+    uniform: float  # 1/n, the weight of every pair if all were equal
 
 
 def top_pairs(
@@ -102,7 +102,7 @@ def top_pairs(
 
 
 def strongest(weights: LayerWeights, *, k: int, rows: Tensor | None = None) -> Pairs:
-    """`top_pairs` of weights already at hand."""
+    """`top_pairs` of given weights."""
     if k < 1:
         raise ValueError(f"k must be a whole number of at least 1, got {k!r}")
     within = torch.arange(weights.n) if rows is None else rows.sort().values
@@ -110,7 +110,7 @@ def strongest(weights: LayerWeights, *, k: int, rows: Tensor | None = None) -> P
     ends = torch.empty(2, 0, dtype=torch.int64)
     for part, block in weights.chunks(within):
         columns = block[:, within].float()
-        columns[part.unsqueeze(1) == within] = -1.0  # a row and itself is no pair
+        columns[part.unsqueeze(1) == within] = -1.0  # a row is not paired with itself
         flat = columns.flatten()
         found = flat.topk(min(k, flat.numel()))
         i, j = found.indices // within.numel(), found.indices % within.numel()
@@ -126,9 +126,9 @@ def strongest(weights: LayerWeights, *, k: int, rows: Tensor | None = None) -> P
 class ClassFlow:
     """How much of its diffusivity each class gives to each class, in one layer.
 
-    `flow[a, b]` is the mean over rows of class a of Σ_{j in b} Ŝ_ij: rows sum to one, short of
-    what goes to rows without a class; a class without rows is nan. `within` is the mean over all
-    rows of the share that goes to their own class, and `expected` that of a uniform Ŝ.
+    `flow[a, b]` is the mean over rows of class a of Σ_{j in b} Ŝ_ij: rows sum to one, less what
+    goes to rows without a class; a class without rows is nan. `within` is the mean over all rows of
+    the share that goes to their own class, and `expected` that of a uniform Ŝ.
     """
 
     flow: Tensor  # (c, c)
@@ -137,7 +137,7 @@ class ClassFlow:
 
     @property
     def lift(self) -> float:
-        """How many times more goes to the own class than if all pairs were alike."""
+        """How many times more goes to a row's own class than with uniform weights."""
         return self.within / self.expected if self.expected else float("nan")
 
 
@@ -146,7 +146,7 @@ def class_flow(
 ) -> ClassFlow:
     """The share of a layer's diffusivity within and across classes; the cost of one layer.
 
-    Ŝ times the one-hot labels is one more average, so no pair is ever looked at.
+    Ŝ times the one-hot labels is one more average, so pairs are never enumerated.
 
     Args:
         y: (n,) int64 classes, -1 where unknown.
@@ -155,9 +155,9 @@ def class_flow(
 
 
 def flow_between(weights: LayerWeights, y: Tensor) -> ClassFlow:
-    """`class_flow` of weights already at hand."""
+    """`class_flow` of given weights."""
     if y.shape != (weights.n,) or y.is_floating_point():
-        raise ValueError(f"y must be ({weights.n},) whole numbers, one class a row")
+        raise ValueError(f"y must be ({weights.n},) whole numbers, one class per row")
     known = y >= 0
     classes = int(y.max()) + 1 if bool(known.any()) else 0
     if classes == 0:
@@ -174,10 +174,10 @@ def flow_between(weights: LayerWeights, y: Tensor) -> ClassFlow:
 
 @dataclass(frozen=True)
 class Concentration:
-    """How many rows a row effectively listens to, in one layer.
+    """The effective number of rows that influence a row, in one layer.
 
     The effective number 1 / Σ_j Ŝ_ij² is n where all weights are alike, and 1 where one row takes
-    all; `each` holds it for the rows looked at.
+    all; `each` holds it for the chosen rows.
     """
 
     each: Tensor  # (r,)
@@ -201,7 +201,7 @@ def concentration(
 
 
 def spread(weights: LayerWeights, rows: Tensor | None = None) -> Concentration:
-    """`concentration` of weights already at hand."""
+    """`concentration` of given weights."""
     rows = torch.arange(weights.n) if rows is None else rows
     each = [1.0 / block.double().square().sum(1) for _, block in weights.chunks(rows)]
     return Concentration(torch.cat(each), weights.n)

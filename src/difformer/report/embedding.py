@@ -1,4 +1,4 @@
-"""The states of the rows in two dimensions, for the eye."""
+"""Projections of the states to two dimensions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 __all__ = ["PROJECTIONS", "project", "sample_rows", "wanted_projections"]
 
 PROJECTIONS = ("auto", "pca", "tsne")
-MOST_TSNE = 2000  # rows for which "auto" takes the seconds that t-SNE costs
+MOST_TSNE = 2000  # rows up to which "auto" takes t-SNE, which is slower
 
 
 def sample_rows(y: Tensor, most: int, *, seed: int = 0) -> Tensor:
@@ -23,7 +23,7 @@ def sample_rows(y: Tensor, most: int, *, seed: int = 0) -> Tensor:
 
 
 def wanted_projections(projection: str, rows: int) -> list[str]:
-    """Which projections to draw, the one shown first at the front."""
+    """The projections to draw; the first one is shown first."""
     if projection not in PROJECTIONS:
         raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
     if projection == "pca" or rows < 5 or (projection == "auto" and rows > MOST_TSNE):

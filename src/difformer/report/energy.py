@@ -32,7 +32,7 @@ from difformer.nn.model import DIFFormer, Passage
 
 __all__ = ["EnergyCheck", "LayerEnergy", "check_energy"]
 
-SLACK = 1e-6  # of the largest energy: float32 states cannot say more
+SLACK = 1e-6  # share of the largest energy: the precision of float32 states
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class EnergyCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether no layer ends with more energy than the one before it."""
+        """Whether no layer ends with more energy than the previous one."""
         return all(layer.falls is not False for layer in self.layers)
 
     def sentences(self) -> list[str]:

@@ -13,7 +13,7 @@ from difformer.errors import DifformerError
 
 __all__ = ["row_images"]
 
-MOST = 2000  # images a page carries at most
+MOST = 2000  # the most images on a page
 
 
 def row_images(
@@ -25,8 +25,8 @@ def row_images(
 ) -> list[str | None] | None:
     """A data URI for each of the rows, or None where they are not images.
 
-    Of more than 2,000 rows, those at the places `first` have their image, then every so many of
-    the others. They are read again, from where the dataset's own files lie.
+    With more than 2,000 rows, those at the positions `first` have an image, and an even sample of
+    the others. Images are read again from the dataset's files.
     """
     images = _pixels(dataset, data_dir)
     if images is None or len(images) != dataset.num_rows:
@@ -47,7 +47,7 @@ def _pixels(dataset: Dataset, data_dir: Any) -> Any:
     try:
         images: Any = load_raw(dataset.name, data_dir)
     except (DifformerError, OSError, ValueError):
-        return None  # the features are here, the images are not
+        return None  # the features are available, the images are not
     return images.pixels.permute(0, 2, 3, 1).numpy()
 
 
@@ -56,7 +56,7 @@ def _uri(pixels: Any) -> str:
 
     file = io.BytesIO()
     if (pixels == pixels[..., :1]).all():
-        pixels = pixels[..., 0]  # grey, in a third of the bytes
+        pixels = pixels[..., 0]  # grey takes a third of the bytes
     small = pixels.size <= 1024
     Image.fromarray(pixels).save(file, "PNG" if small else "JPEG", optimize=True)
     kind = "png" if small else "jpeg"

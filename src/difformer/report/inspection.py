@@ -1,4 +1,4 @@
-"""What the trained model of a run has to say, computed from the run folder and the data."""
+"""What the trained model of a run computes on its data."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Inspection:
     graph: Any | None
     model: nn.Module
     output: Tensor  # (n, c) logits or targets
-    states: list[Tensor]  # Z⁰ … Zᴷ; only the output where the model keeps no states
-    within: Inspection | None = None  # of data over time: one snapshot, where rows meet
+    states: list[Tensor]  # Z⁰ … Zᴷ; only the output if the model has no states
+    within: Inspection | None = None  # for data over time: one snapshot, whose rows interact
     title: str = ""
 
     @property
     def difformer(self) -> DIFFormer | None:
-        """The model, where it is a DIFFormer: only that has energies and diffusivities."""
+        """The model if it is a DIFFormer, which alone has energies and diffusivities."""
         return self.model if isinstance(self.model, DIFFormer) else None
 
     @property
@@ -50,7 +50,7 @@ class Inspection:
 def inspect_run(
     run: SeedRun, *, dataset: Dataset | None = None, data_dir: Any = None
 ) -> Inspection | str:
-    """Run the model once on all its rows; a sentence where that cannot be done."""
+    """Run the model once on all its rows; returns a sentence if that is not possible."""
     try:
         loaded = load_run(run.folder, dataset=dataset, data_dir=data_dir)
         model, data, split, graph = loaded.model, loaded.dataset, loaded.split, loaded.graph
@@ -74,7 +74,7 @@ def inspect_run(
 
 
 def _inspect_snapshots(model: nn.Module, data: TemporalDataset, split: Split) -> Inspection:
-    """Outputs of all rows; states of the last snapshot, because rows of two never meet."""
+    """Outputs of all rows; states of the last snapshot, because snapshots do not interact."""
     with torch.no_grad():
         output = Snapshots(data, split).evaluate(model)
     n, last = data.num_nodes, data.num_snapshots - 1
@@ -89,7 +89,7 @@ def _inspect_snapshots(model: nn.Module, data: TemporalDataset, split: Split) ->
     parts = [torch.arange(n) if name == part else empty for name in ("train", "val", "test")]
     inside = Split("snapshot", parts[0], parts[1], parts[2])
     inner = Inspection(one, inside, graph, model, output[rows], states)
-    title = f"Of the last of {data.num_snapshots:,} snapshots: rows of two snapshots never meet."
+    title = f"Of the last of {data.num_snapshots:,} snapshots: snapshots do not interact."
     return Inspection(data, split, None, model, output, states, within=inner, title=title)
 
 

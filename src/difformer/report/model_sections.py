@@ -24,8 +24,8 @@ from difformer.report.predictions import calibration_block, confusion_blocks, re
 __all__ = ["energy_plot", "model_sections", "names_of"]
 
 MOST_EDGES = 1500  # drawn at the lowest setting of the slider
-MOST_PAIRS = 2**29  # diffusivities looked at in a layer: a few seconds
-MOST_INFLUENCED = 2000  # rows whose strongest influences the page carries
+MOST_PAIRS = 2**29  # diffusivities computed per layer: a few seconds
+MOST_INFLUENCED = 2000  # rows whose strongest influences are on the page
 NEIGHBOURS = 8  # of each of them
 ROWS_SPREAD = 500  # rows whose effective number of neighbours is computed
 
@@ -101,7 +101,7 @@ def names_of(found: Inspection) -> list[str]:
 def _energy_blocks(found: Inspection) -> list[Any]:
     model = found.difformer
     if model is None:
-        return [Note("The model is no DIFFormer: it has no energy.")]
+        return [Note("The model is not a DIFFormer: it has no energy.")]
     try:
         check = check_energy(model, found.dataset.x, found.graph)
     except (DifformerError, ValueError) as error:
@@ -175,7 +175,7 @@ def _layer_weights(found: Inspection) -> list[LayerWeights]:
 
 def _diffusivity_blocks(found: Inspection, weights: list[LayerWeights]) -> list[Any]:
     if not weights:
-        return [Note("The model is no DIFFormer: it has no diffusivity.")]
+        return [Note("The model is not a DIFFormer: it has no diffusivity.")]
     n = _n(found)
     budget = max(1, MOST_PAIRS // (n * len(weights) * weights[0].q.shape[0]))
     rows = sample_rows(found.output, min(ROWS_SPREAD, budget))
@@ -221,7 +221,7 @@ def _advice(index: int, each: Any, flows: list[Any]) -> str:
 
 
 def _flow_table(flow: Tensor, layer: int, names: list[str]) -> Table:
-    # Shaded by what sets the classes apart: from the least to the largest share.
+    # Shaded from the smallest to the largest share.
     low, high = float(flow.nan_to_num(1.0).min()), float(flow.nan_to_num(0.0).max())
     span = (high - low) or 1.0
     rows = [
@@ -274,7 +274,7 @@ def _explorer(
         _panel(found, rows, title, state, layer, data["projections"])
         for title, state, layer in _chosen_states(found, weights)
     ]
-    # A row whose influences are known is one that people look at: it has its image.
+    # Rows whose influences are shown also get their image.
     known = {int(i) for panel in data["panels"] for i in panel.get("influences", ())}
     data["images"] = row_images(dataset, shown, data_dir, first=known)
     return data
@@ -316,7 +316,7 @@ def _compact(values: Tensor) -> list[float]:
 
 
 def _edges(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
-    """The strongest pairs among the drawn rows, as places in the list of drawn rows."""
+    """The strongest pairs among the drawn rows, as positions in the list of drawn rows."""
     most = max(2, MOST_PAIRS // (weights.n * weights.q.shape[0]))
     within = rows if rows.numel() <= most else rows[sample_rows(rows, most, seed=1)]
     pairs = strongest(weights, k=MOST_EDGES, rows=within)
@@ -333,7 +333,7 @@ def _edges(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
 
 
 def _influences(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
-    """For each drawn row, the rows that moved it most; for at most so many rows."""
+    """For each drawn row, the rows that influenced it most; for a bounded number of rows."""
     most = min(MOST_INFLUENCED, max(1, MOST_PAIRS // (weights.n * weights.q.shape[0])))
     places = sample_rows(rows, most, seed=2)
     found: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""One HTML file that needs nothing else: text escaped, data as JSON, scripts known by their hash.
+"""Self-contained HTML pages: escaped text, data as JSON, scripts allowed by their hash.
 
 The page's content security policy allows its own scripts by hash and no request at all, so that a
-value that slipped through the escaping still could not run or send anything.
+value that escaped sanitising could still not run or send anything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["render_page", "safe_json", "write_page"]
 def write_page(
     path: Path | str, title: str, sections: Sequence[Section], *, subtitle: str = ""
 ) -> Path:
-    """Write a page of sections as one file, whole or not at all."""
+    """Write a page of sections as one file, atomically."""
     path = Path(path)
     write_atomic(path, render_page(title, sections, subtitle=subtitle).encode())
     return path
@@ -72,7 +72,7 @@ def _finder(block: Finder) -> dict[str, Any]:
 
 
 def safe_json(value: Any) -> str:
-    """JSON that can stand in a script element: it holds no <, > or &, and no nan."""
+    """JSON that is safe in a script element: without <, > and &, and without nan."""
     text = json.dumps(_finite(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -100,7 +100,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _packed_plotly() -> tuple[str, str]:
-    """Plotly as base64 of gzip, less than half its size, and the hash of what it unpacks to."""
+    """Plotly as base64 of gzip, less than half its size, and the hash of the unpacked script."""
     from plotly.offline import get_plotlyjs
 
     script: str = get_plotlyjs()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Poster", "draw_poster", "poster_of", "poster_section"]
 
-ROWS = 1000  # drawn: t-SNE of more would take longer than the training
+ROWS = 1000  # rows drawn: t-SNE of more would take longer than the training
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Poster:
 
 
 def poster_of(folder: Path, dataset: Dataset) -> Poster:
-    """Look into the DIFFormer of a run: two t-SNE projections and one energy per layer."""
+    """The poster of a run's DIFFormer: two t-SNE projections and one energy per layer."""
     from difformer.experiments.runs import read_run
     from difformer.report.embedding import project, sample_rows
     from difformer.report.energy import check_energy
@@ -74,7 +74,7 @@ def poster_section(poster: Poster) -> Section:
 
 
 def draw_poster(poster: Poster, path: Path) -> Path:
-    """The three pictures side by side in one file; its suffix (svg, png) says the format."""
+    """The three pictures side by side in one file; its suffix (svg, png) decides the format."""
     from difformer.report.figures.drawing import axes, style
 
     with style() as make:

@@ -1,4 +1,4 @@
-"""report.html of one run: settings, curves, results, and what the trained model does inside."""
+"""report.html of one run: settings, curves, results, and sections about the trained model."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def write_report(
     max_points: int = MOST_POINTS,
     out: Path | str | None = None,
 ) -> Path:
-    """Write report.html into a run folder, from what is there; what is missing is said in it.
+    """Write report.html into a run folder; the page says what the folder does not have.
 
-    A folder that `difformer compare` left has the page of its comparison.
+    For a folder of `difformer compare` it is the page of the comparison.
 
     Args:
-        dataset: the data where it is at hand already; else it is loaded by name.
-        projection: "pca", "tsne", or "auto": t-SNE where there are few rows.
+        dataset: the data if it is already loaded; else it is loaded by name.
+        projection: "pca", "tsne", or "auto", which takes t-SNE for few rows.
         max_points: rows drawn; more are sampled, and the page says so.
-        out: another place for the page.
+        out: another path for the page.
     """
     if (Path(run_folder) / COMPARISON).is_file():
         return write_comparison(run_folder, out)
@@ -72,7 +72,7 @@ def run_sections(
     from difformer.report.inspection import inspect_run
     from difformer.report.model_sections import model_sections
 
-    # The first seed that has a model stands for the run.
+    # The first seed that has a model represents the run.
     shown = next((s for s in run.seeds if (s.folder / "model.safetensors").exists()), run.seeds[0])
     found = inspect_run(shown, dataset=dataset, data_dir=data_dir)
     inside: list[Section] = []
@@ -86,7 +86,7 @@ def run_sections(
     own = _own_sections(run, dataset)
     if own:
         inside = [section for section in inside if section.name != "predictions"]
-        # An average of several forms has no one curve.
+        # An average of several forms has no single curve.
         curves = [curves_section(run)] if any(s.history for s in run.seeds) else []
         below = [*curves, *inside, *costs]
         sections = [*own, *(replace(section, folded=True) for section in below)]
@@ -99,7 +99,7 @@ def run_sections(
 
 
 def _own_sections(run: Run, dataset: Dataset | None) -> list[Section]:
-    """What a run on a table or a series shows above its model; none for other runs."""
+    """The sections of a run on a table or a series above its model; empty for other runs."""
     if run.kind == "table":
         from difformer.report.table_page import table_sections
 
@@ -258,7 +258,7 @@ def _ends(run: Run, metric: str) -> str:
 
 
 def _curve_table(run: Run, columns: list[str]) -> Table | None:
-    """Twenty epochs, evenly chosen, of the first seed: enough to follow the line by ear."""
+    """Twenty evenly spaced epochs of the first seed: a plot's content for screen readers."""
     seed = next((s for s in run.seeds if s.history), None)
     if seed is None:
         return None
@@ -275,7 +275,7 @@ def _curve_table(run: Run, columns: list[str]) -> Table | None:
 
 
 def cost_section(run: Run, shown: SeedRun) -> Section:
-    """Time, epochs, memory and parameters, as far as the run wrote them down."""
+    """Time, epochs, memory and parameters, as far as the run recorded them."""
     rows: list[list[str]] = []
     for seed in run.seeds:
         result = seed.result
@@ -310,7 +310,7 @@ def cost_section(run: Run, shown: SeedRun) -> Section:
         count = _parameters(weights)
         blocks.append(Note(f"{text} ({number(count)} numbers)." if count else f"{text}."))
     if not any(s.result.get("peak_memory") for s in run.seeds):
-        blocks.append(Note("The run did not write its memory down."))
+        blocks.append(Note("The run did not record its memory."))
     return Section("cost", "What it cost", blocks)
 
 

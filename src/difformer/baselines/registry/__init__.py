@@ -25,8 +25,8 @@ SYSTEMS: dict[str, System] = {
     system.name: system for family in _FAMILIES for system in family.SYSTEMS
 }
 
-# Forecasts without a network: their features are the lags of a series, so they are no systems for
-# tables, but a table of forecasts must show them.
+# Forecasts without a network: their features are the lags of a series, so they are not in SYSTEMS,
+# but tables of forecasts show them.
 FORECASTS: dict[str, System] = {system.name: system for system in naive.SYSTEMS}
 
 

@@ -61,7 +61,7 @@ def _attention(n: int, e: int, p: int, c: int, config: GATConfig) -> float:
 
 
 def _running_sums(n: int, e: int, p: int, c: int, config: GATConfig) -> float:
-    """Two running sums of the values per layer, their terms, and what each row picks of them."""
+    """Two cumulative sums of the values per layer, their terms, and each row's entries of them."""
     sums = 12 * n * config.hidden_channels * config.num_heads * config.num_layers
     return linear(n, 0, p, c, config) + FLOAT * sums
 

@@ -1,7 +1,7 @@
 """How much memory a training step takes: (rows, edges, features, outputs, config) -> bytes.
 
-Rough, and rather too large than too small: it tells before a run that it cannot fit. Here is what
-several systems share; a system with a rule of its own has it beside its entry.
+A rough upper estimate, so that a run that cannot fit is refused before it starts. Shared rules are
+here; a system with its own rule has it next to its entry.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def linear(n: int, e: int, p: int, c: int, config: Any) -> float:
 
 
 def by_edge(numbers: float, n: int, e: int, p: int, c: int, config: Any) -> float:
-    """`linear`, and so many numbers per edge; sources and targets of the edges as int64."""
+    """`linear`, and `numbers` per edge; sources and targets of the edges as int64."""
     return linear(n, e, p, c, config) + FLOAT * e * (numbers + 4)
 
 
 def features(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """Dense features before, while and after they are propagated, and a sparse adjacency."""
+    """Dense features before, during and after propagation, and a sparse adjacency."""
     return FLOAT * (3 * n * p + 5 * e)
 
 

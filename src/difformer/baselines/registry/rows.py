@@ -1,4 +1,4 @@
-"""Systems that look at features alone: a perceptron, and scikit-learn's estimators."""
+"""Systems that use features only: a perceptron, and scikit-learn's estimators."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MLP = System(
 
 
 def _fitted(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """Features in double precision, scaled, and the library's own copy; answers."""
+    """Features in double precision, scaled, and the library's own copy; predictions."""
     return 2 * FLOAT * n * (4 * p + 3 * c)
 
 
@@ -113,9 +113,9 @@ class SpreadingConfig(Scaled):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfTrainingConfig(LogisticConfig):
-    """Logistic regression trained on its own confident answers too."""
+    """Logistic regression that is also trained on its own confident predictions."""
 
-    threshold: float = option(0.9, "probability above which an answer is taken as a label")
+    threshold: float = option(0.9, "probability above which a prediction is used as a label")
 
 
 _C = (0.01, 0.1, 1.0, 10.0, 100.0)

@@ -18,7 +18,7 @@ class Entry(NamedTuple):
 
     module: str
     title: str
-    looks: bool = False  # into the models of its runs, not only at their metrics
+    looks: bool = False  # whether it needs the models of its runs, not only their metrics
 
 
 FIGURES: dict[str, Entry] = {

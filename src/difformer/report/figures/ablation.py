@@ -1,4 +1,4 @@
-"""Figures 2a and 4: six diffusivities, everything else alike."""
+"""Figures 2a and 4: six diffusivities, everything else equal."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _lines(ax: Any, title: str, rows: list[Row]) -> None:
 
 
 def _says(title: str, rows: list[Row]) -> list[str]:
-    """The paper's three observations, each held against what was measured."""
+    """The paper's three observations, each compared with what was measured."""
     ours = {(r["tau"], int(r["layers"])): 100 * r["mean"] for r in rows if r["tau"]}
     if not ours:
         return []

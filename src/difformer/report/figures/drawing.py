@@ -1,4 +1,4 @@
-"""How our figures look, in colour and in black and white, and how they are kept."""
+"""The style of the figures, in colour and in black and white, and their files."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Drawn:
 
 @contextmanager
 def style() -> Generator[Any, None, None]:
-    """matplotlib with our style and no screen."""
+    """matplotlib with our style, without a display."""
     import matplotlib as mpl
     from cycler import cycler
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -1,4 +1,4 @@
-"""Figure 3: δ and f, the flow that ten random points make, and the energy one point feels."""
+"""Figure 3: δ and f, the flow of ten random points, and the energy of one more point."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make(work: Work) -> Drawn:
 
 
 def random_points() -> Tensor:
-    """Ten points of the unit disc, where no two are further apart than f is non-negative."""
+    """Ten points of the unit disc: close enough to each other that f is non-negative."""
     generator = torch.Generator().manual_seed(SEED)
     angle = 2 * torch.pi * torch.rand(POINTS, generator=generator, dtype=torch.float64)
     radius = torch.rand(POINTS, generator=generator, dtype=torch.float64).sqrt() * 0.9
