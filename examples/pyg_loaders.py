@@ -4,8 +4,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
-from torch_geometric.loader import ClusterData, ClusterLoader, NeighborLoader, RandomNodeLoader
-from torch_geometric.typing import WITH_METIS, WITH_PYG_LIB, WITH_TORCH_SPARSE
+from torch_geometric.loader import NeighborLoader, RandomNodeLoader
+from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 import difformer
 
@@ -13,12 +13,10 @@ torch.manual_seed(0)
 cora, split = difformer.load_dataset("cora"), difformer.load_dataset("cora").split("public")
 train = torch.isin(torch.arange(cora.num_rows), split.train)
 data = Data(x=cora.x.to_dense(), y=cora.y, edge_index=cora.edge_index, train_mask=train)
-loaders: dict[str, DataLoader[Data]] = {"random nodes": RandomNodeLoader(data, 4, shuffle=True)}
-if WITH_PYG_LIB or WITH_TORCH_SPARSE:
-    loaders["neighbours"] = NeighborLoader(data, [10, 10], input_nodes=train, batch_size=70)
-if WITH_METIS:
-    loaders["clusters"] = ClusterLoader(ClusterData(data, num_parts=8, log=False), batch_size=2)
-for name, loader in loaders.items():
+loaders: list[DataLoader[Data]] = [RandomNodeLoader(data, 4, shuffle=True)]
+if WITH_PYG_LIB or WITH_TORCH_SPARSE:  # without one of them there is no NeighborLoader
+    loaders.append(NeighborLoader(data, [10, 10], input_nodes=train, batch_size=70))
+for loader in loaders:
     model = difformer.DIFFormer(cora.num_features, 64, cora.num_outputs, dropout=0.5)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=0.01)
     for batch in (batch for _ in range(30) for batch in loader if batch.train_mask.any()):
@@ -27,4 +25,4 @@ for name, loader in loaders.items():
         F.cross_entropy(out[batch.train_mask], batch.y[batch.train_mask]).backward()
         optimizer.step()
     hits = model.eval()(data.x, data.edge_index).argmax(-1) == data.y
-    assert hits[split.test].float().mean() > 0.65, name
+    assert hits[split.test].float().mean() > 0.65, type(loader).__name__

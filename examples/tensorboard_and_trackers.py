@@ -1,5 +1,7 @@
-"""Watch training in TensorBoard, and in any tracker (Weights & Biases, MLflow) by a callback."""
+"""Watch training in TensorBoard, and in Weights & Biases or MLflow where they are installed."""
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from difformer.experiments.experiment import Experiment
@@ -8,19 +10,19 @@ from difformer.train import Callback, TensorBoard
 
 
 class Tracker(Callback):
-    """Hands every evaluated epoch's row to `log`: wandb.log, or mlflow.log_metrics."""
-
     def __init__(self, log: Any) -> None:
-        self.log = log
+        self.log = log  # takes the numbers of an evaluated epoch, and its step
 
     def on_evaluate(self, fit: Any, row: dict[str, Any]) -> None:
         self.log({name: value for name, value in row.items() if name != "epoch"}, step=fit.epoch)
 
 
 seen: list[dict[str, float]] = []
-experiment = Experiment.make("digits", train={"epochs": 20})
 callbacks = [TensorBoard("logs"), Tracker(lambda row, step: seen.append({**row, "step": step}))]
-result = run_experiment(experiment, callbacks=lambda seed: callbacks)
-print(f"{len(seen)} rows, the last: {seen[-1]}")
-print("look: tensorboard --logdir logs")
+if find_spec("wandb"):  # `wandb login` first, and no mode, to see them on its site
+    callbacks.append(Tracker(import_module("wandb").init(project="digits", mode="offline").log))
+if find_spec("mlflow"):
+    callbacks.append(Tracker(import_module("mlflow").log_metrics))
+run_experiment(Experiment.make("digits", train={"epochs": 20}), callbacks=lambda seed: callbacks)
+print(f"{len(seen)} rows, the last: {seen[-1]}; look: tensorboard --logdir logs")
 assert len(seen) == 20
