@@ -41,18 +41,34 @@ def test_rows_that_lie_together_teach_one_another() -> None:
     assert gained.mean() > line.score(X[~labelled] / 16, y[~labelled]) + 0.03
 
 
-def test_unlike_neighbours_are_told_apart() -> None:
-    """Neighbours are of the other class: averaging cannot learn it, a map of its own can."""
+def unlike(n: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Features, classes, few labels and edges, all of which join rows of other classes."""
     generator = np.random.default_rng(0)
-    n = 200
     y = np.arange(n) % 2
     X = generator.normal(size=(n, 4)) + 0.6 * y[:, None]
     left, right = np.flatnonzero(y == 0), np.flatnonzero(y == 1)
     edges = np.stack([generator.choice(left, 800), generator.choice(right, 800)])
-    few = np.where(generator.random(n) < 0.4, y, -1)
+    return X, y, np.where(generator.random(n) < 0.4, y, -1), edges
+
+
+def test_unlike_neighbours_are_told_apart() -> None:
+    """Neighbours are of the other class: averaging cannot learn it, a map of its own can."""
+    X, y, few, edges = unlike()
     model = DIFFormerClassifier(random_state=0).fit(X, few, edges)
     assert any("transforming" in member.name for member in model.members_)
     assert (model.transduction_ == y)[few < 0].mean() > 0.9
+
+
+def test_a_form_that_is_probed_and_then_trained_on_is_kept_in_two_folders(tmp_path) -> None:
+    """Both fits are resumed each by itself, and to the same bits as without a folder."""
+    X, _, few, edges = unlike()
+    kept = DIFFormerClassifier(random_state=0, checkpoint=tmp_path).fit(X, few, edges)
+    epochs = {path.name.split(", ")[-1] for path in tmp_path.glob("transforming*validated")}
+    assert len(epochs) > 1
+    alone = DIFFormerClassifier(random_state=0).fit(X, few, edges)
+    again = DIFFormerClassifier(random_state=0, checkpoint=tmp_path).fit(X, few, edges)
+    assert (kept.label_distributions_ == alone.label_distributions_).all()
+    assert (again.label_distributions_ == alone.label_distributions_).all()
 
 
 def test_a_graph_that_joins_like_rows_is_averaged_over() -> None:

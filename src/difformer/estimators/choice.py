@@ -149,7 +149,9 @@ class Training:
     def _folder(self, form: Form, judged: bool) -> Path | None:
         if self.folder is None:
             return None
-        return self.folder / f"{form.name}-{'validated' if judged else 'whole'}"
+        # A form may be trained for a few epochs first, and for more where these promise something.
+        name = f"{form.name}, {self.settings.epochs} epochs"
+        return self.folder / f"{name}-{'validated' if judged else 'whole'}"
 
     def _config(self, form: Form) -> dict[str, Any]:
         """What a fit that is resumed must have in common with the one that was begun."""
