@@ -144,3 +144,22 @@ def test_the_mean_over_neighbours_is_the_rows_of_the_adjacency_without_loops(wei
 def test_an_unknown_norm_is_named():
     with pytest.raises(ValueError, match="norm must be one of symmetric, row, got 'column'"):
         Graph.from_edges(torch.zeros(2, 0, dtype=torch.int64), 3, norm="column")
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_the_rows_around_some_give_them_what_the_whole_graph_does(weighted, undirected, steps):
+    n, rows = 101, torch.tensor([90, 3, 44])
+    edges = random_edges(n, 150)
+    weight = torch.rand(edges.shape[1], dtype=torch.float64) + 0.1 if weighted else None
+    whole = Graph.from_edges(edges, n, weight, undirected=undirected, self_loops=True)
+    x = torch.randn(n, 3, dtype=torch.float64)
+    near, part = whole.around(rows, steps)
+    assert near.numel() < n and torch.isin(rows, near).all()
+    own = torch.searchsorted(near, rows)
+    for one, other in ((whole, part), (whole.neighbours_mean, part.neighbours_mean)):
+        found, expected = x[near], x
+        for _ in range(steps):
+            found, expected = other.to(x).propagate(found), one.to(x).propagate(expected)
+        torch.testing.assert_close(found[own], expected[rows], rtol=1e-6, atol=1e-8)

@@ -44,7 +44,7 @@ def model_sections(
     rows = sample_rows(found.output, max_points)
     blocks: list[Any] = [Note(_sampled(found, rows))] if rows.numel() < _n(found) else []
     blocks += [
-        Note(_how_to_read(found)),
+        Note(_how_to_read(found, weights)),
         Explorer(_explorer(found, rows, weights, projection, data_dir)),
     ]
     sections.append(Section("states", "States and strongest diffusivities", blocks))
@@ -62,12 +62,14 @@ def _sampled(found: Inspection, rows: Tensor) -> str:
     )
 
 
-def _how_to_read(found: Inspection) -> str:
+def _how_to_read(found: Inspection, weights: list[LayerWeights]) -> str:
     if found.difformer is None:
         return "The model keeps no layer states: its outputs are drawn."
+    state = "Each point is a row: its state after the layer, in two dimensions."
+    if all(layer.kernel.local for layer in weights):
+        return f"{state} No row meets others but along the edges of the graph."
     return (
-        "Each point is a row: its state after the layer, in two dimensions. A line joins a row to "
-        "one that moved it; its strength is the diffusivity, in multiples of what a pair would "
+        f"{state} A line joins a row to one that moved it; its strength is the diffusivity, in multiples of what a pair would "
         "have if all pairs were alike. Point at a row to see it, click it (or give its number) to "
         "see which rows influenced it most."
     )
@@ -305,7 +307,7 @@ def _panel(
         xy = project(state[rows], how)
         points[how] = [_compact(xy[:, 0]), _compact(xy[:, 1])]
     panel: dict[str, Any] = {"title": plain(title), "points": points}
-    if weights is not None and rows.numel() > 1:
+    if weights is not None and rows.numel() > 1 and not weights.kernel.local:
         panel |= _edges(weights, rows)
         panel |= _influences(weights, rows)
     return panel
