@@ -51,7 +51,7 @@ MAP_NUMBERS = 2**23
 # So many equal rows in the mean, and a row's partners are its copies.
 MOST_EQUAL = 4
 # A form whose weight is below this share of the largest is left out.
-LEAST_WEIGHT = 0.05
+LEAST_WEIGHT = 0.1
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ _TRANSFORMING = {
 _HIDDEN = {**_AVERAGING, "norm": "input", "dropout": 0.5}
 _FAST: dict[str, Any] = {"epochs": 100, "lr": 0.05}
 _SCALED: dict[str, Any] = {"weight_decay": 0.1, "scaled": True}
-_CAREFUL: dict[str, Any] = {"epochs": 100, "lr": 0.01, "weight_decay": 0.01}
+_CAREFUL: dict[str, Any] = {"epochs": 60, "lr": 0.015, "weight_decay": 0.01}
 _SLOW: dict[str, Any] = {"epochs": 300, "lr": 0.01, "weight_decay": 5e-4}
 # Epochs after which a form that is trained by the loop must be in the running to be trained on.
 _PROBE = 60
