@@ -27,14 +27,14 @@ LAYERS = {
     "core": 0,
     "nn": 1,
     "data": 1,
-    "baselines": 2,
     "train": 2,
     "estimators": 3,
-    "experiments": 4,
-    "report": 5,
-    "commands": 6,
-    "cli": 7,
-    "__main__": 8,
+    "baselines": 4,
+    "experiments": 5,
+    "report": 6,
+    "commands": 7,
+    "cli": 8,
+    "__main__": 9,
 }
 
 

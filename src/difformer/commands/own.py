@@ -243,6 +243,8 @@ def train_table(table: OwnTable, params: Mapping[str, Any], out: Path | None, to
         print_json({**result, "folder": str(folder)})
         return
     say(f"graph: {result['graph']}", quiet=told.quiet)
+    if result.get("choice"):
+        say(result["choice"], quiet=told.quiet)
     if result["held_out"]:
         print_table(_scores(result["held_out"]))
     if strongest := result.get("peers", [])[:2]:

@@ -85,7 +85,8 @@ class Asked:
             "-m",
             metavar="NAME",
             help=f"One of {', '.join(SYSTEMS)}.",
-            default="difformer-s",
+            default="difformer, the best forms by held-out labels; difformer-s where options "
+            "of the model or of the loop are given",
         ),
     ] = None
     recipe: Annotated[
@@ -269,7 +270,7 @@ def _train_dataset(asked: Asked, given: Given) -> None:
     manifest = Manifest.read(Path(experiment.dataset)) if is_shards(experiment.dataset) else None
     data = None if manifest is not None else _load(experiment, asked.data_dir)
     graph = manifest.graph if manifest is not None else bool(data and data.edge_index is not None)
-    experiment = _experiment(asked, given, graph=graph)
+    experiment = _experiment(asked, given, graph=graph, data=data)
     result = _run(experiment, folder, data, asked)
     if not is_lead():
         return

@@ -93,6 +93,7 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 budget=self.time_budget,
             )
             members, result, self.candidates_ = found.members, found.result, dict(found.tried)
+            self.choice_ = found.told
             self.validation_ = dict(result.metrics.get("val", {}))
             self.held_out_rows_ = found.rows.numpy()
             self.held_out_outputs_ = found.outputs.double().numpy()
@@ -100,6 +101,7 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
             best = self._best(training, self._forms(graphs, len(rows)), split, given=given)
             members = [Member(best.form, View("plain"), best.model)]
             result, self.candidates_ = best.result, dict(best.scores)
+            self.choice_ = ""
         self.kernel_ = members[0].form.kernel
         self.graph_ = next((m.form.graph for m in members if m.form.graph is not None), None)
         self.result_, self.history_ = result, result.history

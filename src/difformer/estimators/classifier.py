@@ -86,6 +86,7 @@ class DIFFormerClassifier(SaveMixin, SetMixin, ClassifierMixin, BaseDIFFormer):
         ids_: the ids of the rows of fit, or None.
         split_: the rows of fit that trained and validated.
         kernel_, candidates_, validation_, best_epoch_, n_iter_, history_: how training went.
+        choice_: what recipe="auto" tried, took and by what margin, in one line.
         result_: the same and more, a `difformer.train.FitResult`; not kept by `save`.
     """
 

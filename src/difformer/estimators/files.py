@@ -25,7 +25,7 @@ __all__ = ["SaveMixin"]
 E = TypeVar("E", bound="SaveMixin")
 
 _MEMBER = "member."
-_FITTED = ("kernel_", "best_epoch_", "n_iter_", "validation_", "candidates_")
+_FITTED = ("kernel_", "best_epoch_", "n_iter_", "validation_", "candidates_", "choice_")
 
 
 class SaveMixin:
@@ -77,8 +77,9 @@ class SaveMixin:
             estimator.n_features_in_ = int(description["n_features"])
             if description["features"]:
                 estimator.feature_names_in_ = np.array(description["features"], dtype=object)
+            fitted = {"choice_": "", **description["fitted"]}
             for name in _FITTED:
-                setattr(estimator, name, description["fitted"][name])
+                setattr(estimator, name, fitted[name])
             estimator.history_ = []
             estimator.members_ = [
                 FittedMember.unpack(path, _under(f"{_MEMBER}{index}.", tensors), one, kernel)

@@ -12,6 +12,7 @@ so forms that cannot be told apart count alike, and a clearly worse one does not
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -81,6 +82,28 @@ class Found:
     rows: Tensor  # the held-out rows that all members were judged by
     outputs: Tensor  # (len(rows), outputs) of the average, each by models that had not seen it
     tried: Mapping[str, float] = field(default_factory=dict[str, float])
+    told: str = ""  # the choice in one line
+
+
+def tell(line: str) -> None:
+    """Show a line on stderr in the place of the one before; nothing where that is no terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[2K{line}", end="", file=sys.stderr, flush=True)
+
+
+def _told(judged: Sequence[Judged]) -> str:
+    """What was tried, what was taken, and by what margin."""
+    best, *others = sorted(judged, key=lambda one: one.loss)
+    taken = sorted((one for one in judged if one.weight > 0), key=lambda one: -one.weight)
+    named = ", ".join(f"{_key(one.form)} ({one.weight:.0%})" for one in taken[:3])
+    named += f" and {len(taken) - 3} more" if len(taken) > 3 else ""
+    if best.loss != best.loss:
+        return f"tried {len(judged)} forms, no label could be held out: all count alike"
+    text = f"tried {len(judged)} forms; took {named}; best {_key(best.form)}, loss {best.loss:.3f}"
+    if others:
+        gap = others[0].loss - best.loss
+        text += f", ahead of {_key(others[0].form)} by {gap:.3f} per held-out row"
+    return text
 
 
 def averages_only(form: Form) -> bool:
@@ -113,6 +136,10 @@ def search(
         if budget is not None and run.judged and spent > budget:
             break
         run.judge(form)
+        if training.verbose:
+            tell(f"tried {len(run.judged)} forms of DIFFormer; {_key(form)}: {run.loss_of(form)}")
+    if training.verbose:
+        tell("")
     judged = _weighted(run.judged)
     members = [run.member(one) for one in judged if one.weight > 0]
     members.sort(key=lambda member: -member.weight)
@@ -124,9 +151,8 @@ def search(
     epochs = int(members[0].form.train["epochs"])
     seconds = time.monotonic() - began
     result = FitResult(metrics, epochs, epochs, "epochs", [], seconds)
-    return Found(
-        members, judged, result, rows, outputs, {_key(one.form): one.loss for one in judged}
-    )
+    tried = {_key(one.form): one.loss for one in judged}
+    return Found(members, judged, result, rows, outputs, tried, _told(judged))
 
 
 # --- the forms ---------------------------------------------------------------------------------
@@ -294,6 +320,11 @@ class _Search:
     def best(self) -> Judged:
         """The form of the least loss."""
         return min(self.judged, key=lambda one: one.loss if one.loss == one.loss else math.inf)
+
+    def loss_of(self, form: Form) -> str:
+        """What a form's held-out rows say, for people."""
+        found = next(one for one in self.judged if _key(one.form) == _key(form))
+        return f"loss {found.loss:.3f} in {found.seconds:.1f} s"
 
     def in_the_running(self, form: Form) -> bool:
         """Whether the form, as judged so far, would count in the average."""

@@ -50,6 +50,7 @@ DEFAULT_MODELS = (
     "correct-smooth",
     "gcn-knn",
     "sgformer",
+    "difformer",
     "difformer-g",
     "difformer-s",
     "difformer-a",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from difformer.baselines.difformer import Auto
 from difformer.data.batch import Prediction
 from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import DifformerError
+from difformer.estimators.rows import dataset_features
 from difformer.experiments.run import last_snapshot, load_run
 from difformer.experiments.runs import SeedRun
 from difformer.nn.model import DIFFormer
@@ -70,7 +73,23 @@ def inspect_run(
         )
     if output.ndim == 1:
         output = output.unsqueeze(1)
-    return Inspection(data, split, graph, model, output, states)
+    found = Inspection(data, split, graph, model, output, states)
+    return _inspect_average(found, model) if isinstance(model, Auto) else found
+
+
+def _inspect_average(found: Inspection, model: Auto) -> Inspection:
+    """Outputs of the average; states of the member that is looked into."""
+    fitted = model.fitted
+    assert fitted is not None  # it has just answered
+    member = fitted.shown_member
+    seen = replace(found.dataset, x=member.seen(dataset_features(found.dataset)).float())
+    graph = None if member.frozen.num_known is None else fitted.graph_
+    shown = deepcopy(member.frozen.model).float()
+    with torch.no_grad():
+        states = shown.states(seen.x, graph)
+    title = f"{model.choice}. What follows is of {member.name}."
+    inner = Inspection(seen, found.split, graph, shown, found.output, states)
+    return replace(found, within=inner, title=title[:1].upper() + title[1:])
 
 
 def _inspect_snapshots(model: nn.Module, data: TemporalDataset, split: Split) -> Inspection:

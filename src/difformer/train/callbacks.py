@@ -46,6 +46,9 @@ class Progress(Callback):
     def on_start(self, fit: Fit) -> None:
         if self.quiet or not sys.stderr.isatty():
             return
+        if fit.optimizer is None:  # fitted in one go: it shows its own progress where it has some
+            fit.model.verbose = True  # pyright: ignore[reportAttributeAccessIssue]
+            return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
@@ -73,6 +76,9 @@ class Progress(Callback):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+        choice = getattr(fit.model, "choice", "")
+        if choice and result is not None and not self.quiet:
+            print(choice, file=sys.stderr)
 
 
 class TensorBoard(Callback):

@@ -6,6 +6,7 @@ It never asks which method or which dataset it is running. A model is an ``nn.Mo
     observe(batch)             once, before training: all rows, the training labels only
     borrow(rows, labels)       then, where its `borrows` is a share above 0: that share of the
                                validation rows, which no longer count as such
+    choose_by(rows, labels)    then: the validation rows, which it must not train on
     training_step(batch, objective, optimizer) -> float    in place of the loop's own step
     parameter_groups() -> [{"params": ..., "lr": ...}]      options of their own for some weights
     reduce_gradients()         after each backward pass, for a model spread over processes
@@ -124,7 +125,11 @@ def fit(
 
 
 def lend(model: nn.Module, source: Source, split: Split) -> Split:
-    """Hand a model the validation labels it asks for; the split without those rows."""
+    """Hand a model the validation labels it asks for; the split without those it trains on."""
+    choose_by = getattr(model, "choose_by", None)
+    if choose_by is not None and split.val.numel():
+        rows = split.val.to(source.y.device)
+        choose_by(rows, source.y[rows])
     count = int(getattr(model, "borrows", 0.0) * split.val.numel())
     if count == 0:
         return split

@@ -1,4 +1,4 @@
-"""DIFFormer-s, DIFFormer-a, and DIFFormer without its all-pair term."""
+"""The estimators' default, DIFFormer-s, DIFFormer-a, and DIFFormer without its all-pair term."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from difformer.baselines.system import System, option
 from difformer.nn.config import DIFFormerConfig
 from difformer.options import whole
 
-__all__ = ["SYSTEMS", "DIFFormerOptions"]
+__all__ = ["SYSTEMS", "AutoOptions", "DIFFormerOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +18,18 @@ class DIFFormerOptions(DIFFormerConfig):
     """DIFFormer's own options, and its width."""
 
     hidden_channels: int = option(64, "width of the states", whole(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoOptions:
+    """The estimators' default has next to none."""
+
+    time_budget: float | None = option(None, "seconds after which no further form is tried")
+
+
+def _averaged(n: int, e: int, p: int, c: int, config: Any) -> float:
+    """Features of every view in double precision, and a tile of the pairs of sharp forms."""
+    return 2 * FLOAT * n * (6 * p + 8 * c + 300) + 4 * FLOAT * e
 
 
 def _tiled(n: int, e: int, p: int, c: int, config: Any) -> float:
@@ -36,6 +48,15 @@ _SIMPLE = System(
     space={"num_layers": (2, 4, 8), "graph_weight": (0.5, 0.9), "dropout": (0.2, 0.5)},
 )
 SYSTEMS = (
+    System(
+        name="difformer",
+        title="DIFFormer",
+        model="difformer.Auto",
+        config=AutoOptions,
+        memory=_averaged,
+        all_pairs=True,
+        tasks=("multiclass", "regression"),
+    ),
     _SIMPLE,
     replace(
         _SIMPLE,

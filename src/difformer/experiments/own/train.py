@@ -91,6 +91,7 @@ def train_own(
         "peers": peers,
         "tried": estimator.candidates_,
         "members": _members(estimator),
+        "choice": estimator.choice_,
         **trained,
         "influential": influential,
     }
