@@ -42,9 +42,8 @@ def write_graph(folder: Path, words: list[str], labels: list[Any], edges: Any) -
     with (folder / "nodes.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["id", "words", "label"])
-        rows.writerows(
-            [f"p{i}", text, label] for i, (text, label) in enumerate(zip(words, labels, strict=True))
-        )
+        both = zip(words, labels, strict=True)
+        rows.writerows([f"p{i}", text, label] for i, (text, label) in enumerate(both))
     with (folder / "edges.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["source", "target"])
@@ -93,7 +92,11 @@ def gcn(folder: str) -> None:
     from difformer.report.run_page import write_report
 
     nodes, out = Path(folder) / "nodes.csv", Path(tempfile.mkdtemp(dir=folder)) / "run"
-    options = {"label": "label", "id": "id", "edges": str(nodes.with_name("edges.csv"))}
+    options: dict[str, Any] = {
+        "label": "label",
+        "id": "id",
+        "edges": str(nodes.with_name("edges.csv")),
+    }
     data = read_table(str(nodes), **options)
     known = (data.y >= 0).nonzero().flatten()
     known = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(0))]
@@ -106,7 +109,6 @@ def gcn(folder: str) -> None:
     run = load_run(out, dataset=data)
     with torch.no_grad():
         found = run.model(data.x, run.graph).softmax(1)
-    assert data.ids is not None and data.class_names is not None
     with (out / "predictions.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["id", "label", *data.class_names])

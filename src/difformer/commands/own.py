@@ -117,7 +117,12 @@ Task = Annotated[
     ),
 ]
 
-SYSTEMS = {"difformer-s": "simple", "difformer-a": "sigmoid", "auto": "auto"}
+SYSTEMS = {
+    "difformer": None,
+    "difformer-s": "simple",
+    "difformer-a": "sigmoid",
+    "auto": "auto",
+}
 
 
 def own_table(

@@ -53,10 +53,11 @@ from difformer.experiments.experiment import (
 from difformer.experiments.tables import Table
 from difformer.experiments.values import options_of
 from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
-from difformer.train.launch import is_lead
+from difformer.train.launch import is_lead, launched
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
+    from difformer.train.run import FitResult
     from difformer.train.seeds import SeedsResult
 
 
@@ -265,12 +266,13 @@ def _train_dataset(asked: Asked, given: Given) -> None:
     if asked.monitor not in (None, "energy"):
         raise ValueError(f"--monitor must be energy, got {asked.monitor!r}")
     experiment = _experiment(asked, given)  # all options are checked before any data is read
-    stem = Path(experiment.dataset).name.removesuffix(".pt")  # a file may be anywhere
-    folder = run_folder(f"{stem}-{experiment.system}", asked.out, resume=asked.resume)
     manifest = Manifest.read(Path(experiment.dataset)) if is_shards(experiment.dataset) else None
     data = None if manifest is not None else _load(experiment, asked.data_dir)
     graph = manifest.graph if manifest is not None else bool(data and data.edge_index is not None)
-    experiment = _experiment(asked, given, graph=graph, data=data)
+    whole = data is not None and _is_whole(data)
+    experiment = _experiment(asked, given, graph=graph, whole=whole)
+    stem = Path(experiment.dataset).name.removesuffix(".pt")  # a file of one's own may be anywhere
+    folder = run_folder(f"{stem}-{experiment.system}", asked.out, resume=asked.resume)
     result = _run(experiment, folder, data, asked)
     if not is_lead():
         return
@@ -287,13 +289,31 @@ def _train_dataset(asked: Asked, given: Given) -> None:
         raise interrupted(f"the best epoch so far is kept in {folder}; go on with: {again}")
 
 
-def _experiment(asked: Asked, given: Given, *, graph: bool = True) -> Experiment:
+def _is_whole(data: Dataset) -> bool:
+    """Whether the estimators' default can be fitted: rows of one table, in one process."""
+    from difformer.data.snapshots import TemporalDataset
+
+    suits = get_system("difformer").needs(data) is None
+    return suits and not isinstance(data, TemporalDataset) and not launched()
+
+
+def _default_system(asked: Asked, given: Given, *, whole: bool) -> str:
+    """The best forms by held-out labels, unless something is asked of one model and its loop."""
+    of_one = asked.recipe or asked.set or asked.config or asked.tensorboard or asked.monitor
+    of_one = of_one or given.model or set(given.train) - {"seed"}
+    return "difformer" if whole and not of_one else "difformer-s"
+
+
+def _experiment(
+    asked: Asked, given: Given, *, graph: bool = True, whole: bool = True
+) -> Experiment:
     """The settings of the config file, overridden by the command line."""
     base: dict[str, Any] = {} if asked.config is None else read_config_file(asked.config)
     dataset = asked.name or base.get("dataset")
     if dataset is None:
         raise ValueError("NAME must be given: a dataset of `difformer datasets`, such as cora")
-    system = asked.model or base.get("system", "difformer-s")
+    default = _default_system(asked, given, whole=whole)
+    system = asked.model or base.get("system", default)
     # Settings of another system or recipe do not apply.
     changed = (asked.model or asked.recipe) is not None and (
         (asked.model or base.get("system")) != base.get("system", "difformer-s")
@@ -357,12 +377,13 @@ def _table(result: SeedsResult) -> Table:
 
     rows = tuple((name, *[figure(part, name) for part in parts]) for name in names)
     fits = result.results.items()
-    notes = tuple(
-        f"seed {seed}: best epoch {fit.best_epoch} of {fit.epochs} ({fit.stopped}), "
-        f"{fit.seconds:.1f} s"
-        for seed, fit in fits
-    )
+    notes = tuple(f"seed {seed}: {_epochs(fit)}{fit.seconds:.1f} s" for seed, fit in fits)
     return Table(("", *parts), rows, notes)
+
+
+def _epochs(fit: FitResult) -> str:
+    """When training stopped; nothing of what is fitted without epochs."""
+    return f"best epoch {fit.best_epoch} of {fit.epochs} ({fit.stopped}), " if fit.epochs else ""
 
 
 def _split_name(folder: Path) -> str:

@@ -494,9 +494,11 @@ def _fit_near(training: Training, form: Form, part: Split) -> Candidate:
     dense = data.x.layout == torch.strided
     x = data.x[near] if dense else csr_tensor(scipy_csr(data.x)[near.numpy()])
     rows = Dataset(data.name, x, data.y[near], data.task, class_names=data.class_names)
-    own = Split(part.name, *(torch.searchsorted(near, r) for r in (part.train, part.val)), used[:0])
+    train, val = (torch.searchsorted(near, rows) for rows in (part.train, part.val))
     weight = None if training.weight is None else training.weight[near]
-    return replace(training, data=rows, weight=weight).fit(replace(form, graph=graph), own)
+    return replace(training, data=rows, weight=weight).fit(
+        replace(form, graph=graph), Split(part.name, train, val, used[:0])
+    )
 
 
 def _key(form: Form) -> str:

@@ -69,9 +69,9 @@ def _how_to_read(found: Inspection, weights: list[LayerWeights]) -> str:
     if all(layer.kernel.local for layer in weights):
         return f"{state} No row meets others but along the edges of the graph."
     return (
-        f"{state} A line joins a row to one that moved it; its strength is the diffusivity, in multiples of what a pair would "
-        "have if all pairs were alike. Point at a row to see it, click it (or give its number) to "
-        "see which rows influenced it most."
+        f"{state} A line joins a row to one that moved it; its strength is the diffusivity, in "
+        "multiples of what a pair would have if all pairs were alike. Point at a row to see it, "
+        "click it (or give its number) to see which rows influenced it most."
     )
 
 

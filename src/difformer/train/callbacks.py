@@ -47,7 +47,7 @@ class Progress(Callback):
         if self.quiet or not sys.stderr.isatty():
             return
         if fit.optimizer is None:  # fitted in one go: it shows its own progress where it has some
-            fit.model.verbose = True  # pyright: ignore[reportAttributeAccessIssue]
+            setattr(fit.model, "verbose", True)  # noqa: B010 - torch types attributes as modules
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
