@@ -96,7 +96,7 @@ def test_data_without_a_graph_takes_the_recipe_for_it_unless_it_gets_neighbours(
         (["train", "digits", "--set", "tau"], "set must be key=value"),
         (["train", "digits", "--model", "gcn"], "needs a graph"),
         (["train", "digits", "--config", "nowhere.toml"], "cannot read the config nowhere.toml"),
-        (["train", "digits", "--resume"], "there is no run runs/digits-difformer-s-* to resume"),
+        (["train", "digits", "--resume"], "there is no run runs/digits-difformer-* to resume"),
         (["train", "cora", "--data-dir", "nowhere"], "the data folder nowhere does not exist"),
         (["train", "digits", "--device", "cuda:99"], "device"),
     ],

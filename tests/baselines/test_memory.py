@@ -14,7 +14,7 @@ from difformer.train import FullBatch, objective_for, predict, seeded
 
 # Without a gradient step of the loop, or with work before the first step that is not kept.
 ONCE = {"lp", "lp-knn", "lds", "sgc", "dgc", "gdc"}
-NAMES = [n for n, s in SYSTEMS.items() if n not in ONCE and s.module != "fitted"]
+NAMES = [n for n, s in SYSTEMS.items() if n not in ONCE and s.trained]
 POKEC = {"n": 1_632_803, "e": 30_622_564 + 1_632_803, "p": 65, "c": 2}
 
 

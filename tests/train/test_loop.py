@@ -100,6 +100,34 @@ def test_the_weights_of_the_best_epoch_are_left_in_the_model(problem):
     ) == pytest.approx(result.metrics["test"])
 
 
+@pytest.mark.parametrize(("pick", "sign"), [("loss", 1), ("accuracy", -1), ("macro_f1", -1)])
+def test_the_epoch_is_picked_by_the_metric_that_is_asked_for(problem, pick, sign):
+    slow = replace(problem.settings, epochs=40, lr=0.3, pick_by=pick)
+    _, result = replace(problem, settings=slow).fit()
+    values = [(sign * row[f"val_{pick}"], row["val_loss"]) for row in result.history]
+    assert result.best_epoch == 1 + values.index(min(values))
+
+
+def test_a_metric_that_the_task_has_not_is_named(problem):
+    slow = replace(problem.settings, epochs=2, pick_by="roc_auc")
+    with pytest.raises(ValueError, match="pick_by must be one of loss, accuracy, .*'roc_auc'"):
+        replace(problem, settings=slow).fit()
+
+
+def test_validation_labels_go_to_the_model_that_chooses_by_them(problem):
+    """They stay validation rows: it must not train on them."""
+
+    class Chooses(type(problem.model())):
+        def choose_by(self, rows, y):
+            self.judges = rows, y
+
+    model, result = problem.fit(model=lambda: Chooses(5, 3))
+    rows, y = model.judges
+    assert torch.equal(rows, problem.split.val)
+    assert torch.equal(y, problem.dataset.y[rows])
+    assert "val" in result.metrics
+
+
 def test_the_test_rows_are_counted_once_at_the_end(problem):
     class Counting(type(objective_for("multiclass"))):
         tested = 0

@@ -128,6 +128,7 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
             weight_decay=self.weight_decay,
             consistency=self.consistency if problem.task == "multiclass" else 0.0,
             patience=self.patience if self.early_stopping else None,
+            pick_by=self.pick_by,
             device=self.device,
             seed=seed,
         )

@@ -440,16 +440,18 @@ class _Search:
     def _trained(self, form: Form, part: Split, *, epochs: int) -> Any:
         found = self.view(form.view)
         assert found is not None
+        # The loss of the probabilities once they are calibrated, as they will be.
+        loss = self.training.settings.pick_by == "loss"
         settings = replace(
             self.training.settings,
             epochs=min(epochs, self.training.settings.epochs),
             lr=form.train["lr"],
             weight_decay=form.train["weight_decay"],
             patience=50,
+            pick_by=None if loss else self.training.settings.pick_by,
         )
-        # The epoch that is best once its probabilities are calibrated, as they will be.
         objective = self.training.objective
-        if isinstance(objective, CrossEntropy):
+        if loss and isinstance(objective, CrossEntropy):
             objective = replace(objective, monitor=Monitor(TEMPERED, "min"))
         training = replace(self.training, data=found[1], settings=settings, objective=objective)
         if form.graph is not None and _stays_near(self._config(form)):

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any
 
 from difformer.options import Options, check_count, number, option, unit_interval, whole
+from difformer.train.settings import PICKS
 
 __all__ = ["FitSettings"]
 
@@ -49,6 +50,7 @@ class FitSettings:
     consistency: float = option(0.0, "weight of the agreement of two dropout passes", number())
     early_stopping: bool = option(False, "hold out labelled rows to pick the epoch by")
     patience: int = option(50, "stop after this many epochs without a better validation", whole(1))
+    pick_by: str = option("loss", "validation metric that picks the epoch", PICKS)
     validation_fraction: float = option(
         0.2, "share of the labelled rows that are held out", unit_interval(zero=False, one=False)
     )

@@ -52,7 +52,7 @@ from difformer.train.checkpoint import (
 )
 from difformer.train.consistency import consistency_loss
 from difformer.train.memory import peak_memory
-from difformer.train.objective import CrossEntropy, Objective
+from difformer.train.objective import CrossEntropy, Monitor, Objective
 from difformer.train.optimizer import lr_factor, make_optimizer
 from difformer.train.pseudo import companion_for
 from difformer.train.run import FitResult, Metrics, RunFolder
@@ -162,7 +162,10 @@ class Fit:
         self.optimizer = make_optimizer(self.model, *beside, settings=self.settings)
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         self._lr = [float(group["lr"]) for group in groups]
-        self._stopping = Stopping(self.objective.monitor, self.settings.patience)
+        monitor, pick = self.objective.monitor, self.settings.pick_by
+        if pick is not None:
+            monitor = Monitor(pick, "min" if pick == "loss" else "max")
+        self._stopping = Stopping(monitor, self.settings.patience)
         self._best: tuple[int, State] | None = None  # the epoch and its weights
         self._first_loss: float | None = None
         self._seconds = 0.0

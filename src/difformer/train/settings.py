@@ -10,6 +10,7 @@ from difformer.options import Options, number, option, whole
 OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "cosine")
 PARTITIONS = ("range", "metis")
+PICKS = ("loss", "accuracy", "macro_f1", "roc_auc")
 
 
 def _device(name: str, value: Any) -> None:
@@ -73,6 +74,12 @@ class TrainSettings(Options):
     )
     patience: int | None = option(
         None, "stop after this many epochs without a better validation; none: never", whole(1)
+    )
+    pick_by: str | None = option(
+        None,
+        "validation metric that picks the epoch; none: accuracy for classes, as in the paper, the "
+        "error for numbers",
+        PICKS,
     )
     eval_every: int = option(1, "evaluate every so many epochs, and after the last one", whole(1))
     seed: int = option(

@@ -25,6 +25,9 @@ class Stopping:
 
     def update(self, epoch: int, metrics: Mapping[str, float]) -> bool:
         """Record one epoch's validation metrics; True if it is the best so far."""
+        if self.monitor.name not in metrics:
+            known = ", ".join(metrics)
+            raise ValueError(f"pick_by must be one of {known} here, got {self.monitor.name!r}")
         value = metrics[self.monitor.name]
         if value != value:
             raise TrainingError(
