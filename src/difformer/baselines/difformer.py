@@ -20,7 +20,7 @@ from difformer.nn.model import DIFFormer
 if TYPE_CHECKING:
     from difformer.baselines.registry.difformer import AutoOptions, DIFFormerOptions
 
-__all__ = ["Auto", "build"]
+__all__ = ["Auto", "build", "build_auto"]
 
 Estimator = DIFFormerClassifier | DIFFormerRegressor
 
@@ -29,6 +29,11 @@ def build(in_channels: int, out_channels: int, config: DIFFormerOptions) -> DIFF
     """Build a DIFFormer; its kernel decides whether it is -s or -a."""
     options = asdict(config)
     return DIFFormer(in_channels, options.pop("hidden_channels"), out_channels, **options)
+
+
+def build_auto(in_channels: int, out_channels: int, config: AutoOptions) -> Auto:
+    """What the estimators do with no option."""
+    return Auto(in_channels, out_channels, config)
 
 
 class Auto(Fitted):

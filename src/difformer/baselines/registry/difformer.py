@@ -51,7 +51,7 @@ SYSTEMS = (
     System(
         name="difformer",
         title="DIFFormer",
-        model="difformer.Auto",
+        model="difformer.build_auto",
         config=AutoOptions,
         memory=_averaged,
         all_pairs=True,
