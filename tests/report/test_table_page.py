@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from difformer.experiments.own.train import train_own
 from difformer.report import write_report
 from difformer.report.curves import at_thresholds, roc_blocks
 from difformer.report.predictions import residual_block
+from difformer.report.table_page import headline
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 
@@ -78,6 +80,35 @@ def test_the_page_says_first_how_good_it_is_and_folds_what_is_inside(
     assert len(page) < 3_000_000
     assert "missing" not in sections
     assert EVIL not in page
+
+
+def test_the_first_sentence_says_what_matters() -> None:
+    def said(**told: Any) -> str:
+        ends = {name: [0.0, 1.0] for name in told["metrics"]}
+        seed = SimpleNamespace(result={"held_out": {"rows": 90, "intervals": ends, **told}})
+        return headline(SimpleNamespace(seeds=[seed]))  # type: ignore[arg-type]
+
+    skewed = {"accuracy": 0.951, "roc_auc": 0.853}
+    first = said(metrics=skewed, baseline={"accuracy": 0.951, "roc_auc": 0.5})
+    assert first.startswith("Area under the ROC curve 0.853 (95 % interval 0 to 1) on 90 labelled")
+    assert said(metrics=skewed, baseline={"accuracy": 0.6}).startswith("Accuracy 0.951")
+    numbers = said(metrics={"r2": 0.9, "mae": 688.0}, baseline={"r2": 0.0})
+    assert numbers.endswith("0 knowing no columns. Mean absolute error 688.")
+    several = {"roc_auc_sport": 0.99, "accuracy_sport": 0.9, "roc_auc_wine": 0.8}
+    told = said(metrics=several, baseline={})
+    assert told == "Area under the ROC curve on 90 labelled rows held out: sport 0.99, wine 0.8."
+
+
+def test_ours_stands_among_the_simple_methods_by_its_score(runs: dict[str, Path]) -> None:
+    page = text_of(runs["price"])
+    assert "ridge regression" in page
+    assert "logistic" not in page
+    result = json.loads((runs["price"] / "result.json").read_text())
+    scores = {p["title"]: p["value"] for p in result["peers"]}
+    scores["DIFFormer (this run)"] = result["held_out"]["metrics"]["rmse"]
+    table = page[page.index("best first.") : page.index('<section id="read"')]
+    shown = re.findall(r'<th scope="row">(.*?)</th>', table)
+    assert shown == sorted(scores, key=scores.__getitem__)
 
 
 def test_figures_of_a_regression_are_in_the_units_of_the_label(runs: dict[str, Path]) -> None:

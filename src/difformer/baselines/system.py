@@ -52,6 +52,7 @@ class System:
         defaults: values of `config` for this system where they are not the dataclass's own.
         train: values of `TrainSettings` it is trained with by default.
         space: option -> values worth trying, beyond the learning rate and weight decay.
+        numbers: what a table calls it where it predicts numbers; `title` where empty.
     """
 
     name: str
@@ -68,6 +69,11 @@ class System:
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     train: Mapping[str, Any] = field(default_factory=dict[str, Any])
     space: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+    numbers: str = ""
+
+    def title_for(self, task: str) -> str:
+        """What a table calls it for a task."""
+        return (self.numbers or self.title) if task == "regression" else self.title
 
     @property
     def module(self) -> str:

@@ -297,7 +297,8 @@ def own_params(
     chosen = dict(given.model)
     found |= {name: chosen.pop(name) for name in ("hidden_channels", "kernel") if name in chosen}
     found |= {"options": chosen} if chosen else {}
-    if found.get("recipe", "auto") != "auto" or "kernel" in found or "options" in found:
+    named = found.get("recipe", "auto") != "auto" or found.get("kernel") is not None
+    if named or "options" in found:
         found["early_stopping"] = True  # one form: held-out labels pick its epoch, and score it
     elif one := next((name for name in ONE_FORM if name in given.train), None):
         raise ValueError(

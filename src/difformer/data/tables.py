@@ -465,8 +465,8 @@ class _Labels:
             if self.bad:
                 first = ", ".join(f"row {i + 1}: {str(self.cells[i])[:40]!r}" for i in self.bad[:3])
                 found.append(f"{len(self.bad)} not numbers, taken as empty ({first})")
-        elif task == "multiclass":
-            found.insert(0, f"{classes} classes")
+        else:
+            found.insert(0, f"{classes} classes" if task == "multiclass" else "yes or no")
         return "; ".join(found)
 
 

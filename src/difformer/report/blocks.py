@@ -32,6 +32,11 @@ class Note:
     kind: ClassVar[str] = "note"
 
 
+def _is_words(cell: str) -> bool:
+    """More letters than digits: '5 columns', and not '0.5 to 0.9'."""
+    return sum(c.isalpha() for c in cell) > sum(c.isdigit() for c in cell)
+
+
 @dataclass(frozen=True)
 class Table:
     """Cells of text under a caption; the first cell of a row is its heading.
@@ -48,8 +53,11 @@ class Table:
     @property
     def texts(self) -> list[bool]:
         """Which columns hold mostly words; these are aligned left, numbers right."""
-        columns = [[row[i] for row in self.rows if i < len(row)] for i in range(len(self.header))]
-        return [2 * sum(cell[:1].isalpha() for cell in cells) > len(cells) for cells in columns]
+        columns = [
+            [row[i] for row in self.rows if i < len(row) and row[i] not in ("", "–")]
+            for i in range(len(self.header))
+        ]
+        return [2 * sum(map(_is_words, cells)) > len(cells) for cells in columns]
 
     def shade(self, row: int, column: int) -> str:
         """The CSS colours of a cell after the first."""

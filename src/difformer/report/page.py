@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from difformer import __version__
 from difformer.files import write_atomic
-from difformer.report.blocks import Explorer, Finder, Plot, Section
+from difformer.report.blocks import Explorer, Finder, Plot, Section, Table
 
 __all__ = ["render_page", "safe_json", "write_page"]
 
@@ -68,7 +68,8 @@ def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "") 
 
 def _finder(block: Finder) -> dict[str, Any]:
     kept = ("header", "rows", "near", "near_caption", "orders", "curves")
-    return {name: getattr(block, name) for name in kept}
+    texts = Table("", block.header, block.rows[:100]).texts
+    return {**{name: getattr(block, name) for name in kept}, "texts": texts}
 
 
 def safe_json(value: Any) -> str:

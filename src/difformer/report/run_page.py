@@ -49,14 +49,16 @@ def write_report(
     )
     title, subtitle = run.title, _headline(run)
     if run.kind == "table":
-        from difformer.report.table_page import headline
+        from difformer.report.table_page import subtitle_of
 
         table = run.config.get("data", {})
         label = table.get("label", "")
         title = (
             f"{label if isinstance(label, str) else ', '.join(label)} in {run.config['dataset']}"
         )
-        subtitle = headline(run)
+        subtitle = subtitle_of(run)
+    elif run.kind == "series":
+        subtitle = "A DIFFormer learned to forecast every node from its own past and the others'."
     return write_page(path, title, sections, subtitle=subtitle)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ def write_runs(runs: Sequence[Run], path: Path | str) -> Path:
 
 def runs_sections(runs: Sequence[Run]) -> list[Section]:
     """The list, one plot per metric that several runs share, and the settings that differ."""
-    shared = dict.fromkeys(run.headline for run in runs if run.headline is not None)
-    plots: list[Any] = [_plot(runs, *pair) for pair in shared]
+    counts = Counter(run.headline for run in runs if run.headline is not None)
+    plots: list[Any] = [_plot(runs, *pair) for pair, count in counts.items() if count > 1]
+    none = "No two runs have a metric in common." if counts else "No run has a result yet."
     return [
         Section("runs", "Runs", [_list(runs)]),
-        Section("results", "Results", plots or [Note("No run has a result yet.", missing=True)]),
-        Section("settings", "Settings that differ", [_settings(runs)]),
+        Section("results", "Results", plots or [Note(none, missing=not counts)]),
+        Section("differing", "Settings that differ", [_settings(runs)]),
     ]
 
 

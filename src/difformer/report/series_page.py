@@ -31,7 +31,7 @@ MOST_NODES = 400  # that the page carries
 SHOWN = 120  # newest steps of each
 MOST_EDGES = 5000  # drawn
 MOST_CURVES = 4  # of other methods: more hide one another on a phone
-NAMED = 40  # nodes that have their names beside them
+NAMED = 12  # nodes that have their names beside them, or in a sentence
 
 
 def series_sections(run: Run) -> list[Section] | str:

@@ -40,8 +40,11 @@ NAMES = {
     "mae": "mean absolute error",
     "rmse": "root mean squared error",
     "roc_auc": "area under the ROC curve",
+    "balanced_accuracy": "balanced accuracy",
+    "accuracy": "accuracy",
     "log_loss": "log loss",
 }
+SKEWED = 0.75  # of the labels in one class: accuracy says little
 
 
 def subtitle_of(run: Run) -> str:
@@ -55,19 +58,31 @@ def subtitle_of(run: Run) -> str:
 
 
 def headline(run: Run) -> str:
-    """One sentence: the score, its interval, on how many rows, beside the strongest peer."""
+    """One sentence: the score, its interval, on how many rows, and knowing no columns."""
     told = run.seeds[0].result.get("held_out") or {}
-    if not told.get("metrics"):
+    metrics, base = told.get("metrics") or {}, told.get("baseline") or {}
+    if not metrics:
         return "No labelled row was held out: how good the model is, is not known."
-    name, value = next(iter(told["metrics"].items()))
+    name = next(iter(metrics))
+    if base.get("accuracy", 0.0) >= SKEWED and "roc_auc" in metrics:
+        name = "roc_auc"
+    others = [key for key in metrics if key.startswith("r2_" if name.startswith("r2_") else "roc_")]
+    on = f"on {told['rows']:,} labelled rows held out"
+    if len(others) > 1 and name in others:  # one for each of several labels
+        kind = name[: 2 if name.startswith("r2_") else len("roc_auc")]
+        each = ", ".join(f"{k.removeprefix(f'{kind}_')} {number(metrics[k], 3)}" for k in others)
+        return f"{_capital(NAMES[kind])} {on}: {each}."
     low, high = told["intervals"][name]
-    base = told["baseline"].get(name)
-    beside = "" if base is None else f"; {number(base, 3)} knowing no columns"
-    title = _title(name)
+    beside = f"; {number(base[name], 3)} knowing no columns" if name in base else ""
+    error = f" Mean absolute error {number(metrics['mae'], 3)}." if "mae" in metrics else ""
     return (
-        f"{title[0].upper()}{title[1:]} {number(value, 3)} (95 % interval {number(low, 3)} to "
-        f"{number(high, 3)}) on {told['rows']:,} labelled rows held out{beside}."
+        f"{_capital(_title(name))} {number(metrics[name], 3)} (95 % interval {number(low, 3)} to "
+        f"{number(high, 3)}) {on}{beside}.{error}"
     )
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def table_sections(run: Run, dataset: Dataset | None = None) -> list[Section] | str:
@@ -110,6 +125,14 @@ def _result(run: Run, result: Mapping[str, Any]) -> list[Any]:
     blocks: list[Any] = [Note(headline(run))]
     if not told:
         return blocks
+    most = told["baseline"].get("accuracy", 0.0)
+    if most >= SKEWED:
+        blocks.append(
+            Note(
+                f"{100 * most:.0f} % of the labels are of one class, so that accuracy says little: "
+                "look at the rarer ones under “Where it is right and wrong”."
+            )
+        )
     rows = [
         [
             _title(name),
@@ -120,15 +143,19 @@ def _result(run: Run, result: Mapping[str, Any]) -> list[Any]:
         for name, value in told["metrics"].items()
     ]
     header = ["", "DIFFormer", "95 % interval", "knowing no columns"]
-    what = "Scores of the labelled rows that were held out, in the units of the label."
+    units = ", in the units of the label" if result.get("task") == "regression" else ""
+    what = f"Scores of the labelled rows that were held out{units}."
     blocks.append(Table(what, header, rows))
     peers = result.get("peers") or []
     if peers:
-        mine = told["metrics"].get(peers[0]["metric"])
-        lines = [[p["title"], number(p["value"])] for p in peers]
-        best = [["DIFFormer (this run)", number(mine)]] if mine is not None else []
-        caption = "Simple methods on held-out labels of the same table."
-        blocks.append(Table(caption, ["method", _title(peers[0]["metric"])], [*best, *lines]))
+        metric = peers[0]["metric"]
+        scores = [(p["title"], p["value"]) for p in peers]
+        mine = told["metrics"].get(metric)
+        scores += [("DIFFormer (this run)", mine)] if mine is not None else []
+        scores.sort(key=lambda pair: pair[1], reverse=metric not in ("rmse", "mae", "log_loss"))
+        caption = "Beside simple methods on held-out labels of the same table, best first."
+        lines = [[title, number(value)] for title, value in scores]
+        blocks.append(Table(caption, ["method", _title(metric)], lines))
     return blocks
 
 
@@ -140,8 +167,11 @@ def _read(own: OwnRun, data: Dataset) -> list[Any]:
         f"{edges}."
     )
     missing = {column.name: column.missing for column in own.encoder.columns}
+    y = data.y.reshape(data.num_rows, -1)
+    gone = y.isnan() if y.is_floating_point() else y < 0
+    missing |= dict(zip(own.labels, gone.sum(0).tolist(), strict=True))
     rows = [
-        [name, kind, number(missing.get(name)) if name in missing else "–", how]
+        [name, kind, number(missing.get(name, 0)), how]
         for name, kind, how in own.encoder.describe()
     ]
     table = Table("Columns.", ["column", "is", "empty cells", "becomes"], rows)
@@ -152,6 +182,7 @@ def _balance(own: OwnRun, data: Dataset) -> Plot:
     """How the known labels are spread: classes as bars, numbers as a histogram."""
     y = data.y.reshape(data.num_rows, -1)
     title = ", ".join(own.labels)
+    caption = f"The known labels: {title}."
     if data.task == "regression":
         data_, cells = list[dict[str, Any]](), list[list[str]]()
         for j, name in enumerate(own.labels):
@@ -172,6 +203,7 @@ def _balance(own: OwnRun, data: Dataset) -> Plot:
             counts = np.bincount(data.y[data.y >= 0].numpy(), minlength=len(names))
         else:
             counts = np.nansum(y.numpy(), axis=0)
+            title, caption = "label", "Rows whose label is yes."
         pairs = list(zip(names, (int(c) for c in counts), strict=False))[:40]
         data_ = [
             {
@@ -185,7 +217,7 @@ def _balance(own: OwnRun, data: Dataset) -> Plot:
     words = "; ".join(" ".join(row) for row in table.rows[:10])
     return Plot(
         name="balance",
-        caption=f"The known labels: {title}.",
+        caption=caption,
         alt=f"Bar plot of the known labels of {title}. {words}.",
         data=data_,
         layout={
@@ -218,7 +250,9 @@ def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
         caption = "The rows it is least sure of" + (
             ", of those to predict." if empty.any() else "."
         )
-        blocks.append(Table(caption, header, [rows[i] for i in least]))
+        told_of = [j for j in range(len(header)) if any(rows[i][j] for i in least)]
+        unsure = [[rows[i][j] for j in told_of] for i in least]
+        blocks.append(Table(caption, [header[j] for j in told_of], unsure))
     shown = "" if len(order) == data.num_rows else f" {len(order):,} of {data.num_rows:,} rows."
     by_doubt = {"least sure first": np.argsort(-doubt, kind="stable").tolist()}
     blocks.append(
@@ -348,4 +382,5 @@ def _tried(result: Mapping[str, Any]) -> list[Any]:
     ]
     what = f"{len(members)} of them answer together" if members else "the best of them answers"
     caption = f"Forms of the model by their loss on held-out labels; {what}."
-    return [Table(caption, ["form", "held-out loss", "weight in the answer"], rows)]
+    header = ["form", "held-out loss", "weight in the answer"][: 3 if members else 2]
+    return [Table(caption, header, [row[: len(header)] for row in rows])]

@@ -43,6 +43,7 @@ def _fitted(n: int, e: int, p: int, c: int, config: Any) -> float:
 
 def _library(name: str, title: str, model: str, config: type[Any], **more: Any) -> System:
     tasks = more.pop("tasks", ("multiclass", "regression"))
+    numbers = more.pop("numbers", "")
     return System(
         name=name,
         title=title,
@@ -51,6 +52,7 @@ def _library(name: str, title: str, model: str, config: type[Any], **more: Any) 
         memory=_fitted,
         graph="none",
         tasks=tasks,
+        numbers=numbers,
         space=more,
     )
 
@@ -121,7 +123,14 @@ class SelfTrainingConfig(LogisticConfig):
 _C = (0.01, 0.1, 1.0, 10.0, 100.0)
 SYSTEMS = (
     _MLP,
-    _library("logistic", "logistic regression", "Logistic", LogisticConfig, C=_C),
+    _library(
+        "logistic",
+        "logistic regression",
+        "Logistic",
+        LogisticConfig,
+        numbers="ridge regression",
+        C=_C,
+    ),
     _library(
         "forest",
         "random forest",

@@ -56,7 +56,7 @@ def simple_peers(data: Dataset, split: Split, *, seed: int = 0) -> list[dict[str
         # An error in the units of the labels, as the table's other figures are.
         root = monitor.name == "mse"
         figure = ("rmse", value**0.5) if root else (monitor.name, value)
-        found.append(PeerScore(name, get_system(name).title, *figure))
+        found.append(PeerScore(name, get_system(name).title_for(data.task), *figure))
     found.sort(key=lambda one: one.value, reverse=monitor.direction == "max")
     return [asdict(one) for one in found]
 

@@ -64,7 +64,8 @@
     for (const name of ["as in the table", ...orders]) select.append(element("option", { value: name }, name));
     if (orders.length) controls.append(element("div", {}, element("label", { for: `order-${number}` }, "Order"), select));
     const body = element("tbody", {});
-    const head = element("thead", {}, element("tr", {}, ...data.header.map((cell) => element("th", { scope: "col" }, cell))));
+    const kind = (j) => (data.texts[j] ? { class: "text" } : {});
+    const head = element("thead", {}, element("tr", {}, ...data.header.map((cell, j) => element("th", { scope: "col", ...kind(j) }, cell))));
     const count = element("p", { class: "caption", "aria-live": "polite" });
     const detail = element("div", { "aria-live": "polite" });
     const plot = data.curves ? element("div", { class: "plot", role: "img", "aria-label": "The chosen series and its forecast" }) : null;
@@ -102,7 +103,7 @@
       count.textContent = `${found.length.toLocaleString("en")} found${found.length > most ? `, the first ${most} are shown` : ""}.`;
       body.replaceChildren(...found.slice(0, most).map((i) => {
         const [name, ...cells] = data.rows[i];
-        const row = element("tr", { "data-at": i, tabindex: "0" }, element("th", { scope: "row" }, name), ...cells.map((cell) => element("td", {}, cell)));
+        const row = element("tr", { "data-at": i, tabindex: "0" }, element("th", { scope: "row" }, name), ...cells.map((cell, j) => element("td", kind(j + 1), cell)));
         row.addEventListener("click", () => choose(i));
         row.addEventListener("keydown", (event) => { if (event.key === "Enter") choose(i); });
         return row;
