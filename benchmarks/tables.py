@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from benchmarks import suite_tables
@@ -195,8 +196,40 @@ def imports(results: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
+COVERED = {
+    "sets": ("of prediction sets", "classes in a set", "{:.2f}"),
+    "intervals": ("of prediction intervals", "width, deviations", "{:.2f}"),
+    "series": ("of forecasts, later half of the origins", "", ""),
+}
+
+
+def coverage(results: dict[str, Any]) -> list[list[str]]:
+    rows = [["90 % asked for", "splits", "held the truth, %", "size", "accuracy, or R²"]]
+    for kind, (title, unit, form) in COVERED.items():
+        found = {name: records for name, records in results[kind].items() if records}
+        for name, records in found.items():
+            each = [100 * record["coverage"] for record in records.values()]
+            spread = f" ± {stdev(each):.1f}" if len(each) > 1 else ""
+            sizes = [record["size"] for record in records.values() if "size" in record]
+            good = [r.get("accuracy", r.get("r2")) for r in records.values()]
+            rows.append(
+                [
+                    name,
+                    str(len(each)),
+                    f"{mean(each):.1f}{spread}",
+                    form.format(mean(sizes)) if sizes else "",
+                    f"{mean(good):.2f}" if None not in good else "",
+                ]
+            )
+        if kind != "series":
+            total = mean(100 * mean(r["coverage"] for r in own.values()) for own in found.values())
+            rows.append([f"**mean {title}**", "", f"**{total:.1f}**", unit, ""])
+    return rows
+
+
 MAKERS = (
     few_labels,
+    coverage,
     frozen_distance,
     fit_growth,
     alone_recipe,

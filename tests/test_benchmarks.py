@@ -1,10 +1,11 @@
 """The tables of benchmarks in the docs are those of the result files."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks import tables
+from benchmarks import coverage, tables
 from benchmarks.growth import exponent
 from difformer.commands.bench import BENCHMARKS
 
@@ -25,3 +26,24 @@ def test_the_command_lists_every_benchmark_that_has_a_result():
     kept = {path.stem for path in (folder.parent / "results" / "benchmarks").glob("*.json")}
     assert kept <= set(BENCHMARKS)
     assert all((folder / f"{name}.py").exists() for name in BENCHMARKS)
+
+
+@pytest.mark.parametrize("kind", ["sets", "intervals"])
+def test_nine_of_ten_sets_and_intervals_hold_the_truth_in_the_mean_over_the_suite(kind):
+    """What the default does on splits that were measured: results/benchmarks/coverage.json."""
+    content = json.loads(Path("results/benchmarks/coverage.json").read_text("utf-8"))["results"]
+    means = [coverage.mean(records) for records in content[kind].values()]
+    assert len(means) >= 7
+    assert 0.87 <= sum(means) / len(means) <= 0.93
+
+
+def test_coverage_is_measured_on_a_split_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(coverage, "QUICK", 2)
+    monkeypatch.setattr(coverage, "DRAWS", 0)  # of its numbers
+    path = tmp_path / "coverage.json"
+    first = coverage.coverage(only=("iris",), path=path)["sets"]["iris"]
+    assert set(first) == {"0", "1"}
+    assert all(0.5 < record["coverage"] <= 1 <= record["size"] for record in first.values())
+    assert all(record["held_out"] == 30 for record in first.values())
+    monkeypatch.setattr(coverage, "of_sets", None)  # nothing is measured twice
+    assert coverage.coverage(only=("iris",), path=path)["sets"]["iris"] == first

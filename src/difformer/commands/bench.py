@@ -35,6 +35,7 @@ BENCHMARKS = (
     "frozen_distance",
     "few_labels",
     "suite",
+    "coverage",
     "alone_recipe",
     "kernel_choice",
     "neighbour_classes",
