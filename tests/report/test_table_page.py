@@ -20,10 +20,12 @@ from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.scores import HeldOut
 from difformer.experiments.own.table import OwnTable
 from difformer.experiments.own.train import train_own
+from difformer.experiments.runs import read_run
 from difformer.report import write_report
+from difformer.report.blocks import Finder
 from difformer.report.curves import at_thresholds, roc_blocks
 from difformer.report.predictions import residual_block
-from difformer.report.table_page import headline
+from difformer.report.table_page import headline, table_sections
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 
@@ -109,6 +111,18 @@ def test_ours_stands_among_the_simple_methods_by_its_score(runs: dict[str, Path]
     table = page[page.index("best first.") : page.index('<section id="read"')]
     shown = re.findall(r'<th scope="row">(.*?)</th>', table)
     assert shown == sorted(scores, key=scores.__getitem__)
+
+
+def test_the_page_carries_no_more_rows_than_keep_it_small(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("difformer.report.table_page.MOST_CELLS", 210)
+    sections = table_sections(read_run(runs["size"]))
+    assert not isinstance(sections, str)
+    (found,) = (b for s in sections for b in s.blocks if isinstance(b, Finder))
+    assert len(found.header) == 7
+    assert len(found.rows) == 30
+    assert found.caption.endswith("30 of 240 rows.")
 
 
 def test_figures_of_a_regression_are_in_the_units_of_the_label(runs: dict[str, Path]) -> None:

@@ -32,6 +32,7 @@ from difformer.report.predictions import (
 __all__ = ["headline", "subtitle_of", "table_sections"]
 
 MOST_ROWS = 5000  # that the page carries, the rows to predict first
+MOST_CELLS = 60_000  # of these rows: the page stays below 3 MB
 NEAR = 3  # rows named beside each of them
 LEVEL = 0.9  # of the intervals and sets on the page
 LEAST_SURE = 10
@@ -232,10 +233,11 @@ def _balance(own: OwnRun, data: Dataset) -> Plot:
 def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
     """Every row's answer, to be looked up by its id; the least sure ones as a table."""
     empty = ~labelled(data)
-    order = np.argsort(~empty, kind="stable")[:MOST_ROWS]  # those to predict come first
     told = replace(own, influential=0)
     if kept is not None and kept.task != "multilabel":
         told = replace(told, level=LEVEL, quantiles=kept.quantiles(LEVEL))
+    most = min(MOST_ROWS, MOST_CELLS // (len(told.header) + len(own.labels)))
+    order = np.argsort(~empty, kind="stable")[:most]  # those to predict come first
     answers = told.fitted(order.tolist())
     doubt = _doubt(own, answers)
     header = [told.header[0], *(f"true {n}" for n in own.labels), *told.header[1:]]
