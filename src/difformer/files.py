@@ -6,12 +6,16 @@ permission is one line, and leaves what was there before.
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 from difformer.errors import DifformerError, RunError
 
@@ -19,11 +23,19 @@ __all__ = [
     "MISREAD",
     "answer_file",
     "cannot_write",
+    "finite",
     "give_name",
+    "natural",
+    "one_line",
+    "plain_name",
+    "read_json",
+    "read_toml",
     "reading",
     "replacing",
     "write_atomic",
 ]
+
+_toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 # What code meets that takes a file at its word: text for a number, a list for a mapping, a size
 # beyond all bounds.
@@ -48,8 +60,8 @@ def reading(path: Path, *, error: type[DifformerError] = RunError) -> Generator[
     try:
         yield
     except MISREAD as problem:
-        reason = getattr(problem, "strerror", None) or " ".join(str(problem).split())[:300]
-        raise error(f"{path} cannot be read: {reason or type(problem).__name__}") from problem
+        reason = getattr(problem, "strerror", None) or one_line(problem)
+        raise error(f"{path} cannot be read: {reason}") from problem
 
 
 @contextmanager
@@ -123,6 +135,45 @@ def cannot_write(
         f"cannot write {path}: {reason}; what was there before is kept: "
         "make room (or fix the permissions) and run the same command again"
     )
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """The content of a TOML text; ValueError where it is not one."""
+    return _toml.loads(text)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; ValueError where it holds anything else."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError("it is not a JSON object")
+    return cast("dict[str, Any]", content)
+
+
+def finite(value: Any) -> Any:
+    """Nested values as JSON can hold them: NaN and infinity become None, other objects text."""
+    if isinstance(value, dict):
+        return {str(k): finite(item) for k, item in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in cast("list[Any]", value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def one_line(error: BaseException, most: int = 300) -> str:
+    """The message of an error as one line of at most `most` characters; its type if it has none."""
+    return " ".join(str(error).split())[:most] or type(error).__name__
+
+
+def plain_name(text: str) -> str:
+    """A text as part of a file name: letters, digits and ._- are kept, the others become a dash."""
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts names by their numbers: run-2 before run-10."""
+    return [(int(w), "") if w.isdigit() else (0, w) for w in re.findall(r"\d+|\D+", name)]
 
 
 def _sync_folder(folder: Path) -> None:

@@ -157,7 +157,13 @@ def run(case: dict[str, Any], comm: Comm | None) -> dict[str, Any]:
     if case.get("recompute") and comm is not None:
         recompute_layers(model)
     epochs = case.get("steps", 20 if len(case) < 2 else 3)
-    settings = TrainSettings(epochs=epochs, lr=0.02, eval_every=epochs)
+    settings = TrainSettings(
+        epochs=epochs,
+        lr=0.02,
+        eval_every=epochs,
+        batch_size=size,
+        partition=case.get("partition"),
+    )
     losses = Losses()
     if comm is None:
         source: Any = FullBatch(dataset, split, graph)
@@ -173,8 +179,6 @@ def run(case: dict[str, Any], comm: Comm | None) -> dict[str, Any]:
             settings,
             comm,
             graph=graph,
-            batch_size=size,
-            partition=case.get("partition", "range"),
             callbacks=[losses],
         )
     model.eval()
@@ -284,11 +288,9 @@ def train(folder: Path, die_at: int) -> None:
                 folder.with_suffix(".dies").write_text(str(steps))
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        settings = TrainSettings(epochs=12, lr=0.02, checkpoint_every=0)
+        settings = TrainSettings(epochs=12, lr=0.02, checkpoint_every=0, batch_size=13)
         model.output.register_forward_pre_hook(hook)
-        fit_distributed(
-            model, dataset, split, settings, comm, graph=graph, batch_size=13, folder=folder
-        )
+        fit_distributed(model, dataset, split, settings, comm, graph=graph, folder=folder)
 
 
 def faulty(folder: Path, kind: str) -> None:
@@ -320,16 +322,13 @@ def faulty(folder: Path, kind: str) -> None:
             dataset.x[0] += 1
         if comm.rank == 1 and kind == "version":
             distributed.__version__ = "0.0"
-        fit_distributed(
-            model,
-            dataset,
-            split,
-            TrainSettings(epochs=epochs_asked, lr=lr, checkpoint_every=0),
-            comm,
-            graph=graph,
+        settings = TrainSettings(
+            epochs=epochs_asked,
+            lr=lr,
+            checkpoint_every=0,
             batch_size=N + 1 if kind == "batch" else None,
-            folder=folder / kind,
         )
+        fit_distributed(model, dataset, split, settings, comm, graph=graph, folder=folder / kind)
 
 
 def full_disk(*_: Any) -> None:

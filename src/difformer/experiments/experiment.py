@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from difformer.baselines.registry import get_system
 from difformer.errors import RunError
 from difformer.experiments.values import NONE, check_keys, check_options, options_of
+from difformer.files import read_toml
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
 from difformer.train.settings import TrainSettings
@@ -22,7 +21,6 @@ ALONE_RECIPE = "alone"  # the default where there is no graph
 AUTO_SPLIT = "auto"  # the split that comes with the data, else random:0
 KEYS = ("dataset", "system", "recipe", "split", "seeds", "data", "model", "train")
 FINGERPRINT = "fingerprint"  # of a run's data, in its config.toml; not a setting
-_toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +136,7 @@ def complete(train: Mapping[str, Any]) -> dict[str, Any]:
 def read_config_file(path: Path) -> dict[str, Any]:
     """A config file as nested dicts, its keys and option names checked."""
     try:
-        config = cast("dict[str, Any]", _toml.loads(path.read_text(encoding="utf-8")))
+        config = read_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RunError(f"cannot read the config {path}: {reason}") from error

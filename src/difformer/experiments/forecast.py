@@ -15,12 +15,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.errors import DataError, RunError
-from difformer.files import reading
+from difformer.files import finite, read_json, reading
 
 if TYPE_CHECKING:
     from difformer.data.series import Series
@@ -153,7 +152,7 @@ def train_series(
         "interrupted": False,
     }
     if tested is not None:
-        record["backtest"] = _finite(_told(tested))
+        record["backtest"] = finite(_told(tested))
         text = intervals_csv(model, data, record, LEVEL)
         write_atomic(folder / "intervals.csv", text.encode())
     write_atomic(folder / RECORD, _text(record))
@@ -215,15 +214,6 @@ def next_stamps(data: Series, steps: int) -> list[str]:
     return [f"+{i + 1}" if stamps is None else _shown(stamps[i]) for i in range(steps)]
 
 
-def _finite(value: Any) -> Any:
-    """Plain values as JSON has them: a number that is not finite becomes None."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
-
-
 def open_series(folder: Path | str) -> tuple[DIFFormerForecaster, dict[str, Any]]:
     """The fitted forecaster of a run folder, and what its series.json holds."""
     folder = Path(folder)
@@ -259,10 +249,7 @@ def _read(record: Mapping[str, Any]) -> tuple[Series, Any]:
 
 def _record(folder: Path) -> dict[str, Any]:
     with reading(folder / RECORD):
-        found: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("it is not an object")
-        return found
+        return read_json(folder / RECORD)
 
 
 def _agree(folder: Path, record: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from math import isfinite
 from pathlib import Path
-from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, cast
 
 import difformer
@@ -21,7 +20,9 @@ from difformer.errors import DataError, RunError
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.machine import describe_machine
 from difformer.experiments.specs import Cell, Spec
+from difformer.experiments.statistics import spread
 from difformer.experiments.values import options_of
+from difformer.files import plain_name
 from difformer.train.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -83,12 +84,11 @@ class CellResult:
 
     def mean(self, metric: str, part: str = "test") -> float:
         """The mean over runs."""
-        return mean(self.values(part, metric))
+        return spread(self.values(part, metric))[0]
 
     def std(self, metric: str, part: str = "test") -> float | None:
         """The sample deviation over runs; None for one run."""
-        values = self.values(part, metric)
-        return stdev(values) if len(values) > 1 else None
+        return spread(self.values(part, metric))[1]
 
     def to_json(self) -> str:
         """The file's text, in a stable order, so that it changes only with the figures."""
@@ -106,12 +106,12 @@ class CellResult:
 
 def result_path(out: Path, spec: Spec, cell: Cell) -> Path:
     """The path of a cell's result."""
-    return out / spec.name / f"{_plain(cell.name)}.json"
+    return out / spec.name / f"{plain_name(cell.name)}.json"
 
 
 def run_path(runs: Path, cell: Cell, split: str, seed: int) -> Path:
     """The run folder of one split and seed of a cell."""
-    return runs / _plain(cell.name) / _plain(split) / f"seed-{seed}"
+    return runs / plain_name(cell.name) / plain_name(split) / f"seed-{seed}"
 
 
 def read_cell(spec: Spec, cell: Cell, out: Path) -> CellResult | None:
@@ -272,7 +272,3 @@ def _write(path: Path, result: CellResult) -> None:
     from difformer.files import write_atomic
 
     write_atomic(path, result.to_json())
-
-
-def _plain(split: str) -> str:
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in split)

@@ -182,8 +182,6 @@ def _over_processes(
             settings,
             comm,
             graph=graph,
-            batch_size=settings.batch_size,
-            partition=settings.partition or "range",
             folder=folder,
             config=config,
             callbacks=() if callbacks is None else callbacks(seed),

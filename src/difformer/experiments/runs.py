@@ -9,15 +9,12 @@ cell         a result file of `reproduce`
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from math import isfinite
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any, TypeVar, cast
 
 from difformer.data.split import Split
@@ -25,7 +22,8 @@ from difformer.errors import DifformerError, RunError
 from difformer.experiments.comparisons import read_comparison
 from difformer.experiments.forecast import RECORD as SERIES
 from difformer.experiments.reproduce import CellResult
-from difformer.files import MISREAD
+from difformer.experiments.statistics import spread
+from difformer.files import MISREAD, natural, read_json
 from difformer.train.run import read_config, read_metrics
 
 __all__ = ["COMPARISON", "Run", "SeedRun", "differing_settings", "find_runs", "read_run"]
@@ -72,7 +70,7 @@ class Run:
     def mean_std(self, part: str, metric: str) -> tuple[float | None, float | None]:
         """Mean and sample deviation over seeds; no deviation for one seed."""
         values = self.values(part, metric)
-        return (mean(values) if values else None, stdev(values) if len(values) > 1 else None)
+        return spread(values) if values else (None, None)
 
     def metrics(self) -> list[str]:
         """The names of all metrics, in the order they were reported."""
@@ -131,7 +129,9 @@ def read_run(folder: Path | str) -> Run:
     if (folder / COMPARISON).is_file():
         return _read_comparison(folder)
     missing: list[str] = []
-    several = [f for f in sorted(folder.glob("seed-*"), key=_number) if f.is_dir()]
+    several = [
+        f for f in sorted(folder.glob("seed-*"), key=lambda f: natural(f.name)) if f.is_dir()
+    ]
     seeds = [_read_seed(f, missing, folder) for f in several or [folder]]
     config = _try(lambda: read_config(folder / "config.toml"), missing, "config.toml", {})
     if not config:
@@ -142,7 +142,7 @@ def read_run(folder: Path | str) -> Run:
     kind = "table" if isinstance(data, dict) and "nodes" in data else "dataset"
     if (folder / SERIES).exists():
         kind = "series"
-        record = _try(lambda: _read_json(folder / SERIES), missing, SERIES, {})
+        record = _try(lambda: read_json(folder / SERIES), missing, SERIES, {})
         config = {"dataset": Path(str(record.get("series", "a series"))).name, **config}
     return Run(folder, config, seeds, list(dict.fromkeys(missing)), kind)
 
@@ -158,7 +158,7 @@ def find_runs(root: Path | str) -> Iterator[Run]:
         with suppress(RunError):  # a JSON file of something else
             yield read_run(root)
     else:
-        for path in sorted(root.iterdir(), key=_number):
+        for path in sorted(root.iterdir(), key=lambda f: natural(f.name)):
             if path.is_dir() or path.suffix == ".json":
                 yield from find_runs(path)
 
@@ -193,7 +193,7 @@ def _read_seed(folder: Path, missing: list[str], root: Path) -> SeedRun:
     return SeedRun(
         folder=folder,
         config=attempt("config.toml", read_config, {}),
-        result=attempt("result.json", _read_json, {}),
+        result=attempt("result.json", read_json, {}),
         history=attempt("metrics.csv", read_metrics, []),
         split=attempt("split.json", Split.load, None),
     )
@@ -238,23 +238,11 @@ def _try(read: Callable[[], T], missing: list[str], name: str, default: T) -> T:
         return default
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError("not a JSON object")
-    return cast("dict[str, Any]", content)
-
-
 def _metrics(seed: SeedRun) -> dict[str, dict[str, Any]]:
     found = seed.result.get("metrics", {})
     return (
         {p: v for p, v in found.items() if isinstance(v, dict)} if isinstance(found, dict) else {}
     )
-
-
-def _number(path: Path) -> list[tuple[int, str]]:
-    """Run 2 before run 10."""
-    return [(int(w), "") if w.isdigit() else (0, w) for w in re.findall(r"\d+|\D+", path.name)]
 
 
 def _date(path: Path) -> str | None:

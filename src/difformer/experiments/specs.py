@@ -24,11 +24,8 @@ No torch here: `difformer reproduce --help` lists the tables.
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from importlib.resources import files
 from itertools import product
 from typing import Any, cast
@@ -37,10 +34,9 @@ from difformer.baselines.registry import FORECASTS, SYSTEMS
 from difformer.data.registry import DATASETS
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.values import check_keys
+from difformer.files import natural, read_toml
 
 __all__ = ["Cell", "Column", "Protocol", "Spec", "Variant", "list_specs", "load_spec", "parse_spec"]
-
-_toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 Published = tuple[float, float | None] | str
 SELECTORS = ("systems", "columns", "variants", "protocols")
@@ -172,7 +168,7 @@ class Spec:
 def list_specs() -> list[str]:
     """The names of all specs."""
     found = [p.name.removesuffix(".toml") for p in _folder().iterdir() if p.name.endswith(".toml")]
-    return sorted(found, key=lambda name: [int(w) if w.isdigit() else w for w in _words(name)])
+    return sorted(found, key=natural)
 
 
 def load_spec(name: str) -> Spec:
@@ -188,7 +184,7 @@ def parse_spec(name: str, text: str) -> Spec:
     Every cell is made once, so that a wrong setting is found here and not hours into a run.
     """
     try:
-        content = cast("dict[str, Any]", _toml.loads(text))
+        content = read_toml(text)
     except ValueError as error:
         raise ValueError(f"spec {name} is not TOML: {error}") from error
     top = ("title", "note", "metric", "beside", "percent", "systems", "columns")
@@ -323,7 +319,3 @@ def _choose(what: str, names: Sequence[str] | None, known: Sequence[str]) -> lis
 
 def _folder() -> Any:
     return files("difformer.experiments") / "specs"
-
-
-def _words(name: str) -> list[str]:
-    return re.findall(r"\d+|\D+", name)

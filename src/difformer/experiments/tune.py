@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from difformer.baselines.registry import get_system
 from difformer.errors import DifformerError, missing_extra
 from difformer.experiments.experiment import Experiment
+from difformer.files import one_line
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -175,7 +176,7 @@ def tune(
             trial.set_user_attr("standard_error", error)
             return value
         except (DifformerError, ValueError, RuntimeError, MemoryError) as error:
-            trial.set_user_attr("error", _line(error))
+            trial.set_user_attr("error", f"{type(error).__name__}: {one_line(error)}")
             raise optuna.TrialPruned from error
         finally:
             trial.set_user_attr("seconds", round(time.monotonic() - started, 2))
@@ -356,7 +357,3 @@ def _record(trial: Any) -> Trial:
         error=attrs.get("error"),
         standard_error=attrs.get("standard_error"),
     )
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -10,15 +10,14 @@ import base64
 import gzip
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from difformer import __version__
-from difformer.files import write_atomic
+from difformer.files import finite, write_atomic
 from difformer.report.blocks import Explorer, Finder, Plot, Section, Table
 
 __all__ = ["render_page", "safe_json", "write_page"]
@@ -74,20 +73,10 @@ def _finder(block: Finder) -> dict[str, Any]:
 
 def safe_json(value: Any) -> str:
     """JSON that is safe in a script element: without <, > and &, and without nan."""
-    text = json.dumps(_finite(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(finite(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in cast("list[Any]", value)]
-    return value
 
 
 def _hash(script: str) -> str:

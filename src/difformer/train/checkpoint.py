@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from difformer.core.randomness import generator
 from difformer.errors import RunError
+from difformer.files import one_line
 from difformer.tensorfiles import read_tensors, write_tensors
 
 Row = dict[str, float]
@@ -149,7 +150,7 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> N
     try:
         model.load_state_dict(dict(state))
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error, 2000)
         raise RunError(f"{path} holds the weights of another model: {reason}") from error
 
 

@@ -28,6 +28,7 @@ from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.data.dataset import fingerprint
 from difformer.errors import DifformerError
+from difformer.files import one_line
 from difformer.nn.model import DIFFormer
 from difformer.train.callbacks import Callback
 from difformer.train.comm import Comm
@@ -112,7 +113,7 @@ def meet(store: Any, rank: int, size: int, *, timeout: timedelta = TIMEOUT) -> s
 
 def fault(error: BaseException, comm: Comm) -> str:
     """One line that says which process failed, why, and what happens next."""
-    reason = " ".join(str(error).split()) or type(error).__name__
+    reason = one_line(error, 2000)
     lost = ("Connection", "closed by peer", "timed out", "Timed out", "Broken pipe", "NCCL")
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in reason:
         reason = f"out of memory ({reason[:120]}): use more processes, a batch size, or recompute"
@@ -129,34 +130,19 @@ def fit_distributed(
     comm: Comm,
     *,
     graph: Graph | None = None,
-    batch_size: int | None = None,
-    partition: str = "range",
     folder: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
-    objective: Summable | None = None,
 ) -> FitResult:
     """`fit` with the rows spread over the processes of `comm`; each returns the same result.
 
     Args:
+        settings: a batch is one of all processes together; `partition` is that of `Layout`.
         graph: the whole graph; each process keeps the edges that enter its rows.
-        batch_size: rows in a batch of all processes together; None for full batches.
-        partition: "range" or "metis", see `Layout`.
         folder: as in `fit`; rank 0 writes it, the others read a checkpoint from it.
         callbacks: called on rank 0 only; they must not call the model.
     """
-    own = ("device", "threads", "checkpoint_every")  # of one machine
-    comm.agree(
-        code=(__version__, torch.__version__),
-        settings={
-            **{name: value for name, value in asdict(settings).items() if name not in own},
-            "batch_size": batch_size,
-            "partition": partition,
-            "model": repr(model),
-            "config": model.config,
-        },
-        data=_sketch(dataset, split, graph),
-    )
+    agree_on_run(comm, settings, model, _sketch(dataset, split, graph))
     if settings.consistency:
         raise ValueError("consistency must be 0 over processes: its rows' pairs are not sharded")
     source = Shards(
@@ -164,23 +150,34 @@ def fit_distributed(
         split,
         None if graph is None else model.normalised(graph),
         comm,
-        partition=partition,
-        batch_size=batch_size,
+        partition=settings.partition or "range",
+        batch_size=settings.batch_size,
         seed=settings.seed,
     )
-    whole = objective or cast("Summable", objective_for(dataset.task))
     sharded = ShardedDIFFormer(model.to(pick_device(settings.device)), comm)
+    objective = ShardedObjective(cast("Summable", objective_for(dataset.task)), comm)
     lead = comm.rank == 0
     return fit(
         sharded,
         source,
-        ShardedObjective(whole, comm),
+        objective,
         source.split,
         settings,
         folder=folder,
         config=config,
         callbacks=callbacks if lead else (),
         writes=lead,
+    )
+
+
+def agree_on_run(comm: Comm, settings: TrainSettings, model: DIFFormer, data: Any) -> None:
+    """Raise an error, on every process, if code, settings, model or data differ between them."""
+    own = ("device", "threads", "checkpoint_every")  # of one machine
+    asked = {name: value for name, value in asdict(settings).items() if name not in own}
+    comm.agree(
+        code=(__version__, torch.__version__),
+        settings={**asked, "model": repr(model), "config": model.config},
+        data=data,
     )
 
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from difformer import __version__
 from difformer.core.graph import Graph
 from difformer.data.batch import Batch
 from difformer.data.shards.folder import ShardFolder
@@ -28,6 +27,7 @@ from difformer.train.batches import hide_labels, predict
 from difformer.train.callbacks import Callback
 from difformer.train.chunks import predict_in_chunks
 from difformer.train.comm import Comm
+from difformer.train.distributed import agree_on_run
 from difformer.train.loop import fit, pick_device
 from difformer.train.objective import objective_for
 from difformer.train.partition import AHEAD, Epoch
@@ -238,13 +238,7 @@ def fit_from_parts(
     Also returns the source, whose `outputs` are those of the best weights for the rows held here,
     and the trained model.
     """
-    own = ("device", "threads", "checkpoint_every")  # of one machine
-    asked = {name: value for name, value in asdict(settings).items() if name not in own}
-    comm.agree(
-        code=(__version__, torch.__version__),
-        settings={**asked, "model": repr(model), "config": model.config},
-        data=shards.manifest.checksum,
-    )
+    agree_on_run(comm, settings, model, shards.manifest.checksum)
     if settings.partition is not None:
         raise ValueError("partition must be left out with shards: their parts say what goes where")
     if settings.consistency and comm.size > 1:

@@ -122,8 +122,16 @@ class CrossEntropy:
         return found
 
 
+class _KnownEntries:
+    """Objectives over the known entries of y (n, t), where nan is unknown."""
+
+    def mass(self, output: Tensor, batch: Batch) -> Tensor:
+        """The sum of the weights that `loss` divides by, so that losses of parts can be joined."""
+        return _mask_weights(~batch.y[batch.rows].isnan(), output, batch).sum()
+
+
 @dataclass(frozen=True)
-class BinaryCrossEntropy:
+class BinaryCrossEntropy(_KnownEntries):
     """Sigmoid cross-entropy of many yes-or-no labels; reports it, ROC-AUC, calibration error.
 
     O(n t log n).
@@ -145,10 +153,6 @@ class BinaryCrossEntropy:
         )
         return _masked_mean(each, known, batch)
 
-    def mass(self, output: Tensor, batch: Batch) -> Tensor:
-        """The sum of the weights that `loss` divides by, so that losses of parts can be joined."""
-        return _mask_weights(~batch.y[batch.rows].isnan(), output, batch).sum()
-
     def metrics(
         self, output: Tensor, y: Tensor, rows: Tensor, together: Together = HERE
     ) -> dict[str, float]:
@@ -165,7 +169,7 @@ class BinaryCrossEntropy:
 
 
 @dataclass(frozen=True)
-class SquaredError:
+class SquaredError(_KnownEntries):
     """Mean squared error; reports it, the mean absolute error and R². O(n t).
 
     loss = mean over the known (i, k) of (output_ik − y_ik)², weighted by batch.weight_i
@@ -181,10 +185,6 @@ class SquaredError:
         known = ~y.isnan()
         # A nan label is replaced before it meets the output: 0 · nan would spoil the gradient.
         return _masked_mean((output - torch.where(known, y, output.detach())) ** 2, known, batch)
-
-    def mass(self, output: Tensor, batch: Batch) -> Tensor:
-        """The sum of the weights that `loss` divides by, so that losses of parts can be joined."""
-        return _mask_weights(~batch.y[batch.rows].isnan(), output, batch).sum()
 
     def metrics(
         self, output: Tensor, y: Tensor, rows: Tensor, together: Together = HERE

@@ -13,11 +13,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib import import_module
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,7 +23,15 @@ import tomli_w
 from torch import nn
 
 from difformer.errors import RunError
-from difformer.files import cannot_write, reading, replacing, write_atomic
+from difformer.files import (
+    cannot_write,
+    finite,
+    read_json,
+    read_toml,
+    reading,
+    replacing,
+    write_atomic,
+)
 from difformer.tensorfiles import read_tensors, write_tensors
 from difformer.train.checkpoint import Row, copy_state, load_weights
 
@@ -33,7 +39,6 @@ if TYPE_CHECKING:
     from difformer.data import Split
 
 Metrics = dict[str, float]
-_toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 @dataclass(frozen=True)
@@ -71,12 +76,8 @@ class FitResult:
     def to_json(self) -> dict[str, Any]:
         """What result.json holds: everything but the history, which is metrics.csv."""
         kept = [f.name for f in fields(self) if f.name not in ("metrics", "history", "folder")]
-        metrics = {
-            part: {name: value if isfinite(value) else None for name, value in values.items()}
-            for part, values in self.metrics.items()
-        }
         return {
-            "metrics": metrics,
+            "metrics": finite(self.metrics),
             **{name: getattr(self, name) for name in kept},
             "interrupted": self.interrupted,
         }
@@ -181,9 +182,8 @@ def read_result(path: Path) -> FitResult | None:
     if not file.exists():
         return None
     with reading(file):
-        content = cast("dict[str, Any]", json.loads(file.read_text(encoding="utf-8")))
         known = {f.name for f in fields(FitResult)}
-        content = {name: value for name, value in content.items() if name in known}
+        content = {name: value for name, value in read_json(file).items() if name in known}
         content["metrics"] = {
             part: {name: nan if value is None else value for name, value in values.items()}
             for part, values in content["metrics"].items()
@@ -201,7 +201,7 @@ def read_metrics(path: Path) -> list[Row]:
         ]
 
 
-def csv_text(history: Sequence[Row], *, header: bool = True) -> str:
+def csv_text(history: Sequence[Mapping[str, Any]], *, header: bool = True) -> str:
     """Rows as CSV, numbers in full precision; the first row names the columns."""
     if not history:
         return ""
@@ -216,7 +216,7 @@ def csv_text(history: Sequence[Row], *, header: bool = True) -> str:
 def read_config(path: Path) -> dict[str, Any]:
     """A config.toml as nested dicts."""
     with reading(path):
-        return _toml.loads(path.read_text(encoding="utf-8"))
+        return read_toml(path.read_text(encoding="utf-8"))
 
 
 def plain(value: Any) -> Any:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isfinite
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from difformer.files import write_atomic
+from difformer.files import finite, write_atomic
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
 from difformer.train.loop import fit, interruptible
@@ -53,7 +52,7 @@ class SeedsResult:
         each = list(self.results.values())
         summary = {
             part: {
-                name: {"mean": _number(self.mean(part, name)), "std": _number(self.std(part, name))}
+                name: finite({"mean": self.mean(part, name), "std": self.std(part, name)})
                 for name in metrics
             }
             for part, metrics in (each[0].metrics.items() if each else ())
@@ -116,7 +115,3 @@ def _summarise(result: SeedsResult) -> None:
     assert result.folder is not None
     text = json.dumps(result.to_json(), indent=2) + "\n"
     write_atomic(result.folder / "result.json", text.encode())
-
-
-def _number(value: float) -> float | None:
-    return value if isfinite(value) else None

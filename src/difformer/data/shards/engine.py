@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from difformer.data.rawtable import Chunk
 from difformer.errors import DataError, missing_extra
+from difformer.files import one_line
 
 __all__ = ["Engine", "Files", "matching", "named", "numbers"]
 
@@ -53,7 +54,7 @@ class Engine:
         try:
             self._connection: Any = duckdb.connect(str(folder / "work.duckdb"), config=settings)
         except duckdb.Error as error:
-            raise DataError(f"{folder} cannot be used: {_line(error)}") from error
+            raise DataError(f"{folder} cannot be used: {one_line(error)}") from error
 
     def close(self) -> None:
         """Flush to disk and close the database."""
@@ -84,7 +85,7 @@ class Engine:
             raise
         if failed:
             if isinstance(failed[0], self._error):
-                raise DataError(f"sharding: {_line(failed[0])}") from failed[0]
+                raise DataError(f"sharding: {one_line(failed[0])}") from failed[0]
             raise failed[0]
         return rows
 
@@ -98,13 +99,13 @@ class Engine:
             # A separate cursor: other statements may run between two batches.
             reader = self._connection.cursor().sql(statement).to_arrow_reader(size)
         except self._error as error:
-            raise DataError(f"sharding: {_line(error)}") from error
+            raise DataError(f"sharding: {one_line(error)}") from error
         batches = iter(reader)
         while True:
             try:
                 batch = next(batches, None)
             except (self._error, OSError) as error:  # Arrow wraps DuckDB's errors
-                raise DataError(f"sharding: {_line(error)}") from error
+                raise DataError(f"sharding: {one_line(error)}") from error
             if batch is None:
                 return
             yield batch
@@ -199,10 +200,6 @@ def _cells(column: Any) -> Any:
     if types.is_decimal(column.type):
         return column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
     return [c.isoformat() if hasattr(c, "isoformat") else c for c in column.to_pylist()]
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def numbers(column: Any, dtype: Any = np.int64) -> Array:

@@ -15,6 +15,7 @@ from difformer.experiments.reproduce import CellResult
 from difformer.experiments.specs import Spec
 from difformer.files import write_atomic
 from difformer.report.blocks import COLOURS
+from difformer.train.run import csv_text
 
 if TYPE_CHECKING:
     from difformer.experiments.run import LoadedRun
@@ -26,7 +27,6 @@ __all__ = [
     "Row",
     "Work",
     "axes",
-    "csv_of",
     "notes",
     "save",
     "shown",
@@ -197,21 +197,11 @@ def save(work: Work, drawn: Drawn) -> list[Path]:
             written.append(path)
     for name, rows in drawn.tables.items():
         path = folder / f"{name}.csv"
-        write_atomic(path, csv_of(rows).encode())
+        write_atomic(path, csv_text(rows))
         written.append(path)
     path = folder / "README.md"
     write_atomic(path, _readme(work, drawn).encode())
     return [*written, path]
-
-
-def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV; the first row names the columns."""
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue()
 
 
 def _readme(work: Work, drawn: Drawn) -> str:
