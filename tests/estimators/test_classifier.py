@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 from difformer import DIFFormerClassifier, DIFFormerRegressor
 from difformer.errors import ModelFileError, RunError
+from difformer.nn.recipes import RECIPES
 from difformer.tensorfiles import read_tensors, write_tensors
 
 pandas = pytest.importorskip("pandas", reason="data frames need pandas")
@@ -50,6 +51,12 @@ def test_a_row_has_the_same_bits_alone_in_any_batch_and_in_any_order(
     assert together.dtype == np.float64
     assert np.array_equal(together, apart)
     assert np.array_equal(together[order], model.predict_proba(new[order]))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_predicts_new_rows(recipe: str, iris: Iris, few: Array) -> None:
+    model = DIFFormerClassifier(recipe=recipe, **{**QUICK, "epochs": 2}).fit(iris[0], few)
+    assert np.isfinite(model.predict_proba(iris[0][:5] + 0.1)).all()
 
 
 def test_rows_seen_in_fit_answer_as_in_fit(
