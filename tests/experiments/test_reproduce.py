@@ -72,9 +72,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 def measure(spec: Spec, cell: Cell, out: Path, **options: Any) -> CellResult:
     data = load_dataset("digits")
-    result, interrupted = measure_cell(
-        spec, cell, out, command="difformer x", dataset=lambda e: data, **options
-    )
+    result, interrupted = measure_cell(spec, cell, out, dataset=lambda e: data, **options)
     assert not interrupted
     return result
 
@@ -94,7 +92,8 @@ def test_a_result_says_how_it_was_made_and_nothing_of_whose_machine(
 ) -> None:
     measure(spec, cell, tmp_path)
     written = json.loads(result_path(tmp_path, spec, cell).read_text(encoding="utf-8"))
-    assert written["command"] == "difformer x"
+    asked = "--models mlp --datasets digits --variants default --protocols random"
+    assert written["command"] == f"difformer reproduce toy {asked}"
     assert written["settings"]["train"]["epochs"] == 1
     assert set(written["machine"]) == {"cores", "memory_gb", "system", "python", "torch"}
     assert "published" not in written
@@ -284,7 +283,7 @@ def test_data_that_is_nowhere_is_a_reason_in_the_row_and_names_no_folder(
     def absent(experiment: Experiment) -> Any:
         raise DataError("digits is not in /somewhere; could not be fetched")
 
-    result, _ = measure_cell(spec, cell, tmp_path, command="c", dataset=absent, say=told.append)
+    result, _ = measure_cell(spec, cell, tmp_path, dataset=absent, say=told.append)
     assert result.cannot == "not measured: digits is not here and cannot be fetched"
     assert told == [f"{cell.name}: digits is not in /somewhere; could not be fetched"]
     shown = figures_table(View(spec, read_results(tmp_path, "toy")))
@@ -296,9 +295,7 @@ def test_the_cost_of_a_run_can_be_the_figure_of_a_table(
     cell: Cell, runs: list[tuple[str, int]], tmp_path: Path
 ) -> None:
     spec = parse_spec("toy", TOY.replace('"accuracy"', '"epoch_seconds"').replace("true", "false"))
-    result, _ = measure_cell(
-        spec, cell, tmp_path, command="c", dataset=lambda e: load_dataset("digits")
-    )
+    result, _ = measure_cell(spec, cell, tmp_path, dataset=lambda e: load_dataset("digits"))
     assert result.mean("epoch_seconds") == 0.25
 
 

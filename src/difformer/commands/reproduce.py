@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -178,7 +177,6 @@ def _measure(
         spec,
         cell,
         out,
-        command=_command(spec, cell),
         dataset=load,
         runs=runs,
         fresh=fresh,
@@ -193,13 +191,6 @@ def _measure(
     elif result.cannot:
         say(f"{cell.name}: {result.cannot}", quiet=quiet)
     return result, stopped
-
-
-def _command(spec: Spec, cell: Cell) -> str:
-    """The command that measures this cell, and no other."""
-    words = ["difformer", "reproduce", spec.name, "--models", cell.system]
-    words += ["--datasets", cell.column.name, "--variants", cell.variant.name]
-    return shlex.join([*words, "--protocols", cell.protocol.name])
 
 
 def _narrowed(cells: list[Cell], splits: list[str] | None, seeds: list[int] | None) -> list[Cell]:

@@ -7,6 +7,7 @@ the machine, the date. It holds no published figure; those are in the spec.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
@@ -130,7 +131,6 @@ def measure_cell(
     cell: Cell,
     out: Path,
     *,
-    command: str,
     dataset: Callable[[Experiment], Dataset],
     runs: Path | None = None,
     fresh: bool = False,
@@ -152,46 +152,51 @@ def measure_cell(
     from difformer.train.memory import forget_peak_memory
 
     path = result_path(out, spec, cell)
-    experiments = cell.experiments()
-    result = _new_result(spec, cell, experiments[0], command)
+    experiments = {experiment.split: experiment for experiment in cell.experiments()}
+    result = _new_result(spec, cell, next(iter(experiments.values())))
     asked = result.wanted
     before = None if fresh else read_cell(spec, cell, out)
     if before is not None:
         result = _continued(result, before, path)
     if cell.skip is not None:
         result = replace(result, cannot=cell.skip)
-    for experiment in experiments:
-        missing = [pair for pair in result.missing if pair in asked]
-        for seed in (seed for split, seed in missing if split == experiment.split):
-            one = replace(experiment, seeds=(seed,))
-            forget_peak_memory()
-            try:
-                done = run_experiment(
-                    one,
-                    dataset=dataset(one),
-                    folder=None if runs is None else run_path(runs, cell, one.split, seed),
-                    callbacks=None if look is None else lambda s, e=one: look(cell, e, s),
-                )
-            except CannotRunError as error:
-                result = replace(result, cannot=str(error))
-                break
-            except DataError as error:
-                # The reason is printed; folders and hosts do not belong into a result file.
-                say(f"{cell.name}: {error}")
-                absent = f"{ABSENT} {experiment.dataset} is not here and cannot be fetched"
-                result = replace(result, cannot=absent)
-                break
-            if done.interrupted:
-                return result, True
-            result = replace(result, runs=[*result.runs, _run_record(experiment.split, seed, done)])
-            _write(path, result)
-            before = result
+    for split, seed in [pair for pair in result.missing if pair in asked]:
+        one = replace(experiments[split], seeds=(seed,))
+        forget_peak_memory()
+        try:
+            done = run_experiment(
+                one,
+                dataset=dataset(one),
+                folder=None if runs is None else run_path(runs, cell, split, seed),
+                callbacks=None if look is None else lambda s, e=one: look(cell, e, s),
+            )
+        except CannotRunError as error:
+            result = replace(result, cannot=str(error))
+            break
+        except DataError as error:
+            # The reason is printed; folders and hosts do not belong into a result file.
+            say(f"{cell.name}: {error}")
+            absent = f"{ABSENT} {one.dataset} is not here and cannot be fetched"
+            result = replace(result, cannot=absent)
+            break
+        if done.interrupted:
+            return result, True
+        result = replace(result, runs=[*result.runs, _run_record(split, seed, done)])
+        _write(path, result)
+        before = result
     if before != result:
         _write(path, result)
     return result, False
 
 
-def _new_result(spec: Spec, cell: Cell, experiment: Experiment, command: str) -> CellResult:
+def _command(spec: Spec, cell: Cell) -> str:
+    """The command that measures this cell, and no other."""
+    words = ["difformer", "reproduce", spec.name, "--models", cell.system]
+    words += ["--datasets", cell.column.name, "--variants", cell.variant.name]
+    return shlex.join([*words, "--protocols", cell.protocol.name])
+
+
+def _new_result(spec: Spec, cell: Cell, experiment: Experiment) -> CellResult:
     train = {k: v for k, v in asdict(experiment.train).items() if k not in UNIMPORTANT}
     how = cell.protocol
     return CellResult(
@@ -202,7 +207,7 @@ def _new_result(spec: Spec, cell: Cell, experiment: Experiment, command: str) ->
         variant=cell.variant.name,
         protocol=cell.protocol.name,
         dataset=cell.column.dataset,
-        command=command,
+        command=_command(spec, cell),
         settings={
             "recipe": experiment.recipe,
             "data": dict(experiment.data),
