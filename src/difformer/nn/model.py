@@ -28,6 +28,7 @@ from difformer.nn.exchange import Apart, Exchange
 from difformer.nn.layer import DiffusionLayer, make_activation
 from difformer.nn.linear import Linear
 from difformer.nn.remembered import Remembered
+from difformer.nn.traced import TracedGraph
 from difformer.options import check_count, takes
 
 if TYPE_CHECKING:
@@ -442,7 +443,7 @@ class DIFFormer(nn.Module):
             edges = self.normalised(edges)
             return edges.to(z) if z.dtype not in (torch.bfloat16, torch.float16) else edges
         if torch.compiler.is_compiling():
-            return _TracedGraph(edges, edge_weight, z.shape[0], self.config.graph_norm)
+            return TracedGraph(edges, edge_weight, z.shape[0], self.config.graph_norm)
 
         def made() -> Graph:
             graph = Graph.undirected_with_loops(edges, z.shape[0], edge_weight)
@@ -478,38 +479,6 @@ class Passage:
         return kernel.at(F.normalize(self.before, dim=-1)) if isinstance(kernel, Sharp) else kernel
 
 
-class _TracedGraph:
-    """Ã V by gather and scatter, for torch.export and torch.compile: no shape depends on values."""
-
-    def __init__(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, norm: str
-    ) -> None:
-        source, target = edge_index[0], edge_index[1]
-        weight = torch.ones_like(source, dtype=torch.get_default_dtype())
-        key = target * num_nodes + source
-        if edge_weight is not None:
-            key, weight = _merged(key, edge_weight, "sum")
-        source, target = key % num_nodes, key // num_nodes
-        key = torch.cat([key, source * num_nodes + target])
-        key, weight = _merged(key, weight.repeat(2), "amax")
-        self.source, self.target = key % num_nodes, key // num_nodes
-        weight = torch.where(self.source == self.target, 0.0, weight)
-        if norm == "row":
-            into = weight.new_zeros(num_nodes).index_add(0, self.target, weight)
-            into = into.clamp_min(torch.finfo(weight.dtype).tiny)
-            self.loop = torch.zeros_like(into).unsqueeze(-1)
-            self.weight = (weight / into[self.target]).unsqueeze(-1)
-            return
-        scale = weight.new_ones(num_nodes).index_add(0, self.target, weight).rsqrt()
-        self.loop = scale.square().unsqueeze(-1)
-        self.weight = (weight * (scale[self.target] * scale[self.source])).unsqueeze(-1)
-
-    def propagate(self, value: Tensor) -> Tensor:
-        """Ã V, (n, d)."""
-        messages = value.index_select(0, self.source) * self.weight.to(value.dtype)
-        return (value * self.loop.to(value.dtype)).index_add(0, self.target, messages)
-
-
 def _of_data(data: Any, *given: Any) -> tuple[Tensor, Any, Any, Any]:
     """The arguments of `forward` from a Data of PyTorch Geometric."""
     x = getattr(data, "x", None)
@@ -523,17 +492,6 @@ def _of_data(data: Any, *given: Any) -> tuple[Tensor, Any, Any, Any]:
         getattr(data, name, None) for name in ("edge_index", "edge_weight", "batch")
     )
     return x, edge_index, edge_weight, batch
-
-
-def _merged(key: Tensor, weight: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
-    """Sorted keys; the weights of repeated ones are reduced into the first, the others get 0."""
-    key, order = key.sort()
-    first = torch.cat([key[:1] >= 0, key[1:] != key[:-1]])
-    group = first.long().cumsum(0) - 1
-    total = torch.zeros_like(weight).scatter_reduce(
-        0, group, weight[order], reduce, include_self=False
-    )
-    return key, torch.where(first, total[group], 0.0)
 
 
 def _count_landmarks(model: DIFFormer, _: Any) -> None:
