@@ -15,6 +15,7 @@ from difformer.data.batch import Batch
 from difformer.data.dataset import Dataset
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.regressor import DIFFormerRegressor
+from difformer.files import write_atomic
 from difformer.nn.model import DIFFormer
 
 if TYPE_CHECKING:
@@ -120,5 +121,5 @@ class Auto(Fitted):
         kind = DIFFormerRegressor if self._batch.y.is_floating_point() else DIFFormerClassifier
         with TemporaryDirectory() as folder:
             path = Path(folder) / "estimator.safetensors"
-            path.write_bytes(state.cpu().numpy().tobytes())
+            write_atomic(path, state.cpu().numpy().tobytes())
             self._fitted = kind.load(path)
