@@ -10,7 +10,7 @@ DOCS   := $(VENV)/.ready-docs
 # uv is several times faster than pip. It does not read pip's settings, hence the links.
 UV      := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(UV) pip install --quiet --python $(BIN)/python,\
-             $(BIN)/python -m pip install --quiet --disable-pip-version-check)
+             $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check)
 
 .PHONY: demo test lint bench results docs wheel clean
 

@@ -4,8 +4,8 @@ HOSTILE=20000 python -m benchmarks.hostile [--resume] [PART ...]
 
 writes results/benchmarks/hostile.json. HOSTILE is the number of fuzzed cases over all formats. The
 parts are fuzz, kills, full, threads and clients; what another part has left in the result file
-stays. With --resume, fuzz and kills go on after the cases that the result file counts. The scripts
-are in tests/hostile, which run a few of everything.
+stays. With --resume, fuzz, kills and full go on after the cases that the result file counts. The
+scripts are in tests/hostile, which run a few of everything.
 """
 
 from __future__ import annotations
@@ -237,13 +237,20 @@ def _long_kills(folder: Path, found: dict[str, Any]) -> dict[str, Any]:
 CONDITIONS = ("read-only", "homeless", "0", "500", "3000", "20000", "100000")
 
 
-def _long_full(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
-    some = [name for name in COMMANDS if name != "train with seeds"]  # as train is
-    found = full(folder, [f"{name}:{condition}" for name in some for condition in CONDITIONS])
-    return {
-        "cases": len(found),
-        "faults": [f"{name}: {fault}" for name, fault in found.items() if fault],
-    }
+def _long_full(folder: Path, found: dict[str, Any]) -> dict[str, Any]:
+    found = {"cases": 0, "faults": [], "commands": [], **found}
+    for name in COMMANDS:
+        if name == "train with seeds" or name in found["commands"]:  # it writes as train does
+            continue
+        part = full(folder, [f"{name}:{condition}" for condition in CONDITIONS])
+        faults = [f"{case}: {fault}" for case, fault in part.items() if fault]
+        found = {
+            "cases": found["cases"] + len(part),
+            "faults": found["faults"] + faults,
+            "commands": [*found["commands"], name],
+        }
+        _keep("full", found)
+    return found
 
 
 def _long_threads(folder: Path, _: dict[str, Any]) -> list[dict[str, Any]]:

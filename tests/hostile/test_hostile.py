@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,31 @@ def test_the_fuzzer_of_each_format_gets_both_answers_and_refusals(
 def test_fuzzing_stays_within_its_memory_and_time(fuzzed: dict[str, Any]) -> None:
     assert 0 < fuzzed["peak_mb"] < 2048
     assert all(record["longest_seconds"] <= 10 for record in fuzzed["formats"].values())
+
+
+HANG = """
+import sys, time
+sys.path.insert(0, sys.argv.pop(1))
+wait = time.sleep if sys.argv.pop(1) == "asleep" else lambda seconds: None
+import formats, fuzz
+seen = []
+def hang(root, place, draw):  # but for the first call, which warms up
+    seen.append(place)
+    while len(seen) > 1:
+        wait(0.01)
+fuzz.SECONDS = 0.5
+formats.FORMATS = {"hang": formats.Format(lambda root: None, hang)}
+fuzz.main()
+"""
+
+
+@pytest.mark.parametrize("how", ["asleep", "busy"])
+def test_a_case_that_hangs_is_a_fault(how: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HANG, str(hostile.SCRIPTS), how, str(tmp_path), "hang:0:1"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert told[1]["outcome"] == "fault"
+    assert told[1]["why"] == "TimeoutError: longer than 0.5 s"
 
 
 def test_a_command_killed_at_a_write_goes_on_to_the_same_bits(place: Path, run: Path) -> None:
