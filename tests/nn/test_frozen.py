@@ -1,12 +1,16 @@
 """A frozen model answers for a row by the row alone, and agrees with the run it was frozen from."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 
 from difformer.core.diffusivity import KERNELS
 from difformer.core.graph import Graph
+from difformer.errors import ModelFileError
 from difformer.nn.frozen import FrozenDIFFormer
 from difformer.nn.model import DIFFormer
+from difformer.tensorfiles import write_tensors
 
 OPTIONS = {name: {"kernel": name} for name in KERNELS if name != "landmarks"} | {
     "landmarks": {"kernel": "landmarks", "compare": "first", "num_landmarks": 9, "reach": 3.0},
@@ -116,6 +120,23 @@ def test_save_and_load_are_exact(options, with_graph, tmp_path):
     new = torch.randn(3, 5, dtype=torch.float64)
     assert torch.equal(loaded(new, edges), frozen(new, edges))
     assert loaded.numel == frozen.numel
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_frozen_tensors_of_another_shape_are_refused_or_change_nothing(kernel, tmp_path):
+    more = {"sharp": {"reach": 3.0}, "landmarks": {"compare": "first"}}.get(kernel, {})
+    model = DIFFormer(5, 8, 3, kernel=kernel, **more).double().eval()
+    x = torch.randn(12, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    frozen = model.freeze(x)
+    tensors, description = frozen.pack()
+    for name in [name for name in tensors if name.startswith("layer.")]:
+        whole = tensors[name]
+        for other in (whole.reshape(-1), whole[:0] if whole.ndim else whole[None], whole[None]):
+            forged = {**tensors, name: other.contiguous()}
+            write_tensors(tmp_path / "frozen", "frozen", forged, description)
+            with suppress(ModelFileError):
+                found = FrozenDIFFormer.load(tmp_path / "frozen")
+                assert torch.equal(found(x), frozen(x)), (name, other.shape)
 
 
 def test_simple_keeps_under_200_kb_whatever_the_number_of_rows(tmp_path):

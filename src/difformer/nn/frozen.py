@@ -17,6 +17,7 @@ from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
 from difformer.core.tiled import tiles
 from difformer.errors import ModelFileError
+from difformer.files import MISREAD
 from difformer.nn import files
 from difformer.nn.exchange import Exchange
 from difformer.nn.layer import DiffusionLayer
@@ -250,7 +251,7 @@ class FrozenDIFFormer(nn.Module):
             if not bool(torch.isfinite(frozen(zeros)).all()):
                 raise ValueError("its answers are not finite")
             return frozen
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except MISREAD as error:
             raise ModelFileError(f"{path}: its frozen part is incomplete ({error})") from error
 
     def _apply(self, fn: Any, recurse: bool = True) -> FrozenDIFFormer:
