@@ -504,3 +504,12 @@ def test_half_a_surrogate_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"a": ' + "[" * 100_000 + "\n")
     with pytest.raises(DataError, match="line 1 is not JSON"):
         list(read_chunks(tmp_path / "t.jsonl"))
+
+
+def test_how_a_column_is_written_does_not_depend_on_the_chunks(tmp_path: Path) -> None:
+    sizes = [f"{i % 7}.{i % 10}4{i % 3}" for i in range(1500)]
+    sizes[900] = "1'956"  # among the cells by which a format is recognised
+    lines = [f"{size},{'ab'[i % 2]}" for i, size in enumerate(sizes)]
+    (tmp_path / "t.csv").write_text("\n".join(["size,kind", *lines]) + "\n")
+    whole = read_table(tmp_path / "t.csv", "kind")
+    assert read_table(tmp_path / "t.csv", "kind", size=100).fingerprint == whole.fingerprint

@@ -22,6 +22,7 @@ from difformer.data.columns import (
     FEW_NUMBERS,
     KINDS,
     PLAIN,
+    SAMPLE,
     Column,
     Survey,
     cell_text,
@@ -94,7 +95,8 @@ class TableEncoder:
                 raise DataError(f"kind of {name!r} must be one of {', '.join(KINDS)}, got {kind!r}")
         given, first = {**_given_kinds(source), **asked}, start
         special = [*_names(label), *([id] if id else [])]
-        for chunk in read_chunks(source, size):
+        # A column's format is recognised by its first cells, which must not depend on `size`.
+        for chunk in read_chunks(source, max(size, SAMPLE)):
             names = [n for n in chunk if n not in special]
             _same_columns(chunk, names, surveys, source, special)
             for name in names:
