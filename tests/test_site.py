@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,4 +89,8 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "site" / "results" / "fig2a" / "fig2a.png").is_file()
-    assert "DIFFormerClassifier" in (tmp_path / "site/api/estimators/index.html").read_text()
+    shown = re.sub(r"<[^>]+>", "", (tmp_path / "site/api/estimators/index.html").read_text())
+    assert "DIFFormerClassifier" in shown
+    assert "n_neighbors: int = 7," in shown  # an option by its default
+    assert "option(" not in shown
+    assert (tmp_path / "site/images/states.png").is_file()
