@@ -62,7 +62,7 @@ COMMANDS = (
     "bench",
 )
 MODES = ("before", "half", "after")  # a kill before a write, in its middle and after it
-PATIENCE = 60.0  # seconds without a word from a child before it is taken to hang
+PATIENCE = 300.0  # seconds without a word from a child before it is taken to hang
 
 
 def fuzz(folder: Path, cases: dict[str, range]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def kills(folder: Path, points: dict[str, range]) -> dict[str, Any]:
     """Kills of each command at its writes; what is no fault went on to the same bits."""
     found: dict[str, Any] = {}
     words = [f"{name}:{r.start}:{r.stop}" for name, r in points.items()]
-    for line in _talk("kills.py", str(folder), *words, patience=600.0):
+    for line in _talk("kills.py", str(folder), *words, patience=1800.0):
         if "command" not in line:
             continue
         record = found.setdefault(line["command"], {"writes": 0, "kills": 0, "faults": []})
@@ -124,7 +124,7 @@ def threads(run: Path, number: int, answers: int) -> dict[str, Any]:
 
 def full(folder: Path, cases: Sequence[str]) -> dict[str, str | None]:
     """Commands that cannot write, each as COMMAND:CONDITION, with what was wrong or None."""
-    lines = list(_talk("full.py", str(folder), *cases, patience=600.0))
+    lines = list(_talk("full.py", str(folder), *cases, patience=1800.0))
     return {
         f"{line['command']}:{line['condition']}": line["fault"]
         for line in lines
@@ -215,6 +215,7 @@ def _long_kills(folder: Path, found: dict[str, Any]) -> dict[str, Any]:
         "train with a page": 12,
         "reproduce --runs": 12,
         "tune": 30,
+        "demo": 30,
     }  # which take long
     for name in COMMANDS:
         record: dict[str, Any] = found.get(name, {"kills": 0, "faults": [], "writes": math.inf})

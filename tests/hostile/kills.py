@@ -326,6 +326,7 @@ def main() -> None:
             continue
         whole = kept(out)
         points = [(at, mode) for at in range(count) for mode in MODES]
+        Random(0).shuffle(points)  # so that a few of them are spread over all writes
         _tell(command=name, writes=count, points=len(points))
         for at, mode in points[int(first) : int(last)]:
             begin(name, out)
