@@ -23,6 +23,8 @@ from typing import Any
 
 from kills import begin, commands, in_child, prepared, stand_in
 
+STAGES = ".work"  # finished stages of `shard`, from which the same command goes on
+
 
 def small_disk(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
@@ -82,6 +84,8 @@ def _fault(status: int, said: str, out: Path, condition: str) -> str | None:
     if code != 2 or len(errors) != 1 or "fault of difformer" in said or "Traceback" in said:
         return f"exit code {code}: {said[-600:]}"
     for path in out.rglob("*") if out.exists() else ():
+        if STAGES in (path.name, path.parent.name):
+            continue
         if path.name.endswith((".part", ".tmp")) or path.name.startswith("."):
             return f"{path.name} is left"
         if path.suffix == ".json":
