@@ -1,4 +1,8 @@
-"""Figure 3: δ and f, the flow of ten random points, and the energy of one more point."""
+"""Figure 3: δ and f, the flow of ten random points, and the energy of one more point.
+
+Beside the paper's two rows, the sharp form at two sharpnesses: it cuts off far pairs, so the energy
+has a basin per cluster where the paper's has one for all.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple
+from difformer.core.diffusivity import Diffusivity, Sharp, Sigmoid, Simple
 from difformer.core.pairs import squared_distances
 from difformer.report.blocks import COLOURS
 from difformer.report.figures.drawing import Drawn, Work, axes, style
 
-KINDS: dict[str, Diffusivity] = {"DIFFormer-s": Simple(), "DIFFormer-a": Sigmoid()}
+# An offset at which a state half a unit away has half the largest weight.
+OFFSET = 1 - 0.5**2 / 2
+KINDS: dict[str, Diffusivity] = {
+    "DIFFormer-s": Simple(),
+    "DIFFormer-a": Sigmoid(),
+    "sharp, s = 20": Sharp(20.0, None, offset=OFFSET),
+    "sharp, s = 80": Sharp(80.0, None, offset=OFFSET),
+}
 POINTS, GRID, SEED = 10, 41, 0
 
 
 def make(work: Work) -> Drawn:
-    """No training: everything follows from the two diffusivities."""
+    """No training: everything follows from the diffusivities."""
     points = random_points()
     side = torch.linspace(-1, 1, GRID, dtype=torch.float64)
     y, x = torch.meshgrid(side, side, indexing="ij")
@@ -25,8 +36,8 @@ def make(work: Work) -> Drawn:
     z2 = torch.linspace(0, 4, 81, dtype=torch.float64)
     fields = {name: field_of(kind, grid, points) for name, kind in KINDS.items()}
     with style() as new:
-        figure = new(7.0, 4.4)
-        every = axes(figure, 2, 3)
+        figure = new(7.0, 2.2 * len(KINDS))
+        every = axes(figure, len(KINDS), 3)
         for row, (name, kind) in enumerate(KINDS.items()):
             _curves(every[3 * row], name, kind, z2)
             _flow(every[3 * row + 1], side, fields[name], points)
@@ -89,18 +100,27 @@ def _stars(ax: Any, points: Tensor) -> None:
     ax.grid(False)
 
 
+def basins(field: dict[str, Tensor]) -> int:
+    """The number of places of the grid whose energy is below that of all their neighbours."""
+    energy = field["energy"].reshape(1, 1, GRID, GRID)
+    lowest = -torch.nn.functional.max_pool2d(-energy, 3, stride=1, padding=1)
+    return int((energy == lowest)[..., 1:-1, 1:-1].sum())
+
+
 def _says(fields: dict[str, dict[str, Tensor]]) -> list[str]:
-    spread = {
-        name: float(field["energy"].max() / field["energy"].min()) for name, field in fields.items()
-    }
-    s, a = spread.values()
+    spread = [float(f["energy"].max() / f["energy"].min()) for f in fields.values()]
+    wells = [basins(field) for field in fields.values()]
     return [
-        "Both penalties δ grow and flatten with distance, so f, the diffusivity, falls: near states"
-        " pull harder than far ones, as in the paper. For -s f falls along a straight line to 0 at "
+        "All penalties δ grow and flatten with distance, so f, the diffusivity, falls: near states "
+        "pull harder than far ones, as in the paper. For -s f falls along a straight line to 0 at "
         "z² = 4 (unit vectors reach 4, not 2 as the text says); for -a it stays above "
         f"{float(Sigmoid().f(torch.tensor(4.0))):.2f} and bends most near z² = 2.",
-        f"The energy has one valley, among the ten states: its rim is {s:.1f} times as high as its "
-        f"floor for -s and {a:.1f} times for -a, so the flow of both leads to the middle.",
+        f"The energy of -s has {wells[0]} basin and that of -a {wells[1]}, among the ten states: its "
+        f"rim is {spread[0]:.1f} times as high as its floor for -s and {spread[1]:.1f} times for "
+        "-a, so the flow of both leads to the middle.",
+        f"The sharp form has {wells[2]} basins at s = 20 and {wells[3]} at s = 80, one for each "
+        "cluster of states: what is further away than half a unit is cut off, and a state flows "
+        "to its own cluster.",
     ]
 
 

@@ -1,0 +1,323 @@
+"""When does all-pair diffusion help? Accuracy against sharpness, labels and edges removed.
+
+python -m benchmarks.all_pair [PART ...]       writes results/benchmarks/all_pair.json
+
+Parts: sharpness, labels, edges, gcn. What is in the file is not measured again.
+
+One model, everything else equal: Z⁽⁰⁾ = X W, layers that only average, a linear output. What
+differs is by which weights the rows meet: not at all ("alone"), all alike ("mean"), -s and -a as
+the paper has them, the sharp form, its linear-time form with landmarks, or a graph of ten
+neighbours. Every form has the same choices, made by the mean validation accuracy over all splits:
+three strengths of diffusion and two weight decays (of the sharp form joined with a graph: two
+strengths and three weights of the graph), and in columns of Table 4 a hidden layer. Ten splits,
+seeds 0 to 9, five in columns of Table 4, as there; no choice of ours was made on them. Test rows
+are read once.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from benchmarks.measure import write
+from difformer import DIFFormer, load_dataset
+from difformer.core.graph import Graph
+from difformer.data.dataset import Dataset
+from difformer.data.neighbours import nearest_neighbours
+from difformer.data.split import Split, per_class_split
+from difformer.experiments.experiment import Experiment
+from difformer.experiments.run import run_experiment
+from difformer.train.replicas import fit_replicas
+
+RESULTS = Path("results/benchmarks/all_pair.json")
+COMMAND = "python -m benchmarks.all_pair"
+SPLITS = 10
+LINEAR = {
+    "use_weight": False,
+    "learn_qk": False,
+    "dropout_at": "ends",
+    "norm": "none",
+    "input_activation": None,
+}
+HIDDEN = {**LINEAR, "norm": "input", "input_activation": "relu", "dropout": 0.5}
+STRENGTHS = {
+    "strong": {"num_layers": 10, "tau": 0.9, "source": 0.05},
+    "middle": {"num_layers": 4, "tau": 0.8, "source": 0.2},
+    "weak": {"num_layers": 2, "tau": 0.5, "source": 0.33},
+}
+DECAYS = (0.03, 0.01)
+COMPARED = {"compare": "input"}
+SHARP = {"kernel": "sharp", **COMPARED, "sharpness": 40.0, "reach": 10.0}
+FORMS: dict[str, dict[str, Any]] = {
+    "alone": {"kernel": "identity"},
+    "mean": {"kernel": "constant"},
+    "-s": {"kernel": "simple", **COMPARED},
+    "-a": {"kernel": "sigmoid", **COMPARED},
+    "sharp": SHARP,
+    "landmarks": {"kernel": "landmarks", **COMPARED, "sharpness": 40.0, "num_landmarks": 512},
+    "kNN graph": {"kernel": "identity", "graph_weight": 1.0},
+}
+SHARPNESS = (1.0, 3.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+# Labels per class; CIFAR and 20News as in Table 4 of the paper.
+LABELS = {
+    "digits": (1, 2, 5, 10, 20, 50),
+    "cifar10": (10, 50, 100),
+    "20news": (100, 200, 400),
+}
+MIDDLE = {"digits": 10, "cifar10": 50, "20news": 200, "cora": 20}
+TRIED_HIDDEN = ("cifar10", "20news")
+NETWORKS = ("cora", "citeseer", "pubmed")
+REMOVED = (0, 25, 50, 75, 90, 100)
+WEIGHTS = (0.3, 0.7, 0.9)  # of the graph, where it is joined with the sharp form
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One choice that validation makes."""
+
+    options: Mapping[str, Any]
+    decay: float
+    hidden: bool = False
+
+    @property
+    def name(self) -> str:
+        kept = ("num_layers", "graph_weight")
+        told = [f"{key}={self.options[key]}" for key in kept if key in self.options]
+        return ", ".join([*told, f"decay={self.decay}", *(["hidden"] if self.hidden else [])])
+
+
+class Rows:
+    """A dataset's features in the view that rows are compared in, and what forms share."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.data = name, load_dataset(name)
+        x = self.data.x
+        if x.layout != torch.strided:  # words: direction counts
+            self.x = F.normalize(x.to_dense()) * 10
+        else:  # one unit for all columns
+            x = x - x.mean(0)
+            self.x = x / x.std(0).square().mean().sqrt()
+        self._made: dict[str, DIFFormer] = {}
+        self._near: Graph | None = None
+
+    def split(self, per_class: int, seed: int) -> Split:
+        if self.name in NETWORKS:
+            return self.data.split(f"random:{seed}")
+        return per_class_split(self.data.y, per_class, seed)
+
+    @property
+    def near(self) -> Graph:
+        """Ten neighbours by cosine, as the sharp form has ten partners."""
+        if self._near is None:
+            edges = nearest_neighbours(self.x, 10, metric="cosine")
+            self._near = Graph.undirected_with_loops(edges, len(self.x))
+        return self._near
+
+    def model(self, options: Mapping[str, Any], hidden: bool) -> DIFFormer:
+        own = {**(HIDDEN if hidden else LINEAR), **options}
+        kernel = own.pop("kernel")
+        width = 64 if hidden else -(-self.data.num_outputs // 8) * 8
+        torch.manual_seed(0)
+        model = DIFFormer(self.x.shape[1], width, self.data.num_outputs, kernel=kernel, **own)
+        alike = json.dumps([kernel, *(own.get(k) for k in ("sharpness", "reach", "num_landmarks"))])
+        first = self._made.setdefault(alike, model)
+        if first is not model:
+            if first.landmarks is not None:
+                model.landmarks, model.num_landmarks = first.landmarks, first.num_landmarks
+            model.share_fixed(first)
+        return model
+
+    def accuracies(
+        self, setting: Setting, graph: Graph | None, splits: Sequence[Split]
+    ) -> dict[str, list[float]]:
+        """Validation and test accuracy on each split, all splits trained at once."""
+        y = self.data.y
+        found = fit_replicas(
+            self.model(setting.options, setting.hidden),
+            self.x,
+            graph,
+            lambda output, target: F.cross_entropy(output, target, reduction="none"),
+            y,
+            [split.train for split in splits],
+            also=torch.arange(len(y)),
+            epochs=60 if setting.hidden else 100,
+            lr=0.015 if setting.hidden else 0.05,
+            weight_decay=0.01 if setting.hidden else setting.decay,
+            seed=0,
+        )
+        right = found.outputs.argmax(-1) == y
+        return {
+            part: [float(right[i, getattr(s, part)].float().mean()) for i, s in enumerate(splits)]
+            for part in ("val", "test")
+        }
+
+    def chosen(
+        self,
+        settings: Sequence[Setting],
+        graph: Graph | None,
+        splits: Sequence[Split],
+        hidden: bool = False,
+    ) -> dict[str, Any]:
+        """The setting of the best mean validation, and its test accuracies."""
+        begin = time.process_time()
+        tried: list[tuple[Setting, dict[str, list[float]]]] = []
+        for setting in settings:
+            tried.append((setting, self.accuracies(setting, graph, splits)))
+        if hidden:  # of the strength that is best without
+            best = max(tried, key=lambda pair: statistics.mean(pair[1]["val"]))[0]
+            deeper = Setting(best.options, best.decay, hidden=True)
+            tried.append((deeper, self.accuracies(deeper, graph, splits)))
+        setting, found = max(tried, key=lambda pair: statistics.mean(pair[1]["val"]))
+        return told(found, setting.name, len(tried), begin)
+
+
+def settings_of(form: Mapping[str, Any]) -> list[Setting]:
+    """Every strength and decay of a form; one strength where rows do not meet."""
+    still = form["kernel"] == "identity" and "graph_weight" not in form
+    strengths = [{"num_layers": 1}] if still else list(STRENGTHS.values())
+    return [Setting({**form, **s}, decay) for s in strengths for decay in DECAYS]
+
+
+def settings_joined() -> list[Setting]:
+    """As many for the sharp form joined with a graph: three weights of the graph."""
+    return [
+        Setting({**SHARP, **STRENGTHS[strength], "graph_weight": weight}, DECAYS[-1])
+        for strength in ("strong", "middle")
+        for weight in WEIGHTS
+    ]
+
+
+def thinned(data: Dataset, removed: int) -> Graph:
+    """The data's graph without a share of its undirected edges, drawn by seed 0."""
+    assert data.edge_index is not None
+    source, target = data.edge_index
+    once = data.edge_index[:, source < target]
+    order = torch.randperm(once.shape[1], generator=torch.Generator().manual_seed(0))
+    kept = once[:, order[round(once.shape[1] * removed / 100) :]]
+    return Graph.undirected_with_loops(kept, data.num_rows)
+
+
+Cell = tuple[str, str, str, str]  # part, dataset, what varies, form
+Run = Callable[[], dict[str, Any]]
+
+
+def sharpness_cells() -> Iterator[tuple[Cell, Run]]:
+    for name, labels in MIDDLE.items():
+        rows = Rows(name)
+        splits = [rows.split(labels, seed) for seed in range(SPLITS)]
+        for form in ("alone", "mean", "kNN graph"):
+            graph = rows.near if form == "kNN graph" else None
+            run = partial(rows.chosen, settings_of(FORMS[form]), graph, splits)
+            yield ("sharpness", name, "", form), run
+        for s in SHARPNESS:
+            run = partial(rows.chosen, settings_of({**SHARP, "sharpness": s}), None, splits)
+            yield ("sharpness", name, f"{s:g}", "sharp"), run
+
+
+def labels_cells() -> Iterator[tuple[Cell, Run]]:
+    for name, counts in LABELS.items():
+        rows, hidden = Rows(name), name in TRIED_HIDDEN
+        for labels in counts:
+            splits = [rows.split(labels, seed) for seed in range(5 if hidden else SPLITS)]
+            for form, options in FORMS.items():
+                graph = rows.near if form == "kNN graph" else None
+                run = partial(rows.chosen, settings_of(options), graph, splits, hidden)
+                yield ("labels", name, str(labels), form), run
+
+
+def edges_cells() -> Iterator[tuple[Cell, Run]]:
+    given = {"kernel": "identity", "graph_weight": 1.0}
+    for name in NETWORKS:
+        rows = Rows(name)
+        splits = [rows.split(20, seed) for seed in range(SPLITS)]
+        for removed in REMOVED:
+            graph = thinned(rows.data, removed)
+            for form, settings in (
+                ("graph alone", settings_of(given)),
+                ("graph and sharp", settings_joined()),
+            ):
+                run = partial(rows.chosen, settings, graph, splits)
+                yield ("edges", name, str(removed), form), run
+
+
+def gcn_cells() -> Iterator[tuple[Cell, Run]]:
+    for name in NETWORKS:
+        data = load_dataset(name)
+        for removed in REMOVED:
+            edges = thinned(data, removed).edge_index
+            less = Dataset(name, data.x, data.y, edge_index=edges)
+            yield ("edges", name, str(removed), "GCN"), partial(trained_gcn, less)
+
+
+def trained_gcn(data: Dataset) -> dict[str, Any]:
+    """A two-layer GCN by the loop, 200 epochs, the epoch by validation."""
+    begin = time.process_time()
+    found: dict[str, list[float]] = {"val": [], "test": []}
+    for seed in range(SPLITS):
+        train = {"epochs": 200, "seed": seed}
+        experiment = Experiment.make(data.name, system="gcn", train=train)
+        split = data.split(f"random:{seed}")
+        result = run_experiment(experiment, dataset=data, split=split)
+        for part, values in found.items():
+            values.append(result.mean(part, "accuracy"))
+    return told(found, "as registered, 200 epochs", 1, begin)
+
+
+def told(
+    found: Mapping[str, Sequence[float]], setting: str, tried: int, begin: float
+) -> dict[str, Any]:
+    """A cell of the result file."""
+    return {
+        "setting": setting,
+        "val_mean": statistics.mean(found["val"]),
+        "mean": statistics.mean(found["test"]),
+        "std": statistics.stdev(found["test"]),
+        "test": list(found["test"]),
+        "tried": tried,
+        "processor_seconds": round(time.process_time() - begin, 1),
+    }
+
+
+PARTS = {
+    "sharpness": sharpness_cells,
+    "labels": labels_cells,
+    "edges": edges_cells,
+    "gcn": gcn_cells,
+}
+
+
+def read_results(path: Path = RESULTS) -> dict[str, Any]:
+    """What is measured already, by part, dataset, what varies and form."""
+    return json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
+
+
+def main(parts: Sequence[str] = ()) -> None:
+    torch.set_num_threads(1)
+    for part in parts or PARTS:
+        if part not in PARTS:
+            raise SystemExit(f"error: PART must be one of {', '.join(PARTS)}, got {part!r}")
+        for (group, name, varies, form), run in PARTS[part]():
+            kept = read_results().get(group, {}).get(name, {}).get(varies, {})
+            if form in kept:
+                continue
+            cell = run()
+            results = read_results()  # another process may have measured another part
+            place = results.setdefault(group, {}).setdefault(name, {}).setdefault(varies, {})
+            place[form] = cell
+            write(RESULTS, COMMAND, results)
+            figure = f"{100 * cell['mean']:.1f} ± {100 * cell['std']:.1f}"
+            print(f"{group} {name} {varies} {form}: {figure} ({cell['setting']})", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
