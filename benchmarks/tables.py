@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks import suite_tables
+from benchmarks import all_pair_tables, suite_tables
 from benchmarks.hostile_tables import hostile, hostile_kills, hostile_rest
 from benchmarks.scale_tables import (
     large,
@@ -24,7 +24,7 @@ from benchmarks.scale_tables import (
 
 DOCS = tuple(
     Path("docs") / f"{name}.md"
-    for name in ("defaults", "estimators", "reliability", "reproduce", "scale", "speed")
+    for name in ("all_pair", "defaults", "estimators", "reliability", "reproduce", "scale", "speed")
 )
 
 
@@ -253,12 +253,19 @@ SUITE = (
     suite_tables.suite_behind,
     suite_tables.suite_costs,
 )
+ALL_PAIR = (
+    all_pair_tables.all_pair_sharpness,
+    all_pair_tables.all_pair_labels,
+    all_pair_tables.all_pair_edges,
+    all_pair_tables.all_pair_released,
+)
 HOSTILE = (hostile, hostile_kills, hostile_rest)
 SCALE = (large, outofcore, outofcore_1m, scale, scale_sent, scale_paper)
-TABLES = {f.__name__: f for f in (*MAKERS, *SCALE, *SUITE, *HOSTILE)}
+TABLES = {f.__name__: f for f in (*MAKERS, *SCALE, *SUITE, *ALL_PAIR, *HOSTILE)}
 # Several tables of one result file.
 FILES = {"scale_sent": "scale", "scale_paper": "scale", **{f.__name__: "suite" for f in SUITE}}
 FILES |= {f.__name__: "hostile" for f in HOSTILE}
+FILES |= {f.__name__: "all_pair" for f in ALL_PAIR}
 FILES |= {"outofcore_1m": "sizes/outofcore_1m"}  # another size of a benchmark
 
 

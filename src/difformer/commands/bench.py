@@ -38,6 +38,8 @@ BENCHMARKS = (
     "coverage",
     "alone_recipe",
     "kernel_choice",
+    "all_pair",
+    "time_to_model",
     "neighbour_classes",
     "service_load",
     "hostile",

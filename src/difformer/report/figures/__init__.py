@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 FIGURES: dict[str, Entry] = {
     "fig2a": Entry("ablation", "Ablation of diffusivities: CIFAR-10 features and digits"),
     "fig2b": Entry("depth", "Depth and step size on Cora"),
-    "fig3": Entry("penalty", "Penalty curves, divergence field and energy of -s, -a and the sharp form"),
+    "fig3": Entry("penalty", "Penalties, flow and energy of -s, -a and the sharp form"),
     "fig4": Entry("ablation", "Ablation of diffusivities: STL-10 and 20News"),
     "fig5": Entry("depth", "Depth and step size on Citeseer and Pubmed"),
     "fig6": Entry(

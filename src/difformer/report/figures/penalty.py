@@ -115,9 +115,9 @@ def _says(fields: dict[str, dict[str, Tensor]]) -> list[str]:
         "pull harder than far ones, as in the paper. For -s f falls along a straight line to 0 at "
         "z² = 4 (unit vectors reach 4, not 2 as the text says); for -a it stays above "
         f"{float(Sigmoid().f(torch.tensor(4.0))):.2f} and bends most near z² = 2.",
-        f"The energy of -s has {wells[0]} basin and that of -a {wells[1]}, among the ten states: its "
-        f"rim is {spread[0]:.1f} times as high as its floor for -s and {spread[1]:.1f} times for "
-        "-a, so the flow of both leads to the middle.",
+        f"The energy of -s has {wells[0]} basin and that of -a {wells[1]}, among the ten states: "
+        f"its rim is {spread[0]:.1f} times as high as its floor for -s and {spread[1]:.1f} times "
+        "for -a, so the flow of both leads to the middle.",
         f"The sharp form has {wells[2]} basins at s = 20 and {wells[3]} at s = 80, one for each "
         "cluster of states: what is further away than half a unit is cut off, and a state flows "
         "to its own cluster.",

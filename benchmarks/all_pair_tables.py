@@ -1,0 +1,172 @@
+"""The tables and pictures of docs/all_pair.md, from results/benchmarks/all_pair.json."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.all_pair import FORMS, LABELS, MIDDLE, NETWORKS, REMOVED, SHARPNESS
+from difformer.experiments.statistics import paired_difference
+from difformer.files import write_atomic
+from difformer.report.figures.drawing import DASHES, MARKERS, axes, style
+
+Results = Mapping[str, Any]
+EMPTY = "—"
+TITLES = {
+    "digits": "Digits",
+    "cifar10": "CIFAR-10 features",
+    "20news": "20News",
+    "cora": "Cora",
+    "citeseer": "Citeseer",
+    "pubmed": "Pubmed",
+}
+JOINED = ("graph and sharp", "graph alone", "GCN")
+
+
+def _cell(results: Results, part: str, name: str, varies: Any, form: str) -> Mapping[str, Any]:
+    return results.get(part, {}).get(name, {}).get(str(varies), {}).get(form, {})
+
+
+def _figure(cell: Mapping[str, Any]) -> str:
+    return f"{100 * cell['mean']:.1f} ± {100 * cell['std']:.1f}" if cell else EMPTY
+
+
+def _gap(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    if not ours or not theirs:
+        return EMPTY
+    both = min(len(ours["test"]), len(theirs["test"]))
+    return paired_difference(ours["test"][:both], theirs["test"][:both]).shown(100)
+
+
+def all_pair_sharpness(results: Results) -> list[list[str]]:
+    """Accuracy at each sharpness, between the plain mean and ten neighbours."""
+    sharp = [f"s = {s:g}" for s in SHARPNESS]
+    rows = [["", "alone", "mean of all", *sharp, "ten neighbours", "s = 40 minus mean"]]
+    for name, labels in MIDDLE.items():
+        part = results.get("sharpness", {}).get(name, {})
+        fixed = {form: part.get("", {}).get(form, {}) for form in ("alone", "mean", "kNN graph")}
+        found = [part.get(f"{s:g}", {}).get("sharp", {}) for s in SHARPNESS]
+        graph = " without its graph" if name in NETWORKS else ""
+        rows.append(
+            [
+                f"{TITLES[name]}{graph}, {labels} labels per class",
+                *map(_figure, (fixed["alone"], fixed["mean"], *found, fixed["kNN graph"])),
+                _gap(part.get("40", {}).get("sharp", {}), fixed["mean"]),
+            ]
+        )
+    return rows
+
+
+def all_pair_labels(results: Results) -> list[list[str]]:
+    """Accuracy of each form against the number of labels."""
+    minus = [f"sharp minus {form}" for form in ("alone", "mean", "kNN graph", "landmarks")]
+    rows = [["labels per class", *FORMS, *minus]]
+    for name, counts in LABELS.items():
+        for labels in counts:
+            cells = {form: _cell(results, "labels", name, labels, form) for form in FORMS}
+            gaps = [_gap(cells["sharp"], cells[gap.removeprefix("sharp minus ")]) for gap in minus]
+            rows.append([f"{TITLES[name]}, {labels}", *map(_figure, cells.values()), *gaps])
+    return rows
+
+
+def all_pair_edges(results: Results) -> list[list[str]]:
+    """Accuracy against the share of edges that is removed."""
+    rows = [["edges removed", *JOINED, "joined minus graph alone", "joined minus GCN"]]
+    for name in NETWORKS:
+        for removed in REMOVED:
+            cells = [_cell(results, "edges", name, removed, form) for form in JOINED]
+            gaps = [_gap(cells[0], other) for other in cells[1:]]
+            rows.append([f"{TITLES[name]}, {removed} %", *map(_figure, cells), *gaps])
+    return rows
+
+
+PUBLISHED = {"cora": (85.9, 84.1), "citeseer": (73.5, 75.7), "pubmed": (81.8, 80.5)}
+
+
+def all_pair_released(results: Results) -> list[list[str]]:
+    """Accuracy on the one split of the released code, beside what was published for it."""
+    rows = [["", "graph and sharp", "graph alone", "published -s", "published -a"]]
+    for name, published in PUBLISHED.items():
+        cells = [_cell(results, "released", name, "", form) for form in JOINED[:2]]
+        figures = [f"{100 * cell['mean']:.1f}" if cell else EMPTY for cell in cells]
+        rows.append([TITLES[name], *figures, *map(str, published)])
+    return rows
+
+
+# --- pictures ----------------------------------------------------------------------------------
+
+
+def draw(results: Results, folder: Path) -> list[Path]:
+    """One picture per question."""
+    return [
+        _drawn(folder / "all_pair_sharpness.svg", list(MIDDLE), results, _sharpness),
+        _drawn(folder / "all_pair_labels.svg", list(LABELS), results, _labels),
+        _drawn(folder / "all_pair_edges.svg", list(NETWORKS), results, _edges),
+    ]
+
+
+def _drawn(
+    path: Path, names: Sequence[str], results: Results, panel: Callable[[Any, str, Results], None]
+) -> Path:
+    with style() as new:
+        figure = new(2.4 * len(names), 2.6)
+        for ax, name in zip(axes(figure, 1, len(names)), names, strict=True):
+            panel(ax, name, results)
+            ax.set_title(TITLES[name])
+        figure.axes[0].set_ylabel("test accuracy, %")
+        lines, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(lines, labels, loc="outside lower center", ncols=min(7, len(labels)))
+        image = io.BytesIO()
+        figure.savefig(image, format="svg", metadata={"Date": None})
+    write_atomic(path, image.getvalue())
+    return path
+
+
+def _sharpness(ax: Any, name: str, results: Results) -> None:
+    part = results["sharpness"][name]
+    known = [s for s in SHARPNESS if f"{s:g}" in part]
+    cells = [part[f"{s:g}"]["sharp"] for s in known]
+    ax.errorbar(
+        known,
+        [100 * c["mean"] for c in cells],
+        [100 * c["std"] for c in cells],
+        marker="o",
+        label="sharp, by its sharpness s",
+    )
+    for form, dash in (("mean", "--"), ("alone", ":"), ("kNN graph", "-.")):
+        value = 100 * part[""][form]["mean"]
+        ax.axhline(
+            value, ls=dash, color="#666", lw=1, label={"mean": "mean of all"}.get(form, form)
+        )
+    ax.set_xscale("log")
+    ax.set_xlabel("sharpness s")
+
+
+def _labels(ax: Any, name: str, results: Results) -> None:
+    counts = [c for c in LABELS[name] if str(c) in results["labels"][name]]
+    for form, marker, dash in zip(FORMS, MARKERS, DASHES, strict=False):
+        cells = [_cell(results, "labels", name, c, form) for c in counts]
+        known = [(c, 100 * cell["mean"]) for c, cell in zip(counts, cells, strict=True) if cell]
+        ax.plot(*zip(*known, strict=True), marker=marker, ls=dash, label=form)
+    ax.set_xscale("log")
+    ax.set_xticks(counts, [str(c) for c in counts], minor=False)
+    ax.minorticks_off()
+    ax.set_xlabel("labels per class")
+
+
+def _edges(ax: Any, name: str, results: Results) -> None:
+    for form, marker, dash in zip(JOINED, MARKERS, DASHES, strict=False):
+        cells = [_cell(results, "edges", name, r, form) for r in REMOVED]
+        known = [(r, c) for r, c in zip(REMOVED, cells, strict=True) if c]
+        if known:
+            ax.errorbar(
+                [r for r, _ in known],
+                [100 * c["mean"] for _, c in known],
+                [100 * c["std"] for _, c in known],
+                marker=marker,
+                ls=dash,
+                label=form,
+            )
+    ax.set_xlabel("edges removed, %")
