@@ -67,6 +67,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "landmarks": {"kernel": "landmarks", **COMPARED, "sharpness": 40.0, "num_landmarks": 512},
     "kNN graph": {"kernel": "identity", "graph_weight": 1.0},
 }
+# Flat weights of all pairs are a dense matrix: beyond so many rows they are left out.
+DENSE_ROWS = 4_000
+FLAT = 10.0  # a sharpness below this is flat
 SHARPNESS = (1.0, 3.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 # Labels per class; CIFAR and 20News as in Table 4 of the paper.
 LABELS = {
@@ -220,6 +223,8 @@ def sharpness_cells() -> Iterator[tuple[Cell, Run]]:
             run = partial(rows.chosen, settings_of(FORMS[form]), graph, splits)
             yield ("sharpness", name, "", form), run
         for s in SHARPNESS:
+            if s < FLAT and len(rows.x) > DENSE_ROWS:
+                continue
             run = partial(rows.chosen, settings_of({**SHARP, "sharpness": s}), None, splits)
             yield ("sharpness", name, f"{s:g}", "sharp"), run
 
@@ -230,6 +235,8 @@ def labels_cells() -> Iterator[tuple[Cell, Run]]:
         for labels in counts:
             splits = [rows.split(labels, seed) for seed in range(5 if hidden else SPLITS)]
             for form, options in FORMS.items():
+                if form == "-a" and len(rows.x) > DENSE_ROWS:
+                    continue
                 graph = rows.near if form == "kNN graph" else None
                 run = partial(rows.chosen, settings_of(options), graph, splits, hidden)
                 yield ("labels", name, str(labels), form), run

@@ -44,6 +44,8 @@ __all__ = ["Found", "Judged", "search"]
 # Up to so many labelled rows several folds are worth their time; above, one held-out part tells.
 FEW_LABELS = 2000
 FOLDS, REPEATS, HELD_OUT = 5, 2, 0.2
+# From so many labelled rows on, a hidden layer is also trained for longer and held back less.
+MANY_LABELS = 200
 # The exact sharp form compares all pairs once per view: up to so many rows this takes seconds in
 # every view, and up to so many half a minute in one.
 SHARP_VIEWS_ROWS, SHARP_ROWS = 4_000, 16_000
@@ -181,6 +183,7 @@ _HIDDEN = {**_AVERAGING, "norm": "input", "dropout": 0.5}
 _FAST: dict[str, Any] = {"epochs": 100, "lr": 0.05}
 _SCALED: dict[str, Any] = {"weight_decay": 0.1, "scaled": True}
 _CAREFUL: dict[str, Any] = {"epochs": 60, "lr": 0.015, "weight_decay": 0.01}
+_LONG: dict[str, Any] = {"epochs": 200, "lr": 0.02}
 _SLOW: dict[str, Any] = {"epochs": 300, "lr": 0.01, "weight_decay": 5e-4}
 # Epochs after which a form that is trained by the loop must be in the running to be trained on.
 _PROBE = 60
@@ -204,7 +207,8 @@ def _forms(run: _Search, graphs: Mapping[str, Graph | None]) -> Iterator[Form]:
     if graph is not None:
         yield from _averages_on_a_graph(run, graph)
         if name != "knn" and run.in_the_running(_linear("standard")):
-            yield _hidden("standard")
+            many = run.split.train.numel() >= MANY_LABELS
+            yield (_hidden_long if many else _hidden)("standard")
         if name != "knn":  # neighbours that were chosen to be alike need no map of their own
             yield from _transforming(run, graph)
 
@@ -217,11 +221,20 @@ def _hidden(view: str) -> Form:
     return _form("hidden layer", view, {**_HIDDEN, **_ALONE, "input_dropout": 0.2}, **_CAREFUL)
 
 
+def _hidden_long(view: str) -> Form:
+    """For labels enough to learn a bent boundary from; steps are many columns, and easily learned."""
+    rate, decay = (0.5, 1e-4) if view == "steps" else (0.2, 1e-3)
+    options = {**_HIDDEN, **_ALONE, "dropout": rate}
+    return _form("hidden layer, long", view, options, weight_decay=decay, **_LONG)
+
+
 def _forms_of_rows(run: _Search) -> Iterator[Form]:
     """Rows alone, and rows that meet by their features, in every view that says something."""
     views = [view for view in VIEWS if run.view(view) is not None]
     yield from (_linear(view) for view in views if view != "common")
     yield _hidden("standard")
+    if run.split.train.numel() >= MANY_LABELS:
+        yield from (_hidden_long(view) for view in views if view != "common")
     if not run.sharp:
         return
     if run.num_rows > SHARP_VIEWS_ROWS:
@@ -236,6 +249,8 @@ def _forms_of_rows(run: _Search) -> Iterator[Form]:
     yield from forms
     # Through the view, and over the distance, in which rows teach one another most.
     best = min((one for one in run.judged if one.form in forms), key=lambda one: one.loss).form
+    if run.split.train.numel() >= MANY_LABELS and not run.in_the_running(best):
+        return
     options = {**best.options, **_HIDDEN, "input_activation": "relu"}
     yield replace(best, name="sharp, hidden layer", options=options, train=_CAREFUL)
 
