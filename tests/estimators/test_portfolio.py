@@ -71,6 +71,18 @@ def test_a_form_that_is_probed_and_then_trained_on_is_kept_in_two_folders(tmp_pa
     assert (again.label_distributions_ == alone.label_distributions_).all()
 
 
+def test_many_labels_teach_a_bent_boundary() -> None:
+    """Two of six columns decide together: no sum of functions of single columns can tell."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(700, 6))
+    y = (X[:, 0] * X[:, 1] > 0).astype(int)
+    few = np.where(np.arange(700) < 350, y, -1)
+    model = DIFFormerClassifier(random_state=0).fit(X, few)
+    assert "long" in model.members_[0].name
+    assert (model.transduction_ == y)[few < 0].mean() > 0.9
+    assert model.choice_.startswith("tried ")
+
+
 def test_a_graph_that_joins_like_rows_is_averaged_over() -> None:
     """Rows say next to nothing, their neighbours are of their class: averages answer."""
     generator = np.random.default_rng(0)

@@ -222,7 +222,7 @@ def _hidden(view: str) -> Form:
 
 
 def _hidden_long(view: str) -> Form:
-    """For labels enough to learn a bent boundary from; steps are many columns, and easily learned."""
+    """For labels enough to learn a bent boundary from; steps are many columns, learned easily."""
     rate, decay = (0.5, 1e-4) if view == "steps" else (0.2, 1e-3)
     options = {**_HIDDEN, **_ALONE, "dropout": rate}
     return _form("hidden layer, long", view, options, weight_decay=decay, **_LONG)
