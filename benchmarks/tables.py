@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import median
 from statistics import mean, stdev
 from typing import Any
 
@@ -39,6 +40,21 @@ def few_labels(results: dict[str, Any]) -> list[list[str]]:
             row[2] = f"{100 * pair['gain_mean']:.1f} ± {100 * pair['gain_std']:.1f}"
             row[3:] = [f"{pair['splits_won']} of 10", f"{pair['wilcoxon_p']:.3f}"]
         rows.append(row)
+    return rows
+
+
+def time_to_model(results: dict[str, Any]) -> list[list[str]]:
+    rows = [["", "ours, s", "GCN, s", "ratio", "ratio of processor seconds"]]
+    for name, found in results.items():
+        if "pairs" not in found:
+            rows.append([name, f"{found['seconds']:.1f}", "", "", ""])
+            continue
+        times = [
+            f"{median(pair[system]['seconds'] for pair in found['pairs']):.0f}"
+            for system in ("ours", "gcn")
+        ]
+        ratios = [f"{found[f'ratio_{what}']:.2f}" for what in ("seconds", "processor_seconds")]
+        rows.append([name, *times, *ratios])
     return rows
 
 
@@ -229,6 +245,7 @@ def coverage(results: dict[str, Any]) -> list[list[str]]:
 
 MAKERS = (
     few_labels,
+    time_to_model,
     coverage,
     frozen_distance,
     fit_growth,

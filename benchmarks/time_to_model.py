@@ -32,7 +32,7 @@ from benchmarks.few_labels import split as few_labels
 from benchmarks.measure import write
 from difformer import load_dataset
 
-PAIRS = 3
+PAIRS = 2
 ROWS, EDGES, WORDS, CLASSES = 57_000, 450_000, 2_000, 8
 LABELLED = 0.1
 
