@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from statistics import median
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 from benchmarks import all_pair_tables, suite_tables
