@@ -125,48 +125,47 @@ def _drawn(
 
 
 def _sharpness(ax: Any, name: str, results: Results) -> None:
-    part = results["sharpness"][name]
-    known = [s for s in SHARPNESS if f"{s:g}" in part]
-    cells = [part[f"{s:g}"]["sharp"] for s in known]
-    ax.errorbar(
-        known,
-        [100 * c["mean"] for c in cells],
-        [100 * c["std"] for c in cells],
-        marker="o",
-        label="sharp, by its sharpness s",
-    )
-    for form, dash in (("mean", "--"), ("alone", ":"), ("kNN graph", "-.")):
-        value = 100 * part[""][form]["mean"]
-        ax.axhline(
-            value, ls=dash, color="#666", lw=1, label={"mean": "mean of all"}.get(form, form)
-        )
+    cells = [(s, _cell(results, "sharpness", name, f"{s:g}", "sharp")) for s in SHARPNESS]
+    _bars(ax, cells, "sharp, by its sharpness s", marker="o")
+    for form, dash, title in (
+        ("mean", "--", "mean of all"),
+        ("alone", ":", "alone"),
+        ("kNN graph", "-.", "ten neighbours"),
+    ):
+        if cell := _cell(results, "sharpness", name, "", form):
+            ax.axhline(100 * cell["mean"], ls=dash, color="#666", lw=1, label=title)
     ax.set_xscale("log")
     ax.set_xlabel("sharpness s")
 
 
 def _labels(ax: Any, name: str, results: Results) -> None:
-    counts = [c for c in LABELS[name] if str(c) in results["labels"][name]]
     for form, marker, dash in zip(FORMS, MARKERS, DASHES, strict=False):
-        cells = [_cell(results, "labels", name, c, form) for c in counts]
-        known = [(c, 100 * cell["mean"]) for c, cell in zip(counts, cells, strict=True) if cell]
-        ax.plot(*zip(*known, strict=True), marker=marker, ls=dash, label=form)
+        cells = [(c, _cell(results, "labels", name, c, form)) for c in LABELS[name]]
+        _bars(ax, cells, form, marker=marker, ls=dash, spread=False)
     ax.set_xscale("log")
-    ax.set_xticks(counts, [str(c) for c in counts], minor=False)
+    ax.set_xticks(LABELS[name], [str(c) for c in LABELS[name]])
     ax.minorticks_off()
     ax.set_xlabel("labels per class")
 
 
 def _edges(ax: Any, name: str, results: Results) -> None:
     for form, marker, dash in zip(JOINED, MARKERS, DASHES, strict=False):
-        cells = [_cell(results, "edges", name, r, form) for r in REMOVED]
-        known = [(r, c) for r, c in zip(REMOVED, cells, strict=True) if c]
-        if known:
-            ax.errorbar(
-                [r for r, _ in known],
-                [100 * c["mean"] for _, c in known],
-                [100 * c["std"] for _, c in known],
-                marker=marker,
-                ls=dash,
-                label=form,
-            )
+        cells = [(r, _cell(results, "edges", name, r, form)) for r in REMOVED]
+        _bars(ax, cells, form, marker=marker, ls=dash)
     ax.set_xlabel("edges removed, %")
+
+
+def _bars(
+    ax: Any,
+    cells: Sequence[tuple[float, Mapping[str, Any]]],
+    label: str,
+    *,
+    spread: bool = True,
+    **options: Any,
+) -> None:
+    """Means with their deviations, of the cells that are measured."""
+    known = [(at, cell) for at, cell in cells if cell]
+    if known:
+        where, means = [at for at, _ in known], [100 * cell["mean"] for _, cell in known]
+        bars = [100 * cell["std"] for _, cell in known] if spread else None
+        ax.errorbar(where, means, bars, label=label, **options)
