@@ -11,6 +11,7 @@ from benchmarks.all_pair import FORMS, LABELS, MIDDLE, NETWORKS, REMOVED, SHARPN
 from difformer.experiments.specs import load_spec
 from difformer.experiments.statistics import paired_difference
 from difformer.files import write_atomic
+from difformer.report.blocks import COLOURS
 from difformer.report.figures.drawing import DASHES, MARKERS, axes, style
 
 Results = Mapping[str, Any]
@@ -139,9 +140,9 @@ def _sharpness(ax: Any, name: str, results: Results) -> None:
 
 
 def _labels(ax: Any, name: str, results: Results) -> None:
-    for form, marker, dash in zip(FORMS, MARKERS, DASHES, strict=False):
+    for form, marker, dash, colour in zip(FORMS, MARKERS, DASHES, COLOURS, strict=False):
         cells = [(c, _cell(results, "labels", name, c, form)) for c in LABELS[name]]
-        _bars(ax, cells, form, marker=marker, ls=dash, spread=False)
+        _bars(ax, cells, form, marker=marker, ls=dash, color=colour, spread=False)
     ax.set_xscale("log")
     ax.set_xticks(LABELS[name], [str(c) for c in LABELS[name]])
     ax.minorticks_off()
