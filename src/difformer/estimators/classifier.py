@@ -64,6 +64,8 @@ class DIFFormerClassifier(SaveMixin, SetMixin, ClassifierMixin, BaseDIFFormer):
         early_stopping: hold out `validation_fraction` of the labelled rows of each class, keep
             the best epoch, stop after `patience` epochs without a better one. Rows given to `fit`
             as validation are used either way.
+        pick_by: the validation metric that the best epoch has: "loss", "accuracy", "macro_f1", or
+            "roc_auc" for two classes.
         checkpoint: a folder to keep the fit in as it goes: a fit that was killed, begun again with
             the same data and parameters, goes on from there and ends with the same bits.
         class_weight: None, "balanced", or weights by class (a list of them for many outputs).
