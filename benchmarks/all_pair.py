@@ -76,7 +76,7 @@ LABELS = {
     "cifar10": (10, 50, 100),
     "20news": (100, 200, 400),
 }
-MIDDLE = {"digits": 10, "cora": 20, "20news": 200, "cifar10": 50}
+MIDDLE = {"digits": 10, "cora": 20, "20news": 200}
 NETWORKS = ("cora", "citeseer", "pubmed")
 REMOVED = (0, 25, 50, 75, 90, 100)
 WEIGHTS = (0.3, 0.7, 0.9)  # of the graph, where it is joined with the sharp form
