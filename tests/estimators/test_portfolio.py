@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from difformer import DIFFormerClassifier, DIFFormerRegressor
 from difformer.data.tables import TableEncoder
 from difformer.estimators.choice import Form
-from difformer.estimators.portfolio import Judged, _weighted
 from difformer.estimators.problem import Outcome, Problem
+from difformer.estimators.search import Judged, _weighted
 from difformer.estimators.views import STEPS, View, learn_view
 from difformer.train.objective import TEMPERED, CrossEntropy, Monitor, objective_for
 

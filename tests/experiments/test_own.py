@@ -118,11 +118,11 @@ def test_numbers_are_predicted_by_the_peers_that_can_and_large_tables_by_none(
 def test_a_killed_run_goes_on_to_the_same_bits(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from difformer.estimators.portfolio import _Search
+    from difformer.estimators.search import Search
 
     settings = {"epochs": 25, "hidden_channels": 16}
     own = read_table(run.parent / "t.csv", "kind", id="name")
-    judge, calls = _Search.judge, list[int]()
+    judge, calls = Search.judge, list[int]()
 
     def dies(self: Any, form: Any) -> None:
         judge(self, form)
@@ -130,7 +130,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(
         if len(calls) in (1, 6):  # after the first form, and among the later ones
             raise RuntimeError("killed")
 
-    monkeypatch.setattr(_Search, "judge", dies)
+    monkeypatch.setattr(Search, "judge", dies)
     for resume in (False, True):
         with pytest.raises(RuntimeError, match="killed"):
             train_own(own, tmp_path / "run", settings, resume=resume)
@@ -151,7 +151,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(
 def test_ctrl_c_while_forms_are_compared_leaves_a_run_that_can_be_resumed(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from difformer.estimators.portfolio import _Search
+    from difformer.estimators.search import Search
 
     settings = {"epochs": 25, "hidden_channels": 16}
     own = read_table(run.parent / "t.csv", "kind", id="name")
@@ -160,7 +160,7 @@ def test_ctrl_c_while_forms_are_compared_leaves_a_run_that_can_be_resumed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Search, "judge", interrupt)
+        patch.setattr(Search, "judge", interrupt)
         assert train_own(own, tmp_path / "run", settings) == {"interrupted": True}
     assert not train_own(own, tmp_path / "run", settings, resume=True)["interrupted"]
 

@@ -61,8 +61,7 @@ class DenseGAT(GAT):
     """GAT whose rows attend to all rows, O(n log n + n d²) per layer (eqs. 3 to 6 with j = 1 … n).
 
     It ignores the edges of the data; with several graphs, the pairs within each are given as edges.
-    Left
-    out: dropout on attention weights, because no weight is formed.
+    Left out: dropout on attention weights, because no weight is formed.
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels per head.
     """

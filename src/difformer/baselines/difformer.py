@@ -12,7 +12,7 @@ from torch import Tensor
 
 from difformer.baselines.fitted import LEAST, Fitted
 from difformer.data.batch import Batch
-from difformer.data.dataset import Dataset
+from difformer.data.dataset import Dataset, fingerprint
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.files import write_atomic
@@ -21,7 +21,7 @@ from difformer.nn.model import DIFFormer
 if TYPE_CHECKING:
     from difformer.baselines.registry.difformer import AutoOptions, DIFFormerOptions
 
-__all__ = ["Auto", "build", "build_auto"]
+__all__ = ["Auto", "build"]
 
 Estimator = DIFFormerClassifier | DIFFormerRegressor
 
@@ -32,16 +32,11 @@ def build(in_channels: int, out_channels: int, config: DIFFormerOptions) -> DIFF
     return DIFFormer(in_channels, options.pop("hidden_channels"), out_channels, **options)
 
 
-def build_auto(in_channels: int, out_channels: int, config: AutoOptions) -> Auto:
-    """What the estimators do with no option."""
-    return Auto(in_channels, out_channels, config)
-
-
 class Auto(Fitted):
-    """What the estimators do with no option: forms of DIFFormer, averaged as validation says.
+    """The estimators with no option set: an average of the forms of DIFFormer that validate best.
 
-    `choose_by` takes the validation labels, which judge the forms and train none; without them
-    folds of the training labels do. The fitted estimator is the module's state.
+    `choose_by` takes the validation labels, which compare the forms and are not trained on; without
+    them, folds of the training labels are used. The fitted estimator is the module's state.
     """
 
     config: AutoOptions
@@ -70,7 +65,7 @@ class Auto(Fitted):
             with torch.enable_grad():  # the first prediction is an evaluation
                 self._fitted = self._fit(batch)
         model: Estimator = self._fitted
-        ours = x is batch.x or (x.layout == torch.strided and torch.equal(x, batch.x))
+        ours = x is batch.x or fingerprint(x) == fingerprint(batch.x)
         rows: Any = None if ours else self._features(x)
         if isinstance(model, DIFFormerRegressor):
             found = torch.from_numpy(model.transduction_ if ours else model.predict(rows))

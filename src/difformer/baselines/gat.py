@@ -51,8 +51,7 @@ class GAT(ConvStack):
         α_ij = softmax over j of LeakyReLU(a · [W h_i ‖ W h_j]),   h_i' = ELU(‖ Σ_j α_ij W h_j)
 
     (eqs. 3 to 6). Heads are concatenated, except in the last layer, which averages them. Edge
-    weights
-    are ignored: attention replaces them. Left out: nothing.
+    weights are ignored: attention replaces them. Left out: nothing.
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels per head.
     """

@@ -94,9 +94,8 @@ class FeatureLinear(nn.Module):
     """dropout(x) s W + b for dense or sparse CSR x, in O(nonzeros · outputs).
 
     `s` is 1 unless `scaled`: then `measure(x)` sets it to one over the mean size of x's nonzero
-        entries, so that a learning rate suits features of any unit. With `standardised`,
-    `measure` also standardises dense columns to mean 0 and deviation 1; sparse ones (words) are
-    left unchanged.
+    entries, so that a learning rate suits features of any unit. With `standardised`, `measure` also
+    standardises dense columns to mean 0 and deviation 1; sparse ones (words) are left unchanged.
     """
 
     mean: Tensor | None

@@ -164,12 +164,11 @@ class LDS(GraphModel):
     are kept, n · `top_k` beside as many as were given. With `top_k` = n none is left out.
 
     The paper's outer loss takes the labels of half of the validation rows, and the other half picks
-    the epoch: `outer="validation"`. With "training" the validation labels are not used;
-        `outer_share` of the training rows serve instead: the unrolled steps leave them out, the
-        steps of the loop do not, so that the weights still learn from their labels. The prediction
-        averages drawn graphs (eq. 10), the
-    same ones at every call. Left out: restarting w for every outer problem, and unrolling through
-    Adam rather than through plain gradient steps.
+    the epoch: `outer="validation"`. With "training" the validation labels are not used and
+    `outer_share` of the training rows serve instead: the unrolled steps leave them out, the steps
+    of the loop do not, so that the weights still learn from their labels. The prediction averages
+    drawn graphs (eq. 10), the same ones at every call. Left out: restarting w for every outer
+    problem, and unrolling through Adam rather than through plain gradient steps.
 
     Shapes: x (n, in_channels) -> (n, out_channels); pairs (2, k), theta (k,).
     """

@@ -290,7 +290,7 @@ def _train_dataset(asked: Asked, given: Given) -> None:
 
 
 def _is_whole(data: Dataset) -> bool:
-    """Whether the estimators' default can be fitted: rows of one table, in one process."""
+    """Whether the estimators can be fitted to it: one table of rows, in one process."""
     from difformer.data.snapshots import TemporalDataset
 
     suits = get_system("difformer").needs(data) is None
@@ -298,7 +298,7 @@ def _is_whole(data: Dataset) -> bool:
 
 
 def _default_system(asked: Asked, given: Given, *, whole: bool) -> str:
-    """The best forms by held-out labels, unless something is asked of one model and its loop."""
+    """The estimators' default, unless an option of a single model or of its loop is given."""
     of_one = asked.recipe or asked.set or asked.config or asked.tensorboard or asked.monitor
     of_one = of_one or given.model or set(given.train) - {"seed"}
     return "difformer" if whole and not of_one else "difformer-s"
@@ -382,7 +382,7 @@ def _table(result: SeedsResult) -> Table:
 
 
 def _epochs(fit: FitResult) -> str:
-    """When training stopped; nothing of what is fitted without epochs."""
+    """When training stopped; empty for a system that is fitted without epochs."""
     return f"best epoch {fit.best_epoch} of {fit.epochs} ({fit.stopped}), " if fit.epochs else ""
 
 

@@ -133,11 +133,11 @@ class Graph:
         return mean.to(self.adjacency.values)
 
     def around(self, rows: Tensor, steps: int) -> tuple[Tensor, Graph]:
-        """The rows from which `steps` edges lead to `rows`, sorted, and the graph between them.
+        """The rows within `steps` edges of `rows`, sorted, and the graph between them.
 
-        Up to so many products with its Ã, or with that of its `neighbours_mean`, give `rows` what
-        the whole graph gives them: what a row receives is complete but for the outermost rows,
-        which arrive nowhere in time. O(steps · e).
+        Costs O(steps · e). Up to `steps` products with its Ã, or with that of its
+        `neighbours_mean`, give `rows` the values that the whole graph gives them. Only the
+        outermost rows lack incoming edges, and what they lack is more than `steps` edges away.
         """
         source, target = self.edge_index
         near = torch.zeros(self.num_nodes, dtype=torch.bool, device=source.device)

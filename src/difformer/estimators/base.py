@@ -27,9 +27,9 @@ from difformer.data.tables import TableEncoder
 from difformer.estimators.choice import Candidate, Form, Member, Training, pick_kernels
 from difformer.estimators.graphs import read_graph
 from difformer.estimators.members import FittedMember, freeze_member
-from difformer.estimators.portfolio import search
 from difformer.estimators.problem import Outcome, Problem
 from difformer.estimators.rows import FitRows, Rows, learn_rows, read_rows, to_tensor
+from difformer.estimators.search import search
 from difformer.estimators.settings import FitSettings
 from difformer.estimators.views import View
 from difformer.nn.config import DIFFormerConfig
@@ -82,13 +82,15 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
         given = validation is not None
         if self._chooses:
             self.split_ = split
+            chosen = next((g for g in graphs.values() if g is not None), None)
             found = search(
                 training,
                 problem,
                 rows.features,
                 self.encoder_,
-                graphs,
+                chosen,
                 split,
+                neighbours="knn" in graphs,
                 given=given,
                 budget=self.time_budget,
             )

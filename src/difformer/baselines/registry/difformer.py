@@ -22,7 +22,7 @@ class DIFFormerOptions(DIFFormerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AutoOptions:
-    """The estimators' default has next to none."""
+    """The only option: the estimators choose everything else themselves."""
 
     time_budget: float | None = option(None, "seconds after which no further form is tried")
 
@@ -51,7 +51,7 @@ SYSTEMS = (
     System(
         name="difformer",
         title="DIFFormer",
-        model="difformer.build_auto",
+        model="difformer.Auto",
         config=AutoOptions,
         memory=_averaged,
         all_pairs=True,

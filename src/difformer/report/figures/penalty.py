@@ -76,7 +76,7 @@ def _flow(ax: Any, side: Tensor, field: dict[str, Tensor], points: Tensor) -> No
     speed = field["flow"].norm(dim=1).reshape(GRID, GRID).numpy()
     s = side.numpy()
     ax.streamplot(
-        s, s, u, v, color=speed, cmap="cividis", density=0.9, linewidth=0.7, arrowsize=0.6
+        s, s, u, v, color=speed, cmap="cividis", density=0.6, linewidth=0.7, arrowsize=0.6
     )
     _stars(ax, points)
     ax.set_title("flow of ten random states")
@@ -85,8 +85,8 @@ def _flow(ax: Any, side: Tensor, field: dict[str, Tensor], points: Tensor) -> No
 def _energy(ax: Any, side: Tensor, field: dict[str, Tensor], points: Tensor) -> None:
     s = side.numpy()
     values = field["energy"].reshape(GRID, GRID).numpy()
-    shown = ax.contourf(s, s, values, levels=14, cmap="Blues_r")
-    ax.contour(s, s, values, levels=14, colors="#333", linewidths=0.3)
+    shown = ax.contourf(s, s, values, levels=9, cmap="Blues_r")
+    ax.contour(s, s, values, levels=9, colors="#333", linewidths=0.3)
     _stars(ax, points)
     ax.set_title("energy of one more state")
     ax.figure.colorbar(shown, ax=ax, shrink=0.85)
