@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from sklearn.datasets import load_digits, load_wine, make_moons
 from sklearn.linear_model import LogisticRegression
 
 from difformer import DIFFormerClassifier, DIFFormerRegressor
+from difformer.data.split import Split
 from difformer.data.tables import TableEncoder
-from difformer.estimators.choice import Form
+from difformer.estimators.choice import Candidate, Form, Training
 from difformer.estimators.problem import Outcome, Problem
 from difformer.estimators.search import Judged, _weighted
 from difformer.estimators.views import STEPS, View, learn_view
@@ -69,6 +71,20 @@ def test_a_form_that_is_probed_and_then_trained_on_is_kept_in_two_folders(tmp_pa
     again = DIFFormerClassifier(random_state=0, checkpoint=tmp_path).fit(X, few, edges)
     assert (kept.label_distributions_ == alone.label_distributions_).all()
     assert (again.label_distributions_ == alone.label_distributions_).all()
+
+
+def test_ctrl_c_while_a_form_is_trained_ends_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop stops after its epoch: a form trained that far must not count as tried."""
+    trained = Training.fit
+
+    def interrupted(self: Training, form: Form, split: Split) -> Candidate:
+        found = trained(self, form, split)
+        return replace(found, result=replace(found.result, stopped="interrupted"))
+
+    monkeypatch.setattr(Training, "fit", interrupted)
+    X, _, few, edges = unlike()
+    with pytest.raises(KeyboardInterrupt):
+        DIFFormerClassifier(random_state=0).fit(X, few, edges)
 
 
 def test_many_labels_teach_a_bent_boundary() -> None:

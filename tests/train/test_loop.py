@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -246,6 +247,22 @@ def test_a_model_without_parameters_is_evaluated_once(problem, tmp_path):
     again, read = problem.fit(tmp_path, model=Centroids)
     assert read == result
     assert again.means.equal(model.means)
+
+
+def test_ctrl_c_ends_what_is_fitted_without_epochs_at_once(problem):
+    """There is no epoch to finish, and nothing half-way to keep."""
+
+    class Still(nn.Module):
+        asked = False
+
+        def forward(self, x, *_):
+            if not self.asked:
+                self.asked = True
+                signal.raise_signal(signal.SIGINT)
+            return torch.zeros(len(x), 3)
+
+    with pytest.raises(KeyboardInterrupt):
+        problem.fit(model=Still)
 
 
 def test_a_loss_that_is_no_number_names_the_epoch_and_what_to_try(problem):

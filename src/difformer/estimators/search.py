@@ -331,9 +331,11 @@ class Search:
         if loss and isinstance(objective, CrossEntropy):
             objective = replace(objective, monitor=Monitor(TEMPERED, "min"))
         training = replace(self.training, data=found[1], settings=settings, objective=objective)
-        if form.graph is not None and _stays_near(self.config_of(form)):
-            return _fit_near(training, form, part)
-        return training.fit(form, part)
+        near = form.graph is not None and _stays_near(self.config_of(form))
+        fitted = _fit_near(training, form, part) if near else training.fit(form, part)
+        if fitted.result.interrupted:  # a form that is half trained must not count as tried
+            raise KeyboardInterrupt
+        return fitted
 
     def member(self, judged: Judged) -> Member:
         """The form trained on every label."""

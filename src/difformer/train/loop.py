@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,7 +120,9 @@ def fit(
             run.load_model(model)
             return done
         state = Fit(model, source, objective, split, settings, run, tuple(callbacks))
-        with interruptible() as interrupt:
+        # Without epochs there is none to finish first: Ctrl-C ends it at once.
+        listening = nullcontext(threading.Event()) if state.optimizer is None else interruptible()
+        with listening as interrupt:
             return state.complete(interrupt)
 
 
