@@ -24,8 +24,7 @@ from difformer.estimators.backtest import Backtest
 from difformer.experiments.encoders.pretrained import _lite0, minilm  # type: ignore[attr-defined]
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.export import export_run
-from difformer.experiments.server import make_server
-from difformer.experiments.service import make_app
+from difformer.experiments.service import make_app, make_server
 from difformer.experiments.tune import tune
 from difformer.train.callbacks import TensorBoard
 from difformer.train.sharding import _metis  # type: ignore[attr-defined]
@@ -40,6 +39,7 @@ USES: dict[str, tuple[str, Callable[[], Any]]] = {
     "duckdb": ("shards", lambda: Engine(Path("none"), 4 * 10**9, 0, lambda *_: None)),
     "fastapi": ("serve", lambda: make_app(Path("none"))),
     "prometheus_client": ("serve", lambda: make_app(Path("none"))),
+    "pydantic": ("serve", lambda: make_app(Path("none"))),
     "uvicorn": ("serve", lambda: make_server(None)),
     "tensorboard": ("tensorboard", lambda: TensorBoard("logs").on_start(SimpleNamespace(epoch=0))),  # type: ignore[arg-type]
     "onnx": ("onnx", lambda: export_run("none", "none.onnx")),

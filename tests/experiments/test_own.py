@@ -284,33 +284,34 @@ def test_the_service_answers_as_the_run_does(client: Any, run: Path) -> None:
 def test_requests_that_wait_are_answered_together_and_as_alone(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from difformer.experiments import service
+    from difformer.experiments.service import together
+    from difformer.experiments.service.requests import RefusedError
 
     loaded, limits = OwnRun.load(run), Limits(rows=6, concurrent=1)
     chunks = [
         {name: [value, value] for name, value in ROW.items()} | {"size": [i, -i]} for i in range(9)
     ]
     chunks[4]["size"] = ["big", 1]
-    alone = [service._predict_together(loaded, [chunk])[0] for chunk in chunks]
+    alone = [together.predict_together(loaded, [chunk])[0] for chunk in chunks]
     sizes: list[int] = []
-    whole = service._predict_together
+    whole = together.predict_together
 
     def counted(run: Any, some: Any) -> Any:
         sizes.append(len(some))
         return whole(run, some)
 
-    monkeypatch.setattr(service, "_predict_together", counted)
+    monkeypatch.setattr(together, "predict_together", counted)
 
     async def ask() -> list[Any]:
-        together = service.Together(loaded, limits)
-        waiting = [together.predict(chunk, 2) for chunk in chunks]
+        crowd = together.Together(loaded, limits)
+        waiting = [crowd.predict(chunk, 2) for chunk in chunks]
         return await asyncio.gather(*waiting, return_exceptions=True)
 
     found = asyncio.run(ask())
     assert max(sizes) == 3  # of two rows each: no more rows than one request may have
     assert len([s for s in sizes if s > 1]) >= 2
     refused = found.pop(4)
-    assert isinstance(refused, service.RefusedError)
+    assert isinstance(refused, RefusedError)
     assert "row 1, column 'size': 'big'" in refused.reason
     assert found == [*alone[:4], *alone[5:]]
 

@@ -20,10 +20,11 @@ pytest.importorskip("fastapi", reason="the service needs the extra serve")
 
 from difformer.data.tables import read_table
 from difformer.errors import DifformerError
-from difformer.experiments import service
+from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.train import train_own
-from difformer.experiments.server import listen, make_server
-from difformer.experiments.service import Limits, make_app
+from difformer.experiments.service import Limits, listen, make_app, make_server
+from difformer.experiments.service.requests import RefusedError, answers_model
+from difformer.experiments.service.together import Together
 
 ROW = {"size": 2.9, "colour": "blue"}
 SHORT = Limits(seconds=0.3, idle=0.3)
@@ -89,6 +90,20 @@ def client(run: Path) -> Any:
         yield client
 
 
+def test_the_schema_is_of_what_is_taken_and_answered(client: Any, run: Path) -> None:
+    told = client.get("/openapi.json").json()["paths"]["/predict"]["post"]
+    body = told["requestBody"]["content"]["application/json"]["schema"]
+    assert set(body["properties"]) == {"rows"}  # the table has no ids that edges could join
+    row = body["properties"]["rows"]["items"]
+    assert set(row["properties"]) == {"size", "colour", "kind"}
+    assert row["required"] == ["size", "colour"]  # a label may be there, and is not looked at
+    answer = client.post("/predict", json={"rows": [{**ROW, "kind": "ape"}]}).json()
+    answers_model(OwnRun.load(run)).validate_python(answer["predictions"], strict=True)
+    content = told["responses"]["200"]["content"]["application/json"]["schema"]
+    (named,) = content["properties"].values()
+    assert set(named["items"]["properties"]) == set(answer["predictions"][0])
+
+
 def test_nobody_is_sent_to_another_host(client: Any) -> None:
     asked = client.post("/predict/", headers={"host": "evil"}, json={}, follow_redirects=False)
     assert asked.status_code == 404
@@ -107,7 +122,7 @@ def test_an_answer_that_would_not_be_finite_is_refused(
     from starlette.testclient import TestClient
 
     app = make_app(run)
-    monkeypatch.setattr(service.OwnRun, "answer", raising(ValueError("X: row 0 is not finite")))
+    monkeypatch.setattr(OwnRun, "answer", raising(ValueError("X: row 0 is not finite")))
     with TestClient(app) as client:
         answer = client.post("/predict", json={"rows": [ROW]})
     assert (answer.status_code, answer.json()["detail"]) == (
@@ -129,7 +144,7 @@ def test_a_fault_is_a_500_and_one_line_of_log(
     from starlette.testclient import TestClient
 
     app = make_app(run)
-    monkeypatch.setattr(service.OwnRun, "answer", raising(RuntimeError("two\nlines")))
+    monkeypatch.setattr(OwnRun, "answer", raising(RuntimeError("two\nlines")))
     with TestClient(app) as client, caplog.at_level(logging.ERROR):
         answer = client.post("/predict", json={"rows": [ROW]})
     assert answer.status_code == 500
@@ -204,11 +219,11 @@ def test_more_connections_than_allowed_are_sent_away_and_told_when_to_come_back(
 
 def test_more_waiting_rows_or_bytes_than_allowed_are_a_503(run: Path) -> None:
     limits = Limits(rows=10, waiting_rows=20, concurrent=1)
-    loaded = service.OwnRun.load(run)
+    loaded = OwnRun.load(run)
     chunk = {name: [value] * 10 for name, value in ROW.items()}
 
     async def crowd(limits: Limits) -> list[Any]:
-        together = service.Together(loaded, limits)
+        together = Together(loaded, limits)
         found = await asyncio.gather(
             *(together.predict(chunk, 10) for _ in range(8)), return_exceptions=True
         )
@@ -216,7 +231,7 @@ def test_more_waiting_rows_or_bytes_than_allowed_are_a_503(run: Path) -> None:
         return found
 
     found = asyncio.run(crowd(limits))
-    refused = [f for f in found if isinstance(f, service.RefusedError)]
+    refused = [f for f in found if isinstance(f, RefusedError)]
     assert {(r.status, r.headers["retry-after"]) for r in refused} == {(503, "1")}
     assert 0 < len(refused) < 8
     roomy = asyncio.run(crowd(replace(limits, waiting_rows=80)))
@@ -283,14 +298,14 @@ def test_a_request_under_way_is_answered_when_the_service_stops(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go = threading.Event(), threading.Event()
-    whole = service.OwnRun.answer
+    whole = OwnRun.answer
 
     def slow(*words: Any, **options: Any) -> Any:
         begun.set()
         assert go.wait(PATIENCE)
         return whole(*words, **options)
 
-    monkeypatch.setattr(service.OwnRun, "answer", slow)
+    monkeypatch.setattr(OwnRun, "answer", slow)
     with listen("127.0.0.1", 0) as listening:
         server = make_server(make_app(run), Limits())
         thread = threading.Thread(target=server.run, args=([listening],))

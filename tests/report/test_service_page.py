@@ -17,8 +17,7 @@ pytest.importorskip("fastapi", reason="the service needs the extra serve")
 from difformer.data.tables import read_table
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.train import train_own
-from difformer.experiments.server import listen, make_server
-from difformer.experiments.service import make_app
+from difformer.experiments.service import listen, make_app, make_server
 
 QUICK = {"epochs": 20, "hidden_channels": 8, "recipe": "stable"}
 

@@ -57,8 +57,7 @@ def command(
     wrong with a request is a 4xx and one line, too much work a 503. The token is better given by
     the environment variable, which other users of the machine cannot see.
     """
-    from difformer.experiments.server import serve
-    from difformer.experiments.service import Limits
+    from difformer.experiments.service import Limits, serve
 
     if run.is_dir() and not (run / "estimator.safetensors").exists():
         raise ValueError(f"RUN must be a run of `train --nodes`, {run} is none")

@@ -16,7 +16,8 @@ from typing import Any
 
 from difformer.errors import DifformerError, missing_extra
 from difformer.experiments.own.run import OwnRun
-from difformer.experiments.service import RETRY_AFTER, Limits, make_app
+from difformer.experiments.service.app import make_app
+from difformer.experiments.service.requests import RETRY_AFTER, Limits
 
 __all__ = ["listen", "make_server", "serve"]
 
@@ -69,7 +70,7 @@ def make_server(app: Any, limits: Limits | None = None) -> Any:
         h11_max_incomplete_event_size=HEADER_BYTES,
     )
     once = OncePerSecond()
-    for name in ("uvicorn.error", "difformer.experiments.service", "asyncio"):
+    for name in ("uvicorn.error", "difformer.experiments.service.app", "asyncio"):
         logging.getLogger(name).addFilter(once)
     return uvicorn.Server(config)
 

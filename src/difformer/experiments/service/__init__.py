@@ -1,0 +1,29 @@
+"""A small HTTP service for a run on a table: predictions, health, metrics, a page to type into.
+
+`server` listens and bounds connections, `app` has the routes, `requests` reads and checks one
+request, `together` answers the requests that wait in one batch. Every request is bounded (bytes,
+rows, time to arrive) and checked before the model sees it. What is wrong with it is a 4xx and one
+line; too much work is a 503 that says when to come back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from difformer.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from difformer.experiments.service.app import make_app
+    from difformer.experiments.service.requests import Limits
+    from difformer.experiments.service.server import listen, make_server, serve
+
+__all__ = ["Limits", "listen", "make_app", "make_server", "serve"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "app": ("make_app",),
+        "requests": ("Limits",),
+        "server": ("listen", "make_server", "serve"),
+    },
+)
