@@ -11,8 +11,8 @@ from torch_geometric import transforms
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
-from difformer.baselines import get_system
-from difformer.baselines.gdc import diffuse
+from difformer.baselines import gdc, get_system
+from difformer.baselines.gdc import diffuse, page_rank
 from difformer.baselines.grand import GRAND
 from difformer.baselines.heat import heat_kernel
 from difformer.core.graph import Graph
@@ -67,6 +67,24 @@ def test_gdc_keeps_the_largest_of_the_closed_form(small: Dataset, kind: str) -> 
     expected = torch.where(top, full, 0.0)
     expected = (expected / expected.sum(0)).T
     torch.testing.assert_close(diffused.dense(), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.3])
+def test_page_rank_is_the_inverse(small: Dataset, own_graph: Any, alpha: float) -> None:
+    graph = own_graph(small).to(torch.zeros((), dtype=torch.float64))
+    value = torch.randn(small.num_rows, 3, dtype=torch.float64)
+    inverse = torch.linalg.inv(torch.eye(small.num_rows) - (1 - alpha) * graph.dense())
+    expected = alpha * inverse @ value
+    torch.testing.assert_close(page_rank(graph, value, alpha), expected, atol=1e-6, rtol=0.0)
+
+
+def test_gdc_in_blocks_is_gdc_at_once(
+    small: Dataset, own_graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, config = own_graph(small), get_system("gdc").configure(top_k=small.num_rows)
+    whole = diffuse(graph, config).dense()
+    monkeypatch.setattr(gdc, "BLOCK", 3 * small.num_rows)
+    torch.testing.assert_close(diffuse(graph, config).dense(), whole, atol=1e-7, rtol=1e-5)
 
 
 def test_gdc_is_the_librarys_transform_then_its_layers(

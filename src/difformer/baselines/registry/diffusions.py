@@ -61,9 +61,10 @@ class GDCConfig(Convolutions):
     top_k: int = option(128, "entries kept in each column")
 
 
-def _dense_square(n: int, e: int, p: int, c: int, config: GDCConfig) -> float:
-    """The exact diffusion matrix, its inverse and the solver's work space."""
-    return FLOAT * 4 * n * n + linear(n, n * config.top_k, p, c, config)
+def _largest(n: int, e: int, p: int, c: int, config: GDCConfig) -> float:
+    """A block of columns of the diffusion and its work space, and the entries that are kept."""
+    kept = n * min(config.top_k, n)
+    return FLOAT * (8 * min(n * n, 2**22) + 12 * kept) + linear(n, kept, p, c, config)
 
 
 _GDC = System(
@@ -71,7 +72,7 @@ _GDC = System(
     title="GDC",
     model="gdc.GDC",
     config=GDCConfig,
-    memory=_dense_square,
+    memory=_largest,
     needs_graph=True,
     train=KIPF,
     space={"alpha": (0.05, 0.1), "top_k": (64, 128), "hidden_channels": (16, 64)},
