@@ -116,3 +116,50 @@ def test_a_choice_is_kept_with_every_point_and_goes_on_where_it_was_cut_short(
     kept = json.loads(path.read_text(encoding="utf-8"))
     assert kept["lowest"] == {"settings": {"ridge": 0.0}, "val": 0.0, "error": 0.5, "seeds": 2}
     assert len(kept["tried"]) == 4
+
+
+def test_a_rule_says_what_to_choose_and_the_budget_how_many_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = """
+title = "Toy"
+metric = "accuracy"
+budget = 4
+systems = ["gcn-knn"]
+columns.digits = {}
+protocols.one = { splits = ["random:0"], seeds = [0] }
+variants.own = { systems = ["gcn-knn"], model = { k = 7 } }
+[[cells]]
+columns = ["digits"]
+choose = { mutual = [false, true], metric = ["cosine", "euclidean"] }
+"""
+    asked: list[Experiment] = []
+
+    def judge(experiment: Experiment, *args: object) -> tuple[float, None]:
+        asked.append(experiment)
+        return float(experiment.model["mutual"]), None
+
+    monkeypatch.setattr(search, "_validate", judge)
+    spec = parse_spec("toy", toy)
+    (cell,) = spec.cells()
+    result = choose(spec, cell, seeds=1, out=tmp_path)
+    assert len(asked) == 4
+    assert {e.model["k"] for e in asked} == {7}
+    assert result.trials[0].settings == {}  # the cell as it stands comes first
+    assert len({str(t.settings) for t in result.trials}) == 4
+    (again,) = parse_spec("toy", f"{toy}{rules(cell, result)}").cells()
+    assert again.model["mutual"] is True
+
+
+def test_what_to_choose_must_be_lists_in_a_rule_too() -> None:
+    toy = """
+title = "Toy"
+metric = "accuracy"
+systems = ["gcn"]
+columns.digits = {}
+protocols.one = { splits = ["random:0"], seeds = [0] }
+variants.own = { systems = ["gcn"] }
+cells = [{ choose = { lr = 0.1 } }]
+"""
+    with pytest.raises(ValueError, match=r"\[\[cells\]\]: choose.lr must be a list of values"):
+        parse_spec("toy", toy)

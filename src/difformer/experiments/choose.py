@@ -2,9 +2,11 @@
 
 python -m difformer.experiments.choose table5 --columns covid --seeds 3
 
-searches every cell whose variant says what to choose, writes results/choices/table5/CELL.json, and
-prints the rules for the spec: the settings of the lowest error and those of the one-standard-error
-rule (`TuneResult.simplest`), each for the variant that takes them.
+searches every cell for which the spec says what to choose, writes results/choices/table5/CELL.json,
+and prints the rules for the spec: the settings of the lowest error and those of the
+one-standard-error rule (`TuneResult.simplest`), each for the variant that takes them. It tries the
+whole grid, or, where the spec has a budget, so many settings: the cell as it stands, then points of
+the grid in random order.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ OUT = Path("results/choices")
 
 
 def choose(spec: Spec, cell: Cell, *, seeds: int, out: Path = OUT) -> TuneResult:
-    """Try the whole grid of a cell, resuming an interrupted search, and store the result."""
+    """Search the grid of a cell, resuming an interrupted search, and store the result."""
     (experiment,) = cell.experiments()
     experiment = replace(experiment, seeds=tuple(range(FIRST_SEED, FIRST_SEED + seeds)))
     path = out / spec.name / f"{cell.name}.json"
     storage = path.with_suffix(".sqlite")
-    result = tune(experiment, trials=None, search=_grid(cell), storage=storage)
+    result = tune(experiment, trials=spec.budget, search=_grid(cell), storage=storage)
     content = {
-        "command": f"python -m difformer.experiments.choose {spec.name}",
+        "command": _command(spec, cell, seeds),
         "date": time.strftime("%Y-%m-%d"),
         "machine": describe_machine(),
         "lowest": _record(result.best, seeds),
@@ -50,10 +52,17 @@ def choose(spec: Spec, cell: Cell, *, seeds: int, out: Path = OUT) -> TuneResult
     return result
 
 
+def _command(spec: Spec, cell: Cell, seeds: int) -> str:
+    words = ["python -m difformer.experiments.choose", spec.name]
+    words += ["--systems", cell.system, "--columns", cell.column.name]
+    words += ["--variants", cell.variant.name, "--protocols", cell.protocol.name]
+    return " ".join([*words, "--seeds", str(seeds)])
+
+
 def _grid(cell: Cell) -> Grid:
     """The values to choose from, by the full name of their option."""
     loop = TrainSettings.__dataclass_fields__
-    return {f"{'train' if n in loop else 'model'}.{n}": v for n, v in cell.variant.choose.items()}
+    return {f"{'train' if n in loop else 'model'}.{n}": v for n, v in cell.choose.items()}
 
 
 def _record(trial: Trial, seeds: int) -> dict[str, Any]:
@@ -96,22 +105,27 @@ def _rule(cell: Cell, variant: str, trial: Trial) -> str:
     return "\n".join(lines)
 
 
-def _inline(values: Mapping[str, float]) -> str:
-    return "{ " + ", ".join(f"{k} = {float(v)}" for k, v in values.items()) + " }"
+def _inline(values: Mapping[str, Any]) -> str:
+    return "{ " + ", ".join(f"{k} = {json.dumps(v)}" for k, v in values.items()) + " }"
 
 
 def main() -> None:
     """Search every cell that is asked for and print its rules."""
     parser = argparse.ArgumentParser(prog="python -m difformer.experiments.choose")
     parser.add_argument("spec")
-    for name in ("--columns", "--systems", "--variants"):
+    for name in ("--columns", "--systems", "--variants", "--protocols"):
         parser.add_argument(name, nargs="+")
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     spec = load_spec(given.spec)
-    cells = spec.cells(systems=given.systems, columns=given.columns, variants=given.variants)
+    cells = spec.cells(
+        systems=given.systems,
+        columns=given.columns,
+        variants=given.variants,
+        protocols=given.protocols,
+    )
     for cell in cells:
-        if cell.variant.choose and get_system(cell.system).space:
+        if cell.choose and get_system(cell.system).space:
             print(rules(cell, choose(spec, cell, seeds=given.seeds)), flush=True)
 
 

@@ -5,7 +5,8 @@ named set of settings, a *protocol* a kind of split with its seeds. A cell is on
 (`[[cells]]`) set what differs for some of them, a later rule over an earlier one:
 
     title, note, metric ("accuracy"), percent (true: figures in per cent),
-    beside (another metric, its mean in brackets after each figure)
+    beside (another metric, its mean in brackets after each figure),
+    budget (the most settings that a search by validation tries for a cell)
     systems = ["mlp", ...]                        the rows, in order
     [columns.cora]      title, dataset (the column's name unless given), data = {load options},
                         metric (the table's unless given)
@@ -16,7 +17,7 @@ named set of settings, a *protocol* a kind of split with its seeds. A cell is on
                         lowest = "other": the variant at the settings of the lowest error
     [published.mlp]     cora = [56.1, 1.6]        mean and deviation, or "out of memory"
     [[cells]]           systems, columns, variants, protocols: which (default: all); then any of
-                        data, model, train, splits, seeds, note, skip = "the reason"
+                        data, model, train, choose, splits, seeds, note, skip = "the reason"
     [reasons]           mlp = "why its figures are below the published ones, or missing"
 
 No torch here: `difformer reproduce --help` lists the tables.
@@ -40,7 +41,7 @@ __all__ = ["Cell", "Column", "Protocol", "Spec", "Variant", "list_specs", "load_
 
 Published = tuple[float, float | None] | str
 SELECTORS = ("systems", "columns", "variants", "protocols")
-CHANGES = ("data", "model", "train", "splits", "seeds", "note", "skip")
+CHANGES = ("data", "model", "train", "choose", "splits", "seeds", "note", "skip")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Variant:
     model: Mapping[str, Any]
     train: Mapping[str, Any]
     varied: Mapping[str, Any]  # options of a grid: no rule overrides them
-    choose: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+    choose: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
     lowest: str | None = None
 
 
@@ -88,6 +89,7 @@ class Cell:
     note: str | None = None
     skip: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    choose: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
 
     @property
     def name(self) -> str:
@@ -128,6 +130,7 @@ class Spec:
     published: Mapping[str, Mapping[str, Published]]
     rules: Sequence[Mapping[str, Any]] = ()
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
+    budget: int | None = None
 
     def cells(
         self,
@@ -159,6 +162,7 @@ class Spec:
         kind, how = self.variants[variant], self.protocols[protocol]
         names = dict(zip(SELECTORS, (system, column, variant, protocol), strict=True))
         cell = Cell(system, self.columns[column], kind, how, dict(kind.model), dict(kind.train))
+        cell = replace(cell, choose=dict(kind.choose))
         for rule in self.rules:
             if all(names[key] in rule.get(key, (names[key],)) for key in SELECTORS):
                 cell = _changed(cell, rule)
@@ -187,7 +191,7 @@ def parse_spec(name: str, text: str) -> Spec:
         content = read_toml(text)
     except ValueError as error:
         raise ValueError(f"spec {name} is not TOML: {error}") from error
-    top = ("title", "note", "metric", "beside", "percent", "systems", "columns")
+    top = ("title", "note", "metric", "beside", "percent", "budget", "systems", "columns")
     top = (*top, "protocols", "variants")
     check_keys(content, (*top, "published", "reasons", "cells"), f"spec {name}")
     for key in ("title", "metric", "systems", "columns", "protocols", "variants"):
@@ -209,6 +213,7 @@ def parse_spec(name: str, text: str) -> Spec:
         published=_published(name, content.get("published", {}), content["columns"]),
         rules=content.get("cells", []),
         reasons=content.get("reasons", {}),
+        budget=content.get("budget"),
     )
     _known(f"spec {name} [reasons]", spec.reasons, systems)
     for variant in spec.variants.values():
@@ -216,6 +221,7 @@ def parse_spec(name: str, text: str) -> Spec:
         _known(f"spec {name} [variants.{variant.name}]: lowest", other, spec.variants)
     for rule in spec.rules:
         check_keys(rule, (*SELECTORS, *CHANGES), f"spec {name} [[cells]]")
+        _lists(f"spec {name} [[cells]]", rule.get("choose", {}))
         for key in SELECTORS:
             _known(f"spec {name} [[cells]]: {key}", rule.get(key, ()), getattr(spec, key))
     for cell in spec.cells():
@@ -239,6 +245,7 @@ def _changed(cell: Cell, rule: Mapping[str, Any]) -> Cell:
         data={**cell.data, **rule.get("data", {})},
         model={**cell.model, **rule.get("model", {})},
         train={**cell.train, **rule.get("train", {})},
+        choose={**cell.choose, **rule.get("choose", {})},
         note=rule.get("note", cell.note),
         skip=rule.get("skip", cell.skip),
     )
@@ -269,9 +276,7 @@ def _variants(spec: str, name: str, given: Mapping[str, Any]) -> list[Variant]:
     grid = cast("dict[str, list[Any]]", given.get("grid", {}))
     title = given.get("title", name)
     choose = given.get("choose", {})
-    for key, values in choose.items():
-        if not isinstance(values, list) or not values:
-            raise ValueError(f"{where}: choose.{key} must be a list of values, got {values!r}")
+    _lists(where, choose)
     found: list[Variant] = []
     for values in product(*grid.values()):
         varied = dict(zip(grid, values, strict=True))
@@ -304,6 +309,12 @@ def _published(
             text = isinstance(value, str)
             found[system][column] = value if text else (value[0], value[1] if value[1:] else None)
     return found
+
+
+def _lists(where: str, choose: Mapping[str, Any]) -> None:
+    for key, values in choose.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"{where}: choose.{key} must be a list of values, got {values!r}")
 
 
 def _known(where: str, names: Any, known: Any) -> None:

@@ -134,7 +134,7 @@ def tune(
     Args:
         trials: None tries the whole grid.
         search: "search", "grid", or a grid of your own, ``{"train.lr": [0.01, 0.1], ...}``: then
-            only its points are tried.
+            only its points are tried, with a number of trials after the experiment as it stands.
         storage: an SQLite file; the trials in it count if they are of the same search.
         look: called with each finished trial and the number of trials wanted.
     """
@@ -148,9 +148,11 @@ def tune(
 
     if isinstance(search, str) and search not in SEARCHES:
         raise ValueError(f"search must be one of {', '.join(SEARCHES)}, got {search!r}")
-    named = search == "grid"  # the experiment as it stands is tried before the paper's grid
-    grid = grid_for(experiment.system) if named else search if isinstance(search, Mapping) else None
-    most = None if grid is None else prod(map(len, grid.values())) + named
+    # The experiment as it stands is tried first, but for a grid of one's own that is tried whole.
+    first = isinstance(search, str) or trials is not None
+    own = search if isinstance(search, Mapping) else None
+    grid = grid_for(experiment.system) if search == "grid" else own
+    most = None if grid is None else prod(map(len, grid.values())) + first
     trials = most if trials is None else trials
     if trials is None or trials < 1:
         raise ValueError(f"trials must be at least 1, got {trials}")
@@ -164,7 +166,7 @@ def tune(
     with _storage_errors(storage):
         study = _open_study(experiment, search, grid, monitor.direction, storage)
         _agree(study, experiment, search, data, blind)
-        _go_on(study, grid, first=isinstance(search, str))
+        _go_on(study, grid, first=first)
 
     def objective(trial: Any) -> float:
         model, train = _suggest(trial, experiment, grid)
