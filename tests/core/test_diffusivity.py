@@ -13,6 +13,7 @@ from difformer.core.diffusivity import (
     KERNELS,
     Diffusivity,
     Gaussian,
+    Sharp,
     Sigmoid,
     Simple,
     WholeTensorSimple,
@@ -31,8 +32,11 @@ class Inverse(Diffusivity):
 ALL = {name: cls() for name, cls in KERNELS.items()}
 ALL |= {
     "simple-tensor": WholeTensorSimple(),
-    "gaussian-wide": Gaussian(2.5),
-    "gaussian-reach": Gaussian(reach=4.0),
+    "gaussian-wide": Gaussian(0.16),
+    "sharp-tuned": Sharp().tuned(
+        torch.tensor(1.5, dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64)
+    ),
+    "gaussian-reach": Gaussian(1.5, 4.0),
     "custom": Inverse(),
 }
 SIZES = [(1, 1), (2, 2), (63, 63), (257, 257), (63, 257), (257, 2)]
@@ -220,7 +224,7 @@ def test_unknown_kernel_lists_the_valid_ones():
         make_diffusivity("gauss")
     with pytest.raises(ValueError, match="qk_norm must be 'row' or 'tensor'"):
         make_diffusivity("simple", "column")
-    with pytest.raises(ValueError, match="bandwidth must be positive"):
+    with pytest.raises(ValueError, match="sharpness must be positive"):
         Gaussian(0)
 
 

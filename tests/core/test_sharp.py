@@ -92,15 +92,21 @@ def test_f_of_a_distance_is_omega_on_unit_vectors(offset):
     )
 
 
-def test_the_penalty_with_offsets_per_row_has_omega_as_its_slope():
+def tuned(sharpness, reach):
+    scale, shift = torch.tensor([0.7, 0.05], dtype=torch.float64)
+    return Sharp(sharpness, reach).tuned(scale, shift)
+
+
+@pytest.mark.parametrize("make", [Sharp, tuned, Gaussian])
+def test_the_penalty_with_a_number_per_row_has_omega_as_its_slope(make):
     z = F.normalize(clustered(15, 4), dim=-1)
-    kernel = Sharp(20.0, 4.0)
+    kernel = make(20.0, 4.0)
     q, k = kernel.prepare(z, z)
     z2 = squared_distances(z, z).requires_grad_()
-    pair = (q[:, -1:] + q[:, -1:].T) / 2
+    here = kernel.at(z)
+    pair = here.join(q[:, -1:], q[:, -1:].T)
     (slope,) = torch.autograd.grad(kernel._delta(z2, pair).sum(), z2)
     torch.testing.assert_close(slope, kernel.omega(q, k))
-    here = kernel.at(z)
     expected = kernel._delta(z2, pair).sum().detach()
     torch.testing.assert_close(here.pair_penalty(z), expected)
     torch.testing.assert_close(energy(z, z, here, weight=0.5), expected / 2)
@@ -110,10 +116,16 @@ def test_the_penalty_with_offsets_per_row_has_omega_as_its_slope():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(2, 25), st.floats(1, 60), st.floats(0.5, 20), st.integers(0, 10**6))
-def test_theorem_1_descent_with_offsets_per_row(n, sharpness, reach, seed):
+@given(
+    st.sampled_from([Sharp, tuned, Gaussian]),
+    st.integers(2, 25),
+    st.floats(1, 60),
+    st.floats(1.1, 20),
+    st.integers(0, 10**6),
+)
+def test_theorem_1_descent_with_a_number_per_row(make, n, sharpness, reach, seed):
     z = F.normalize(clustered(n, 4, seed), dim=-1)
-    kernel = Sharp(sharpness, reach).at(z)  # the offsets stay, the states move
+    kernel = make(sharpness, reach).at(z)  # offsets and widths stay, the states move
     before = None
     for _ in range(4):
         tau = Diffusion(kernel).safe_tau(z, 0.5)

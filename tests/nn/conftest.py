@@ -9,7 +9,7 @@ OPTIONS = {
     "plain": {},
     "sigmoid": {"kernel": "sigmoid"},
     "softmax": {"kernel": "softmax"},
-    "sharp": {"kernel": "sharp", "reach": 4.0},
+    "sharp": {"kernel": "sharp", "sharpness": 40.0, "reach": 4.0},
     "neighbours' mean": {"graph_norm": "row", "kernel": "identity", "self_weight": True},
     "own weight": {"self_weight": True, "residual": True, "activation": "relu"},
     "gaussian": {"kernel": "gaussian"},

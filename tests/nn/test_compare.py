@@ -1,13 +1,15 @@
 """What rows are compared by: the states, the first state, the input features."""
 
+import copy
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from difformer.core import fixed
-from difformer.core.diffusivity import Gaussian
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
+from difformer.nn.layer import Tuning
 from difformer.nn.model import DIFFormer
 from difformer.train.chunks import predict_in_chunks
 from difformer.train.comm import Comm
@@ -23,6 +25,11 @@ def make(**options):
     model = DIFFormer(6, 8, 3, num_layers=3, reach=4.0, **options).double().eval()
     x = torch.randn(N, 6, dtype=torch.float64)
     model.choose_landmarks(x)
+    with torch.no_grad():  # away from where they start
+        for module in model.modules():
+            if isinstance(module, Tuning):
+                module.log_scale += 0.4 * torch.randn(())
+                module.shift += 0.1 * torch.randn(())
     return model, x
 
 
@@ -43,7 +50,10 @@ def dense(model, x, adjacency=None, compared=None):
             marks = model.landmarks[: model.num_landmarks]
             marks = marks if c.compare == "input" else model.embed(marks).detach()
             known = split(layer.key, marks, c.num_heads)
-        weights = layer.diffusivity.weights(*layer.diffusivity.prepare(q, k, known))
+        weights = layer.kernel.weights(*layer.kernel.prepare(q, k, known))
+        tuning = layer.tuning or model.tuning
+        if tuning is not None:
+            weights = tuned(layer.kernel, tuning, q, k)
         p = (weights @ v).mean(0)
         if adjacency is not None:
             near = adjacency @ v.mean(0)
@@ -58,6 +68,15 @@ def dense(model, x, adjacency=None, compared=None):
     return model.output(z)
 
 
+def tuned(kernel, tuning, q, k):
+    """Sharp weights with a learned sharpness and learned offsets, all pairs."""
+    offset = kernel.prepare(q, k)[0][..., -1:]
+    pair = (offset + offset.mT) / 2 + tuning.shift
+    score = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
+    omega = torch.sigmoid(kernel.sharpness * tuning.log_scale.exp() * (score - pair))
+    return omega / omega.sum(-1, keepdim=True)
+
+
 FORMS = [
     {"kernel": "sharp"},
     {"kernel": "sharp", "num_heads": 2, "center": True},
@@ -67,7 +86,11 @@ FORMS = [
     {"kernel": "landmarks", "num_landmarks": 9},
     {"kernel": "landmarks", "num_landmarks": 50, "num_heads": 2, "center": True},
     {"kernel": "landmarks", "num_landmarks": 9, "learn_qk": False, "graph_weight": 0.4},
-    {"kernel": Gaussian(reach=4.0), "learn_qk": False},
+    {"kernel": "sharp", "learn_qk": False, "learn_reach": "layer"},
+    {"kernel": "sharp", "learn_reach": "shared", "num_heads": 2, "sharpness": 8.0},
+    {"kernel": "sharp", "qk_init": "identity", "num_heads": 2, "learn_reach": "layer"},
+    {"kernel": "landmarks", "num_landmarks": 9, "qk_init": "identity"},
+    {"kernel": "gaussian", "learn_qk": False, "sharpness": 2.0},
     {"kernel": "simple", "learn_qk": False, "self_weight": True},
     {"kernel": "sigmoid", "residual": True, "center": True},
     {
@@ -203,8 +226,17 @@ def test_knobs_reach_the_layers_and_an_object_keeps_its_own():
     assert make(kernel=kernel, sharpness=9.0)[0].layers[0].diffusivity is kernel
 
 
-def test_a_sharp_model_saves_and_loads(tmp_path):
-    model, x = make(kernel="sharp", compare="input", sharpness=7.0, self_weight=True, residual=True)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"self_weight": True, "residual": True},
+        {"learn_reach": "layer", "learn_qk": False},
+        {"learn_reach": "shared", "qk_init": "identity"},
+    ],
+    ids=str,
+)
+def test_a_sharp_model_saves_and_loads(options, tmp_path):
+    model, x = make(kernel="sharp", compare="input", sharpness=7.0, **options)
     model.save(tmp_path / "model.safetensors")
     again = DIFFormer.load(tmp_path / "model.safetensors")
     assert again.config == model.config
@@ -238,6 +270,46 @@ def test_a_frozen_landmark_model_keeps_no_row():
         assert model.freeze(torch.randn(n, 6)).numel == 2 * 9 * (8 + 1)
 
 
+def test_what_is_learned_starts_at_the_calibrated_values_and_the_rows_themselves():
+    plain, x = make(kernel="sharp", compare="input", learn_qk=False)
+    torch.manual_seed(0)
+    options = {"kernel": "sharp", "compare": "input", "reach": 4.0, "num_layers": 3}
+    for learned in (
+        {"learn_qk": False, "learn_reach": "layer"},
+        {"learn_qk": False, "learn_reach": "shared"},
+        {"qk_init": "identity"},
+    ):
+        model = DIFFormer(6, 8, 3, **options, **learned).double().eval()
+        kept = {n: t for n, t in plain.state_dict().items() if n in model.state_dict()}
+        model.load_state_dict(kept, strict=False)
+        torch.testing.assert_close(model(x), plain(x))
+        for parameter in model.parameters():
+            parameter.data += 1.0
+        model.reset_parameters()
+        model.load_state_dict(kept, strict=False)
+        torch.testing.assert_close(model(x), plain(x))
+
+
+def test_a_shared_tuning_is_one_pair_of_parameters_and_each_layer_may_have_its_own():
+    shared, x = make(kernel="sharp", learn_reach="shared")
+    own, _ = make(kernel="sharp", learn_reach="layer")
+    names = [n for n, _ in own.named_parameters() if "tuning" in n]
+    assert [n for n, _ in shared.named_parameters() if "tuning" in n] == [
+        "tuning.log_scale",
+        "tuning.shift",
+    ]
+    assert len(names) == 2 * len(own.layers)
+    copied = copy.deepcopy(shared)
+    with torch.no_grad():
+        copied.tuning.log_scale += 1.0
+    assert not torch.allclose(copied(x), shared(x))
+
+
+def test_learned_offsets_of_another_kernel_are_refused():
+    with pytest.raises(ValueError, match="learn_reach must be none unless kernel is sharp"):
+        DIFFormer(6, 8, 3, kernel="simple", learn_reach="layer")
+
+
 def test_landmarks_of_states_are_refused():
     with pytest.raises(ValueError, match="compare must be first or input with kernel landmarks"):
         DIFFormer(6, 8, 3, kernel="landmarks")
@@ -246,7 +318,8 @@ def test_landmarks_of_states_are_refused():
 @pytest.mark.parametrize("kernel", ["sharp", "landmarks"])
 @pytest.mark.parametrize("compare", ["first", "input"])
 def test_a_model_and_its_frozen_form_are_exported(kernel, compare):
-    model, x = make(kernel=kernel, compare=compare, learn_qk=False, num_landmarks=9)
+    learned = {"learn_reach": "shared"} if kernel == "sharp" and compare == "first" else {}
+    model, x = make(kernel=kernel, compare=compare, learn_qk=False, num_landmarks=9, **learned)
     rows = torch.export.Dim("rows", min=2, max=1000)
     frozen, new = model.freeze(x), torch.randn(12, 6, dtype=torch.float64)
     for module, example in ((model, x), (frozen, new)):

@@ -75,6 +75,15 @@ CASES: dict[str, dict[str, Any]] = {
     "sharp states": {"graph": True, "model": {"kernel": "sharp", "learn_qk": False}},
     "sharp first": {"model": {"kernel": "sharp", "learn_qk": False, "compare": "first"}},
     "sharp input": {"graph": True, "model": {"kernel": "sharp", **INPUT, "graph_weight": 0.5}},
+    "sharp learned": {
+        "model": {"kernel": "sharp", **INPUT, "learn_reach": "layer", "num_heads": 1},
+        "steps": 5,
+    },
+    "sharp learned, identity maps": {
+        "graph": True,
+        "model": {"kernel": "sharp", "learn_reach": "shared", "qk_init": "identity"},
+        "steps": 5,
+    },
     "sharp input metis": {
         "graph": True,
         "model": {"kernel": "sharp", **INPUT},
@@ -113,6 +122,7 @@ FOUR = (
     "a graph",
     "sharp",
     "sharp input",
+    "sharp learned",
     "landmarks",
 )
 

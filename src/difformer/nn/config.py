@@ -26,13 +26,22 @@ class DIFFormerConfig(Options):
         "landmarks does so in linear time",
         ("simple", "sigmoid", "sharp", "landmarks", "identity", "constant", "softmax", "gaussian"),
     )
-    sharpness: float = option(
-        40.0, "sharp and landmarks: how steeply far pairs are cut off", number(above_zero=True)
-    )
-    reach: float = option(
-        10.0,
-        "sharp and landmarks: how many partners or landmarks a row has, by weight",
+    sharpness: float | None = option(
+        None,
+        "sharp, landmarks and gaussian: how steeply far pairs are cut off; none: 40, gaussian 1",
         number(above_zero=True),
+    )
+    reach: float | None = option(
+        None,
+        "sharp, landmarks and gaussian: how many partners or landmarks a row has, by weight; "
+        "none: 10, gaussian: one width for all rows",
+        number(above_zero=True),
+    )
+    learn_reach: str | None = option(
+        None,
+        "sharp only: learn a factor of the sharpness and a shift of the calibrated offsets, "
+        "for each layer or shared by all",
+        ("layer", "shared"),
     )
     num_landmarks: int = option(400, "landmarks only: how many there are", whole(1))
     compare: str = option(
@@ -80,6 +89,11 @@ class DIFFormerConfig(Options):
     learn_qk: bool = option(
         True, "query and key are learned maps of the state; off: the state itself"
     )
+    qk_init: str = option(
+        "random",
+        "where learned queries and keys start: at random, or as what is compared itself",
+        ("random", "identity"),
+    )
     norm: str = option("all", "where LayerNorm stands", ("all", "input", "none"))
     norm_eps: float = option(
         1e-5,
@@ -100,6 +114,12 @@ class DIFFormerConfig(Options):
             raise ValueError(
                 "compare must be first or input with kernel landmarks, which are rows of the "
                 "input, got 'state'"
+            )
+        if self.learn_reach is not None and not (
+            self.kernel == "sharp" or hasattr(self.kernel, "tuned")
+        ):
+            raise ValueError(
+                f"learn_reach must be none unless kernel is sharp, got {self.kernel!r}"
             )
         if self.num_heads > 1 and not self.learn_qk and not self.use_weight:
             raise ValueError(

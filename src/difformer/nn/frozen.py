@@ -361,7 +361,7 @@ class _SteadyLinear(Linear):
 
 def _steady(model: DIFFormer) -> DIFFormer:
     for module in model.modules():
-        if type(module) is Linear:
+        if isinstance(module, Linear):
             module.__class__ = _SteadyLinear
     return model
 

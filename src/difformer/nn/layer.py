@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from difformer.core.context import Context
-from difformer.core.diffusivity import Diffusivity, make_diffusivity
+from difformer.core.diffusivity import Diffusivity, Sharp, make_diffusivity
 from difformer.core.dropout import dropout
 from difformer.core.euler import (
     Affine,
@@ -20,9 +20,9 @@ from difformer.core.euler import (
 from difformer.core.tiled import HALF
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.exchange import Exchange
-from difformer.nn.linear import Linear
+from difformer.nn.linear import IdentityLinear, Linear
 
-__all__ = ["DiffusionLayer", "make_activation"]
+__all__ = ["DiffusionLayer", "Tuning", "make_activation"]
 
 
 def make_activation(name: str | None) -> nn.Module | None:
@@ -32,6 +32,24 @@ def make_activation(name: str | None) -> nn.Module | None:
 
 
 WHOLE = Exchange()
+
+
+class Tuning(nn.Module):
+    """A learned factor e^a of the sharpness and a learned shift of the offsets, both scalars."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(()))
+        self.shift = nn.Parameter(torch.zeros(()))
+
+    def reset_parameters(self) -> None:
+        """Back to the calibrated values."""
+        nn.init.zeros_(self.log_scale)
+        nn.init.zeros_(self.shift)
+
+    def apply_to(self, kernel: Sharp) -> Sharp:
+        """The diffusivity with the learned values."""
+        return kernel.tuned(self.log_scale.exp(), self.shift)
 
 
 class DiffusionLayer(nn.Module):
@@ -46,17 +64,28 @@ class DiffusionLayer(nn.Module):
     interact is an `Exchange`: frozen, chunked and distributed runs have their own.
     """
 
-    def __init__(self, width: int, config: DIFFormerConfig, compared: int | None = None) -> None:
-        """`compared` is the width of what rows are compared by; None for the states."""
+    def __init__(
+        self,
+        width: int,
+        config: DIFFormerConfig,
+        compared: int | None = None,
+        tuning: Tuning | None = None,
+    ) -> None:
+        """`compared` is the width of what rows are compared by; None for the states.
+
+        `tuning` is that of all layers, where they share it.
+        """
         super().__init__()
         self.width, self.num_heads, self.config = width, config.num_heads, config
-        self.diffusivity: Diffusivity = make_diffusivity(
+        self.kernel: Diffusivity = make_diffusivity(
             config.kernel, config.qk_norm, sharpness=config.sharpness, reach=config.reach
         )
+        self.tuning = Tuning() if config.learn_reach == "layer" else None
+        self._shared = (tuning,)  # a tuple: its parameters are the model's, not this layer's
         heads = width * config.num_heads
-        learn_qk = config.learn_qk and self.diffusivity.compares
-        self.query = Linear(compared or width, heads) if learn_qk else None
-        self.key = Linear(compared or width, heads) if learn_qk else None
+        learn_qk = config.learn_qk and self.kernel.compares
+        self.query = self._qk_map(compared or width) if learn_qk else None
+        self.key = self._qk_map(compared or width) if learn_qk else None
         self.own = Linear(width, width) if config.self_weight else None
         self.value = Linear(width, heads) if config.use_weight else None
         self.norm = nn.LayerNorm(width, eps=config.norm_eps) if config.norm == "all" else None
@@ -67,6 +96,20 @@ class DiffusionLayer(nn.Module):
         self.logit_tau = (
             nn.Parameter(torch.tensor(self.initial_logit)) if config.learn_tau else None
         )
+
+    def _qk_map(self, compared: int) -> Linear:
+        if self.config.qk_init == "identity":
+            return IdentityLinear(compared, compared * self.num_heads)
+        return Linear(compared, self.width * self.num_heads)
+
+    @property
+    def diffusivity(self) -> Diffusivity:
+        """How rows are weighed, with what is learned of it."""
+        tuning = self.tuning or self._shared[0]
+        if tuning is None:
+            return self.kernel
+        assert isinstance(self.kernel, Sharp)
+        return tuning.apply_to(self.kernel)
 
     @property
     def tau(self) -> Tensor | float:
@@ -242,7 +285,8 @@ class DiffusionLayer(nn.Module):
     def _heads(self, linear: nn.Linear | None, z: Tensor) -> Tensor:
         if linear is None:
             return z.unsqueeze(0)
-        return linear(z).view(z.shape[0], self.num_heads, self.width).transpose(0, 1)
+        each = linear.out_features // self.num_heads
+        return linear(z).view(z.shape[0], self.num_heads, each).transpose(0, 1)
 
 
 def _affine(linear: nn.Linear | None) -> Affine:

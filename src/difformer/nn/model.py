@@ -25,7 +25,7 @@ from difformer.core.tiled import tiles
 from difformer.nn import files
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.exchange import Apart, Exchange
-from difformer.nn.layer import DiffusionLayer, make_activation
+from difformer.nn.layer import DiffusionLayer, Tuning, make_activation
 from difformer.nn.linear import Linear
 from difformer.nn.remembered import Remembered
 from difformer.nn.traced import TracedGraph
@@ -76,9 +76,13 @@ class DIFFormer(nn.Module):
             nn.LayerNorm(hidden_channels, eps=config.norm_eps) if config.norm != "none" else None
         )
         self.input_activation = make_activation(config.input_activation)
+        self.tuning = Tuning() if config.learn_reach == "shared" else None
         self.layers = nn.ModuleList(
             DiffusionLayer(
-                hidden_channels, config, in_channels if config.compare == "input" else None
+                hidden_channels,
+                config,
+                in_channels if config.compare == "input" else None,
+                self.tuning,
             )
             for _ in range(config.num_layers)
         )
@@ -228,7 +232,7 @@ class DIFFormer(nn.Module):
     def reset_parameters(self) -> None:
         """Draw all parameters anew, from the thread's own generator or torch's global one."""
         for module in self.modules():
-            if isinstance(module, nn.Linear | nn.LayerNorm):
+            if isinstance(module, nn.Linear | nn.LayerNorm | Tuning):
                 module.reset_parameters()
             if isinstance(module, DiffusionLayer) and module.logit_tau is not None:
                 nn.init.constant_(module.logit_tau, module.initial_logit)
@@ -312,7 +316,9 @@ class DIFFormer(nn.Module):
     @property
     def compares_fixed_rows(self) -> bool:
         """Whether Ŝ depends on the input features alone: the same in every layer and epoch."""
-        return self.config.compare == "input" and self._layer.query is None
+        config = self.config
+        fixed = config.compare == "input" and config.learn_reach is None
+        return fixed and self._layer.query is None
 
     def fixed_average(self, features: Tensor | SparseMatrix) -> FixedAverage | None:
         """Ŝ, computed once, if it depends on the features alone; else None."""
@@ -476,7 +482,7 @@ class Passage:
         kernel = self.layer.diffusivity
         if self.compared is not None and not kernel.local:
             return GivenPairs(kernel, *self.project()[:2])
-        return kernel.at(F.normalize(self.before, dim=-1)) if isinstance(kernel, Sharp) else kernel
+        return kernel.at(F.normalize(self.before, dim=-1))
 
 
 def _of_data(data: Any, *given: Any) -> tuple[Tensor, Any, Any, Any]:

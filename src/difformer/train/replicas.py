@@ -54,7 +54,7 @@ class Replicas:
 def averages(config: DIFFormerConfig) -> bool:
     """Whether all that the layers do is to average, by weights that no parameter changes."""
     fixed = config.kernel in ("identity", "constant") or (
-        config.compare == "input" and not config.learn_qk
+        config.compare == "input" and not config.learn_qk and config.learn_reach is None
     )
     plain = not config.use_weight and not config.self_weight and not config.residual
     plain = plain and config.activation is None and config.norm != "all" and not config.center

@@ -44,11 +44,12 @@ KERNELS: dict[str, type[Diffusivity]] = {
 
 
 def make_diffusivity(
-    kernel: str | Diffusivity, qk_norm: str = "row", **knobs: float
+    kernel: str | Diffusivity, qk_norm: str = "row", **knobs: float | None
 ) -> Diffusivity:
     """The diffusivity a name stands for; an object is returned unchanged.
 
-    `knobs` are options such as sharpness; each class takes those it names in its `knobs`.
+    `knobs` are options such as sharpness; each class takes those it names in its `knobs`, and None
+    is its own default.
     """
     if qk_norm not in ("row", "tensor"):
         raise ValueError(f"qk_norm must be 'row' or 'tensor', got {qk_norm!r}")
@@ -61,4 +62,5 @@ def make_diffusivity(
     if qk_norm == "tensor" and KERNELS[kernel] is Simple:
         return WholeTensorSimple()
     cls = KERNELS[kernel]
-    return cls(**{name: knobs[name] for name in cls.knobs if name in knobs})
+    given = {name: knobs.get(name) for name in cls.knobs}
+    return cls(**{name: value for name, value in given.items() if value is not None})

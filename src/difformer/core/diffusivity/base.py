@@ -61,6 +61,10 @@ class Diffusivity(ABC):
         """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1), ω_ij = f(‖z_i − z_j‖²): O(n² d) in tiles."""
         return pull_and_mass(self.f, z)
 
+    def at(self, states: Tensor) -> Diffusivity:
+        """This diffusivity with what it calibrates at these states (n, d), for their energy."""
+        return self
+
     def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Queries and keys as all other methods take them, (..., n, ·), of the same n rows.
 

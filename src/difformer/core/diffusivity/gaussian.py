@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from difformer.core.context import Context, Pairs
+from difformer.core.diffusivity.at_rows import AtRows
 from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.diffusivity.reach import widths_for_reach
 from difformer.core.diffusivity.softmax import softmax_average
@@ -16,30 +17,41 @@ __all__ = ["Gaussian"]
 
 
 class Gaussian(Diffusivity):
-    """Ablation "kernel": ω = exp(−‖q − k‖² / (2 b²)) with bandwidth b; O(n + m) memory.
+    """Ablation "kernel": ω = exp(−s ‖q − k‖² / 2) with sharpness s; O(n + m) memory.
 
-    With a `reach`, ω_ij = exp(−‖q_i − k_j‖² / (2 b_i b_j)) with a width per row, such that
+    With a `reach`, ω_ij = exp(−s ‖q_i − k_j‖² / (2 b_i b_j)) with a width b_i per row, such that
     Σ_j exp(−‖q_i − k_j‖² / (2 b_i²)) = reach: as sharp as the data is dense, a constant for the
-    gradient. Prepared rows are then (..., n, d + 1): the row, and its width.
+    gradient; s above one then leaves fewer partners. Prepared rows are (..., n, d + 1): the row,
+    and its width.
 
-    f(z²) = exp(−z² / (2 b²)), δ(z²) = 2 b² (1 − e^{−z² / (2 b²)}) for the one bandwidth b.
+    f(z²) = exp(−s z² / 2), δ(z²) = (2/s) (1 − e^{−s z² / 2}) where there is no reach.
+
+    Args:
+        sharpness: s; 1/b² for a bandwidth b.
+        reach: how many partners a row has at s = 1, itself included; None for no widths.
     """
 
     name = "gaussian"
+    knobs = ("sharpness", "reach")
 
-    def __init__(self, bandwidth: float = 1.0, *, reach: float | None = None) -> None:
-        if not bandwidth > 0:
-            raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+    def __init__(self, sharpness: float = 1.0, reach: float | None = None) -> None:
+        if not sharpness > 0:
+            raise ValueError(f"sharpness must be positive, got {sharpness!r}")
         if reach is not None and not reach > 1:
             raise ValueError(f"reach must be above 1, the row itself, got {reach!r}")
-        self.bandwidth, self.reach, self.prepares = bandwidth, reach, reach is not None
+        self.sharpness, self.reach, self.prepares = sharpness, reach, reach is not None
 
     def f(self, z2: Tensor) -> Tensor:
-        return torch.exp(-z2 / (2 * self.bandwidth**2))
+        return self._f(z2, torch.ones_like(z2))
 
     def delta(self, z2: Tensor) -> Tensor:
-        s2 = self.bandwidth**2
-        return -2 * s2 * torch.expm1(-z2 / (2 * s2))
+        return self._delta(z2, torch.ones_like(z2))
+
+    def at(self, states: Tensor) -> Diffusivity:
+        if self.reach is None:
+            return self
+        width = self.prepare(states, states)[0][:, -1:]
+        return AtRows(self, width, lambda a, b: a * b, self._f, self._delta)
 
     def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if self.reach is None:
@@ -71,16 +83,23 @@ class Gaussian(Diffusivity):
         a, b = self._factors(q, context.key)
         return softmax_average(a, b, context.value, 1.0)
 
+    def _f(self, z2: Tensor, square: Tensor) -> Tensor:
+        return torch.exp(z2 * (-self.sharpness / 2) / square)
+
+    def _delta(self, z2: Tensor, square: Tensor) -> Tensor:
+        return torch.expm1(z2 * (-self.sharpness / 2) / square) * square * (-2 / self.sharpness)
+
     def _factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Rows whose products are the scores, up to a constant per query, which cancels."""
+        root = self.sharpness**0.5
         if self.reach is None:
-            a, b = q / self.bandwidth, k / self.bandwidth
+            a, b = q * root, k * root
             half = b.square().sum(-1, keepdim=True) / -2
             return torch.cat([a, torch.ones_like(a[..., :1])], -1), torch.cat([b, half], -1)
-        (q, k), (one, other) = (q[..., :-1], k[..., :-1]), (1 / q[..., -1:], 1 / k[..., -1:])
+        (q, k), (one, other) = (q[..., :-1], k[..., :-1]), (root / q[..., -1:], root / k[..., -1:])
         a = torch.cat([q * one, q.square().sum(-1, keepdim=True) * one / -2, one], dim=-1)
         return a, torch.cat([k * other, other, k.square().sum(-1, keepdim=True) * other / -2], -1)
 
     def __repr__(self) -> str:
         reach = "" if self.reach is None else f", reach={self.reach:g}"
-        return f"Gaussian(bandwidth={self.bandwidth}{reach})"
+        return f"Gaussian(sharpness={self.sharpness:g}{reach})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
 from dataclasses import replace
 from typing import overload
 
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from difformer.core.diffusivity.at_rows import AtRows
+from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.diffusivity.reach import offsets_for_reach
 from difformer.core.diffusivity.sigmoid import Sigmoid
 from difformer.core.fixed import FixedWeights, keep_partners
-from difformer.core.pairs import PAIR_CHUNK, squared_distances
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import CHUNK_SCORES, SIGMOID_FLOOR, tiles
 from difformer.errors import DifformerError
@@ -56,18 +57,37 @@ class Sharp(Sigmoid):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value!r}")
         self.sharpness, self.reach, self.offset, self.unit = sharpness, reach, offset, unit
+        self.scale: Tensor | float = 1.0
+        self.shift: Tensor | float = 0.0
 
     prepares = True
 
+    def tuned(self, scale: Tensor, shift: Tensor) -> Sharp:
+        """This diffusivity with sharpness s · scale and offsets t_i + shift, both learned scalars.
+
+        Offsets are calibrated at s as before, so a scale of one and a shift of zero change nothing.
+        """
+        tuned = copy.copy(self)
+        tuned.scale, tuned.shift = scale, shift
+        return tuned
+
+    @property
+    def steepness(self) -> Tensor | float:
+        """s, tuned."""
+        return self.sharpness * self.scale
+
     def f(self, z2: Tensor) -> Tensor:
-        return torch.sigmoid(self._top(self.offset) - z2 * (self.sharpness / 2))
+        return self._f(z2, z2.new_tensor(self.offset))
 
     def delta(self, z2: Tensor) -> Tensor:
-        return self._delta(z2, torch.as_tensor(self.offset, dtype=z2.dtype, device=z2.device))
+        return self._delta(z2, z2.new_tensor(self.offset))
 
-    def at(self, states: Tensor) -> Sharp:
-        """This diffusivity with the offsets of these rows (n, d), for their energy."""
-        return self if self.reach is None else _SharpAt(self, states)
+    def at(self, states: Tensor) -> Diffusivity:
+        if self.reach is None:
+            return self
+        unit = unit_rows(states) if self.unit else states
+        offset = self.offsets(unit, unit)
+        return AtRows(self, offset, lambda a, b: (a + b) / 2, self._f, self._delta)
 
     def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         tied = q is k
@@ -103,13 +123,14 @@ class Sharp(Sigmoid):
 
     def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         # s (q̃·k̃ − (t_i + t_j)/2) = [s q̃, −s t_i/2, 1] · [k̃, 1, −s t_j/2]
-        s = self.sharpness
+        s = self.steepness
         if self.reach is None:
-            if self.offset == 0:
-                return (q if s == 1 else s * q), k
-            shift = q.new_full((*q.shape[:-1], 1), -s * self.offset)
+            offset = self.offset + self.shift
+            if isinstance(s, float) and offset == 0:
+                return (q if s == 1.0 else s * q), k
+            shift = torch.ones_like(q[..., :1]) * (-s * offset)
             return torch.cat([s * q, shift], -1), F.pad(k, (0, 1), value=1.0)
-        a, b = q[..., -1:] * (-s / 2), k[..., -1:] * (-s / 2)
+        a, b = (q[..., -1:] + self.shift) * (-s / 2), (k[..., -1:] + self.shift) * (-s / 2)
         left = torch.cat([s * q[..., :-1], a, torch.ones_like(a)], dim=-1)
         return left, torch.cat([k[..., :-1], torch.ones_like(b), b], dim=-1)
 
@@ -149,44 +170,16 @@ class Sharp(Sigmoid):
             parts.append(offsets_for_reach(score_rows(rows, part), self.sharpness, self.reach))
         return torch.cat(parts)
 
-    def _top(self, offset: float) -> float:
-        return self.sharpness * (1 - offset)
+    def _f(self, z2: Tensor, offset: Tensor) -> Tensor:
+        return torch.sigmoid(self.steepness * (1 - offset - self.shift - z2 / 2))
 
     def _delta(self, z2: Tensor, offset: Tensor) -> Tensor:
-        s = self.sharpness
-        top = s * (1 - offset)
+        s = self.steepness
+        top = s * (1 - offset - self.shift)
         return (F.softplus(top) - F.softplus(top - z2 * (s / 2))) * (2 / s)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sharpness={self.sharpness:g}, reach={self.reach})"
-
-
-class _SharpAt(Sharp):
-    """t_ij = (t_i + t_j)/2 of offsets that some states have; sums over pairs in O(n² d)."""
-
-    def __init__(self, kernel: Sharp, states: Tensor) -> None:
-        super().__init__(kernel.sharpness, kernel.reach, unit=kernel.unit)
-        unit = unit_rows(states) if kernel.unit else states
-        self.row_offset = self.offsets(unit, unit)  # (n, 1)
-
-    def pair_penalty(self, z: Tensor) -> Tensor:
-        total = z.new_zeros(())
-        for _, z2, pair in self._pairs(z):
-            total = total + self._delta(z2, pair).sum()
-        return total
-
-    def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        pull, mass = torch.empty_like(z), torch.empty_like(z[:, :1])
-        for rows, z2, pair in self._pairs(z):
-            omega = torch.sigmoid(self.sharpness * (1 - pair - z2 / 2))
-            pull[rows], mass[rows] = omega @ z, omega.sum(-1, keepdim=True)
-        return pull, mass
-
-    def _pairs(self, z: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Rows of a tile, their squared distances to all rows, and the offsets of the pairs."""
-        t = self.row_offset.to(z)
-        for rows in tiles(z.shape[0], max(1, PAIR_CHUNK // z.shape[0])):
-            yield rows, squared_distances(z[rows], z), (t[rows] + t.mT) / 2
 
 
 @overload
