@@ -292,16 +292,25 @@ def test_signature_parameters_and_settings_of_an_estimator_have_one_default(kind
         assert field.name in str(difformer.DIFFormerClassifier.__doc__)  # which both go by
 
 
+def test_what_estimators_and_the_loop_both_take_has_one_help_and_one_rule() -> None:
+    from difformer.estimators.settings import FitSettings, ForecastSettings
+    from difformer.train.settings import TrainSettings
+
+    loop = TrainSettings.__dataclass_fields__
+    for settings, least in ((FitSettings, 7), (ForecastSettings, 5)):
+        shared = [field for field in fields(settings) if field.name in loop]
+        assert len(shared) >= least
+        for field in shared:
+            assert field.metadata == loop[field.name].metadata
+
+
 def test_a_series_is_trained_with_the_defaults_of_the_forecaster() -> None:
     from difformer.estimators import DIFFormerForecaster
     from difformer.experiments.forecast import SeriesSettings
 
-    theirs, ours = DIFFormerForecaster(), SeriesSettings()
-    shared = vars(theirs).keys() & vars(ours).keys() - {"options"}
-    assert len(shared) >= 10
-    assert {name: getattr(theirs, name) for name in shared} == {
-        name: getattr(ours, name) for name in shared
-    }
+    theirs, ours = DIFFormerForecaster().get_params(), vars(SeriesSettings())
+    assert set(theirs) - set(ours) == {"checkpoint", "random_state"}
+    assert {name: ours[name] for name in theirs if name in ours}.items() <= theirs.items()
 
 
 def test_model_and_training_options_have_different_names() -> None:

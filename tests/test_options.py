@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from difformer.options import Options, number, option, takes, unit_interval, whole
+from difformer.options import Options, like, number, option, takes, unit_interval, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,17 @@ def test_good_values_pass():
     made = Example(share=np.float32(1.0), rate=3, shade="dark", maker=maker, loud=True)
     assert made.maker is maker
     assert Example(rate=None) == Example()
+
+
+def test_an_option_like_another_has_its_help_and_rule_and_a_default_of_its_own():
+    @dataclass(frozen=True, kw_only=True)
+    class Other(Options):
+        count: int = like(Example, "count", 7)
+
+    assert Other().count == 7
+    assert Other.__dataclass_fields__["count"].metadata["help"] == "how many"
+    with pytest.raises(ValueError, match="^count must be a whole number of at least 1, got 0$"):
+        Other(count=0)
 
 
 def test_a_signature_is_made_from_the_fields():

@@ -20,6 +20,7 @@ __all__ = [
     "Options",
     "Rule",
     "check_count",
+    "like",
     "number",
     "one_of",
     "option",
@@ -46,6 +47,11 @@ def option(default: Any, text: str, allowed: tuple[Any, ...] | Rule | None = Non
     choices = allowed if isinstance(allowed, tuple) else ()
     rule = None if isinstance(allowed, tuple) else allowed
     return field(default=default, metadata={"help": text, "choices": choices, "rule": rule})
+
+
+def like(options: type[Any], name: str, default: Any) -> Any:
+    """A field with the help and the rule of another dataclass's option, and its own default."""
+    return field(default=default, metadata=options.__dataclass_fields__[name].metadata)
 
 
 class Options:

@@ -393,7 +393,7 @@ def test_what_is_known_of_later_steps_moves_no_earlier_forecast() -> None:
 def test_a_calendar_needs_times_that_go_through_a_cycle_twice() -> None:
     with pytest.raises(ValueError, match="calendar must be none: the times go through no cycle"):
         DIFFormerForecaster(**FAST, calendar="cycles").fit(waves())
-    with pytest.raises(ValueError, match="calendar must be none, cycles or auto, got 'week'"):
+    with pytest.raises(ValueError, match="calendar must be one of auto, none, cycles, got 'week'"):
         DIFFormerForecaster(**FAST, calendar="week").fit(waves())
     frame, _, _ = daily(steps=20)
     assert DIFFormerForecaster(**FAST).fit(frame[:13]).calendar_ == "none"

@@ -11,10 +11,10 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from difformer.baselines.registry.difformer import DIFFormerOptions
-from difformer.experiments.experiment import ALONE_RECIPE, Experiment
+from difformer.experiments.experiment import Experiment
 from difformer.experiments.forecast import SeriesSettings
 from difformer.experiments.values import Option, check_keys, options_of
-from difformer.nn.recipes import DEFAULT_RECIPE
+from difformer.nn.recipes import ALONE_RECIPE, DEFAULT_RECIPE
 from difformer.train.settings import TrainSettings
 
 __all__ = [

@@ -44,7 +44,6 @@ from difformer.commands.own import (
 )
 from difformer.data.shards.manifest import Manifest, is_shards
 from difformer.experiments.experiment import (
-    ALONE_RECIPE,
     AUTO_SPLIT,
     Experiment,
     read_config_file,
@@ -52,7 +51,7 @@ from difformer.experiments.experiment import (
 )
 from difformer.experiments.tables import Table
 from difformer.experiments.values import options_of
-from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
+from difformer.nn.recipes import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
 from difformer.train.launch import is_lead, launched
 
 if TYPE_CHECKING:

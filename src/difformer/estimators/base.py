@@ -33,7 +33,7 @@ from difformer.estimators.search import search
 from difformer.estimators.settings import FitSettings
 from difformer.estimators.views import View
 from difformer.nn.config import DIFFormerConfig
-from difformer.nn.recipes import RECIPES
+from difformer.nn.recipes import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
 from difformer.train.settings import TrainSettings
 
 __all__ = ["BaseDIFFormer", "Problem", "dataset_graph"]
@@ -185,20 +185,9 @@ class BaseDIFFormer(FitSettings, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def _options(self, with_graph: bool) -> dict[str, Any]:
         """The model's options: the recipe's, then the caller's."""
-        name = self.recipe
-        if name == "auto":
-            name = "stable" if with_graph else "alone"
-        if name not in RECIPES:
-            known = ", ".join(("auto", *RECIPES))
-            raise ValueError(f"recipe must be one of {known}, got {self.recipe!r}")
-        chosen = {k: v for k, v in RECIPES[name].items() if k in DIFFormerConfig.names()}
-        for key in self.options or {}:
-            if key not in DIFFormerConfig.names() or key == "kernel":
-                raise ValueError(
-                    f"options must name model options ({', '.join(DIFFormerConfig.names())}), "
-                    f"got {key!r}"
-                )
-        return {**chosen, **(self.options or {})}
+        usual = DEFAULT_RECIPE if with_graph else ALONE_RECIPE
+        name = usual if self.recipe == "auto" else self.recipe
+        return {**RECIPES[name], **(self.options or {})}
 
     def _split(self, problem: Problem, validation: Any, seed: int, *, choosing: bool) -> Split:
         """Training and validation rows among the labelled ones."""

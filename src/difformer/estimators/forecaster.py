@@ -30,8 +30,8 @@ from difformer.data.series import (
 from difformer.data.snapshots import Edges, TemporalDataset, from_windows, time_split
 from difformer.estimators.backtest import Backtest
 from difformer.estimators.nodes import TRANSFORMS, NodeScale, looks_like_counts
+from difformer.estimators.settings import ForecastSettings
 from difformer.estimators.step_graphs import read_step_graphs
-from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
 from difformer.nn.recipes import RECIPES
 from difformer.train.loop import fit
@@ -46,7 +46,7 @@ Array = NDArray[Any]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DIFFormerForecaster(BaseEstimator):
+class DIFFormerForecaster(ForecastSettings, BaseEstimator):
     """Forecast each node from its own last `lags` values, moved by all other nodes and a graph.
 
     A series is (steps, nodes): an array, nested lists, a mapping of columns, or a data frame whose
@@ -85,21 +85,8 @@ class DIFFormerForecaster(BaseEstimator):
     (3, 4)
     """
 
-    lags: int = 4
-    hidden_channels: int = 16
-    kernel: Any = "simple"
-    recipe: str = "forecast"
-    options: Mapping[str, Any] | None = None
-    transform: str = "auto"
-    calendar: str = "auto"
-    epochs: int = 300
-    lr: float = 0.01
-    weight_decay: float = 0.0
-    patience: int | None = 30
-    validation_fraction: float = 0.2
     checkpoint: str | PathLike[str] | None = None
     random_state: Any = None
-    device: str = "auto"
 
     # --- fitting ---------------------------------------------------------------------------
 
@@ -111,6 +98,7 @@ class DIFFormerForecaster(BaseEstimator):
         `known` (T + ahead, c), an array or a data frame, is what is known before it happens, such
         as holidays or prices: a row for each step, and for those that will be forecast.
         """
+        self.check_settings()
         lags = self.lags if lags is None else lags
         data = with_known(read_series(series), known).check_fit(lags)
         steps, nodes = data.values.shape
@@ -142,7 +130,7 @@ class DIFFormerForecaster(BaseEstimator):
                 self.hidden_channels,
                 1,
                 kernel=self.kernel,
-                **self._options(),
+                **{**RECIPES[self.recipe], **(self.options or {})},
             )
         settings = TrainSettings(
             epochs=self.epochs,
@@ -203,27 +191,11 @@ class DIFFormerForecaster(BaseEstimator):
     def _fraction(self, snapshots: int) -> float:
         """The validation share, rounded up to a snapshot where it is not zero."""
         share = self.validation_fraction
-        if isinstance(share, bool) or not 0 <= share < 1:
-            raise ValueError(f"validation_fraction must lie in [0, 1), got {share!r}")
         kept = min(snapshots - 1, max(1, round(share * snapshots))) if share else 0
         return kept / snapshots
 
-    def _options(self) -> dict[str, Any]:
-        if self.recipe not in RECIPES:
-            raise ValueError(f"recipe must be one of {', '.join(RECIPES)}, got {self.recipe!r}")
-        chosen = {k: v for k, v in RECIPES[self.recipe].items() if k in DIFFormerConfig.names()}
-        for key in self.options or {}:
-            if key not in DIFFormerConfig.names() or key == "kernel":
-                raise ValueError(
-                    f"options must name model options ({', '.join(DIFFormerConfig.names())}), "
-                    f"got {key!r}"
-                )
-        return {**chosen, **(self.options or {})}
-
     def _chosen(self, data: Series, edges: tuple[Edges, ...]) -> dict[str, str] | None:
         """Transform and calendar, by validation where they are "auto"; None where interrupted."""
-        if self.calendar not in ("none", "cycles", "auto"):
-            raise ValueError(f"calendar must be none, cycles or auto, got {self.calendar!r}")
         if self.calendar == "cycles" and not cycles_of(data.stamps):
             raise ValueError("calendar must be none: the times go through no cycle twice")
         steps = len(data.values) - self.lags_

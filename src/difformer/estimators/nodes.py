@@ -38,10 +38,6 @@ class NodeScale:
         Naive are nodes with fewer than lags + 2 known values, constant ones, and those that are
         the same but for a few steps.
         """
-        if transform not in TRANSFORMS:
-            raise ValueError(
-                f"transform must be one of auto, {', '.join(TRANSFORMS)}, got {transform!r}"
-            )
         if transform != "none" and float(np.nanmin(values)) < 0:
             raise ValueError(f"transform must be none for values below 0, got {transform!r}")
         known = ~np.isnan(values)

@@ -12,12 +12,11 @@ from difformer.errors import RunError
 from difformer.experiments.values import NONE, check_keys, check_options, options_of
 from difformer.files import read_toml
 from difformer.nn.config import DIFFormerConfig
-from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
+from difformer.nn.recipes import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
 from difformer.train.settings import TrainSettings
 
 __all__ = ["AUTO_SPLIT", "KEYS", "Experiment", "read_config_file", "recipe_for"]
 
-ALONE_RECIPE = "alone"  # the default where there is no graph
 AUTO_SPLIT = "auto"  # the split that comes with the data, else random:0
 KEYS = ("dataset", "system", "recipe", "split", "seeds", "data", "model", "train")
 FINGERPRINT = "fingerprint"  # of a run's data, in its config.toml; not a setting

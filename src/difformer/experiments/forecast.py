@@ -13,13 +13,16 @@ import csv
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.errors import DataError, RunError
+from difformer.estimators.settings import ForecastSettings
 from difformer.files import finite, read_json, reading
+from difformer.options import like, option, whole
+from difformer.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from difformer.data.series import Series
@@ -43,40 +46,18 @@ LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals that a run keeps
 LEVEL = 0.9  # of those in intervals.csv and on the page
 
 
-def _option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+@dataclass(kw_only=True)
+class SeriesSettings(ForecastSettings):
+    """How a forecaster for a user's own series is trained, and what it is asked for then."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class SeriesSettings:
-    """How a forecaster for a user's own series is trained; the names are DIFFormerForecaster's."""
-
-    lags: int = _option(4, "past values of a node that are its features")
-    steps: int = _option(4, "steps to forecast after the series")
-    origins: int | None = _option(
-        None, "newest steps that the backtest forecasts from, 0 for none; by default a quarter"
+    steps: int = option(4, "steps to forecast after the series", whole(1))
+    origins: int | None = option(
+        None, "newest steps that the backtest forecasts from, 0 for none; none: a quarter", whole(0)
     )
-    transform: str = _option("auto", "of values: none, sqrt, log; auto: for counts by validation")
-    calendar: str = _option(
-        "auto", "the step's place in day, week and year: none, cycles; auto: by validation"
-    )
-    hidden_channels: int = _option(16, "width of the states")
-    kernel: str = _option("simple", "diffusivity: simple or sigmoid")
-    recipe: str = _option("forecast", "form of the model, see nn.recipes")
-    epochs: int = _option(300, "the most epochs to train for")
-    lr: float = _option(0.01, "learning rate")
-    weight_decay: float = _option(0.0, "L2 weight decay")
-    patience: int | None = _option(30, "stop after this many epochs without a better validation")
-    validation_fraction: float = _option(0.2, "share of the latest steps that picks the epoch")
-    seed: int = _option(0, "seed of everything random")
-    device: str = _option("auto", "cpu, cuda, ...; auto: cuda where there is one")
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the model
+    seed: int = like(TrainSettings, "seed", 0)
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("origins", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be {least} or more, got {getattr(self, name)}")
+        self.check_settings()
 
     def forecaster(self, folder: Path) -> DIFFormerForecaster:
         """The forecaster that these settings describe, kept in a folder."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DEFAULT_RECIPE", "RECIPES"]
+__all__ = ["ALONE_RECIPE", "DEFAULT_RECIPE", "RECIPES"]
 
 RECIPES: dict[str, dict[str, Any]] = {
     # Damped diffusion with a source. States are not normalised between layers and start out
@@ -70,3 +70,6 @@ RECIPES: dict[str, dict[str, Any]] = {
 """Options of `DIFFormerConfig` by recipe; whatever a recipe does not name keeps its default."""
 
 DEFAULT_RECIPE = "stable"
+"""The recipe unless one is named."""
+ALONE_RECIPE = "alone"
+"""The same for rows without a graph."""
