@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.core import context as contexts
-from difformer.core.context import Context, Pairs
+from difformer.core.context import Pairs
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
 from difformer.core.tiled import tiles
@@ -20,9 +19,11 @@ from difformer.errors import ModelFileError
 from difformer.files import MISREAD
 from difformer.nn import files
 from difformer.nn.exchange import Exchange
+from difformer.nn.known import KEY, FrozenLayer, Incoming, Known, degrees
 from difformer.nn.layer import DiffusionLayer
-from difformer.nn.linear import Linear
-from difformer.nn.model import DIFFormer, Passage
+from difformer.nn.linear import make_steady
+from difformer.nn.model import DIFFormer
+from difformer.nn.passages import Passage
 from difformer.tensorfiles import read_tensors, write_tensors
 
 __all__ = ["FrozenDIFFormer"]
@@ -30,17 +31,6 @@ __all__ = ["FrozenDIFFormer"]
 # Rows per block, the last one padded with zeros: every product then has the same shape, and a row's
 # prediction the same bits, whichever rows come with it.
 BLOCK = 64
-# The name of a layer's keys in a file.
-KEY = "context.key"
-
-
-@dataclass(frozen=True)
-class FrozenLayer:
-    """What one layer stores of the rows it was frozen on."""
-
-    context: Context | None  # None where the diffusivity is local
-    center: Tensor | None  # (1, d): the mean over rows that `center` subtracts
-    value: Tensor | None  # (n, d): the rows' values, for edges from them; only with a graph
 
 
 class FrozenDIFFormer(nn.Module):
@@ -58,7 +48,7 @@ class FrozenDIFFormer(nn.Module):
         self, model: DIFFormer, layers: list[FrozenLayer], degree: Tensor | None, loops: bool
     ) -> None:
         super().__init__()
-        self.model = _steady(model.eval().requires_grad_(False))
+        self.model = make_steady(model.eval().requires_grad_(False))
         self._frozen = layers
         self._degree = degree  # (n,) out-degree of each known row
         self._loops = loops  # whether every known row has a self-loop, so that a new one has too
@@ -82,10 +72,10 @@ class FrozenDIFFormer(nn.Module):
     @torch.no_grad()
     def from_passages(cls, model: DIFFormer, passages: list[Passage]) -> FrozenDIFFormer:
         """Keep what a new row needs from a run without dropout; the model is not copied."""
-        layers = [_freeze_layer(passage) for passage in passages]
+        layers = [FrozenLayer.of(passage) for passage in passages]
         if passages[0].compared is not None and passages[0].layer.query is None:
             layers = _with_shared_keys(layers)
-        return cls(model, layers, *_degrees(passages[0].exchange.graph, passages[0].first))
+        return cls(model, layers, *degrees(passages[0].exchange.graph, passages[0].first))
 
     def forward(
         self, x: Tensor, edge_index: Tensor | None = None, edge_weight: Tensor | None = None
@@ -136,7 +126,7 @@ class FrozenDIFFormer(nn.Module):
         assert isinstance(module, DiffusionLayer)
         z = self._by_blocks(x, edge_index, edge_weight, output=False, layers=-1)
         with torch.no_grad():
-            exchange = _Known(self._frozen[-1], None, None)
+            exchange = Known(self._frozen[-1], None, None)
             exchange.landmarks = self.model.compared_landmarks()
             k = self._known_keys(known, compared, exchange)
             if k is None:  # rows do not interact, or the known rows were not kept
@@ -209,8 +199,8 @@ class FrozenDIFFormer(nn.Module):
         tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()}
         kinds: list[str | None] = []
         for index, layer in enumerate(self._frozen):
-            kinds.append(None if layer.context is None else type(layer.context).__name__)
-            kept = _layer_tensors(layer)
+            kinds.append(layer.kind)
+            kept = layer.tensors()
             if index and kept.get(KEY) is tensors.get(f"layer.0.{KEY}"):
                 kept.pop(KEY, None)  # all layers share it
             tensors |= {f"layer.{index}.{n}": t for n, t in kept.items()}
@@ -236,7 +226,7 @@ class FrozenDIFFormer(nn.Module):
                 raise ModelFileError(f"{path}: tensor {name!r} holds NaN or infinity")
         try:
             layers = [
-                _layer_from(kind, index, tensors)
+                FrozenLayer.from_tensors(kind, index, tensors)
                 for index, kind in enumerate(description["contexts"])
             ]
             if len(layers) != len(model.layers):
@@ -306,26 +296,26 @@ class FrozenDIFFormer(nn.Module):
 
     def _comparison(self, x: Tensor, first: Tensor) -> Tensor | None:
         """What new rows are compared by, the same for all layers if none learns it."""
-        exchange = _Known(self._frozen[0], None, None)
+        exchange = Known(self._frozen[0], None, None)
         exchange.landmarks = self.model.compared_landmarks()
         return self.model.comparison(x, first, exchange)
 
     def _encode(
-        self, x: Tensor, edges: tuple[_Incoming, slice] | None, layers: int | None = None
+        self, x: Tensor, edges: tuple[Incoming, slice] | None, layers: int | None = None
     ) -> Tensor:
         first = z = self.model.embed(x)
         compared = self._comparison(x, first)
         loops = None if self._degree is None else self._loops
         landmarks = self.model.compared_landmarks()
         for module, kept in list(zip(self.model.layers, self._frozen, strict=True))[:layers]:
-            exchange = _Known(kept, loops, edges)
+            exchange = Known(kept, loops, edges)
             exchange.landmarks = landmarks
             z = module(z, first, exchange, compared)
         return z
 
     def _incoming(
         self, edge_index: Tensor | None, edge_weight: Tensor | None, num_new: int
-    ) -> _Incoming | None:
+    ) -> Incoming | None:
         if self._degree is None:
             if edge_index is not None:
                 raise ValueError("edge_index must be None: the model was frozen without a graph")
@@ -342,120 +332,7 @@ class FrozenDIFFormer(nn.Module):
                     f"edge_index must name {what} rows 0 to {count - 1} in line {line}"
                 )
         row = self.model.config.graph_norm == "row"
-        return _Incoming(edge_index, edge_weight, self._degree, num_new, self._loops, row)
-
-
-class _SteadyLinear(Linear):
-    """A linear layer whose rows have the same bits at any position in a block.
-
-    The weights are transposed, contiguous and padded to a multiple of eight columns, and the bias
-    is added separately: a fused bias, or another alignment, sends the last rows of a tile through a
-    kernel that rounds in another order.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        weight = F.pad(self.weight.T, (0, -self.out_features % 8)).contiguous()
-        out = (input @ weight)[:, : self.out_features]
-        return out if self.bias is None else out + self.bias  # pyright: ignore[reportUnnecessaryComparison]
-
-
-def _steady(model: DIFFormer) -> DIFFormer:
-    for module in model.modules():
-        if isinstance(module, Linear):
-            module.__class__ = _SteadyLinear
-    return model
-
-
-class _Incoming:
-    """The edges of new rows, scaled as in Ã; D counts a new row's own edges.
-
-    A source is a known row, or a new one from index `known` on; `joined` says whether there are
-    any.
-    """
-
-    def __init__(
-        self,
-        edge_index: Tensor,
-        edge_weight: Tensor | None,
-        degree: Tensor,
-        num_new: int,
-        loops: bool,
-        row: bool,
-    ) -> None:
-        source, target = edge_index[0].long(), edge_index[1].long()
-        order = torch.argsort(target, stable=True)
-        self.source, self.target = source[order], target[order]
-        self.joined = bool((source >= degree.numel()).any())
-        weight = degree.new_ones(source.numel()) if edge_weight is None else edge_weight.to(degree)
-        weight = weight[order]
-        own = degree.new_zeros(num_new).index_add_(0, self.target, weight)
-        if loops:
-            own = own + 1
-        tiny = torch.finfo(degree.dtype).tiny
-        if row:  # the mean over the edges of a row
-            scale = 1 / own[self.target].clamp_min(tiny)
-        else:
-            degree = torch.cat([degree, own])
-            scale = (own[self.target] * degree[self.source]).clamp_min(tiny).rsqrt()
-        self.weight = weight * scale
-        self.loop = (1 / own).unsqueeze(-1) if loops else None
-        counts = torch.bincount(self.target, minlength=num_new)
-        self.start = F.pad(counts.cumsum(0), (1, 0))
-
-    def average(self, rows: slice, value: Tensor | None, own: Tensor) -> Tensor:
-        """Ã V for the new rows of one block, (BLOCK, d), or of all rows if some are joined."""
-        if value is None:
-            raise ValueError("edges must be left out: nothing of a graph was frozen")
-        value = torch.cat([value, own]) if self.joined else value
-        part = slice(int(self.start[rows.start]), int(self.start[rows.stop]))
-        messages = value[self.source[part]] * self.weight[part].unsqueeze(-1)
-        out = torch.zeros_like(own).index_add_(0, self.target[part] - rows.start, messages)
-        if self.loop is not None:
-            size = rows.stop - rows.start
-            out[:size] += self.loop[rows] * own[:size]
-        return out
-
-
-class _Known(Exchange):
-    """New rows interact with known rows only, and may have edges from them."""
-
-    here = False
-
-    def __init__(
-        self, kept: FrozenLayer, loops: bool | None, edges: tuple[_Incoming, slice] | None
-    ) -> None:
-        """`loops`: whether a row has an edge to itself; None without a graph."""
-        super().__init__()
-        self.kept, self.loops, self.edges = kept, loops, edges
-
-    def known(self, k: Tensor) -> Tensor | None:
-        return self.kept.context.key if isinstance(self.kept.context, Pairs) else None
-
-    def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
-        return super().context(kernel, q, k, v) if self.kept.context is None else self.kept.context
-
-    def neighbours(self, value: Tensor | None) -> Tensor | None:
-        if self.loops is None or value is None:
-            return None
-        if self.edges is None:
-            return value if self.loops else torch.zeros_like(value)
-        incoming, rows = self.edges
-        return incoming.average(rows, self.kept.value, value)
-
-    def mean(self, u: Tensor) -> Tensor:
-        if self.kept.center is None:  # in a damaged file
-            raise ValueError("a layer that subtracts the centre has none")
-        return self.kept.center
-
-
-def _freeze_layer(passage: Passage) -> FrozenLayer:
-    layer, exchange = passage.layer, passage.exchange
-    q, k, v = passage.project()
-    center = None
-    if layer.config.center:
-        center = exchange.mean(layer.meet(passage.before, q, k, v, passage.first, exchange))
-    context = None if layer.diffusivity.local else layer.diffusivity.summarise(k, v, q).detach()
-    return FrozenLayer(context, center, None if exchange.graph is None else v.mean(0))
+        return Incoming(edge_index, edge_weight, self._degree, num_new, self._loops, row)
 
 
 def _with_shared_keys(layers: list[FrozenLayer]) -> list[FrozenLayer]:
@@ -466,42 +343,6 @@ def _with_shared_keys(layers: list[FrozenLayer]) -> list[FrozenLayer]:
     contexts = (cast("Pairs", layer.context) for layer in layers)
     shared = (replace(context, key=first.key) for context in contexts)
     return [replace(layer, context=c) for layer, c in zip(layers, shared, strict=True)]
-
-
-def _degrees(graph: Any, like: Tensor) -> tuple[Tensor | None, bool]:
-    if graph is None:
-        return None, False
-    source, target = graph.edge_index[0], graph.edge_index[1]
-    weight = like.new_ones(source.numel()) if graph.edge_weight is None else graph.edge_weight
-    degree = like.new_zeros(graph.num_nodes).index_add_(0, source, weight.to(like))
-    return degree, int((source == target).sum()) == graph.num_nodes
-
-
-def _layer_tensors(layer: FrozenLayer) -> dict[str, Tensor]:
-    kept = (
-        {}
-        if layer.context is None
-        else {f"context.{n}": t for n, t in layer.context.tensors().items()}
-    )
-    if layer.center is not None:
-        kept["center"] = layer.center
-    if layer.value is not None:
-        kept["value"] = layer.value
-    return kept
-
-
-def _layer_from(kind: str | None, index: int, tensors: dict[str, Tensor]) -> FrozenLayer:
-    prefix = f"layer.{index}."
-    mine = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    context = None
-    if kind is not None:
-        if kind not in contexts.__all__:
-            raise ValueError(f"unknown context {kind!r}")
-        own = {n.removeprefix("context."): t for n, t in mine.items() if n.startswith("context.")}
-        if kind == Pairs.__name__ and "key" not in own:
-            own["key"] = tensors[f"layer.0.{KEY}"]
-        context = getattr(contexts, kind)(**own)
-    return FrozenLayer(context, mine.get("center"), mine.get("value"))
 
 
 def _padded(rows: Tensor) -> Tensor:

@@ -1,14 +1,18 @@
-"""A linear layer whose weights are drawn from the thread's own generator, if it has one."""
+"""Linear layers: weights from the thread's own generator, and rows with steady bits."""
 
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from difformer.core.randomness import generator
 
-__all__ = ["IdentityLinear", "Linear"]
+__all__ = ["IdentityLinear", "Linear", "make_steady"]
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class Linear(nn.Linear):
@@ -28,3 +32,25 @@ class IdentityLinear(Linear):
         nn.init.zeros_(self.bias)
         for head in self.weight.data.split(self.in_features):
             nn.init.eye_(head)
+
+
+class _SteadyLinear(Linear):
+    """A linear layer whose rows have the same bits at any position in a block.
+
+    The weights are transposed, contiguous and padded to a multiple of eight columns, and the bias
+    is added separately: a fused bias, or another alignment, sends the last rows of a tile through a
+    kernel that rounds in another order.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight = F.pad(self.weight.T, (0, -self.out_features % 8)).contiguous()
+        out = (input @ weight)[:, : self.out_features]
+        return out if self.bias is None else out + self.bias  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def make_steady(model: M) -> M:
+    """The model, every linear layer of it giving the same bits wherever a row is in its block."""
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.__class__ = _SteadyLinear
+    return model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -10,23 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.core.checks import check_finite, check_within
-from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Diffusivity, Sharp
-from difformer.core.diffusivity.given import GivenPairs
 from difformer.core.diffusivity.landmarks import landmark_sample, make_landmarks
 from difformer.core.dropout import dropout
-from difformer.core.energy import energy
 from difformer.core.fixed import FixedAverage, FixedWeights
 from difformer.core.graph import Graph
 from difformer.core.segments import Segments
 from difformer.core.sparse import SparseMatrix
-from difformer.core.tiled import tiles
 from difformer.nn import files
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.exchange import Apart, Exchange
+from difformer.nn.inputs import check_features, of_data
 from difformer.nn.layer import DiffusionLayer, Tuning, make_activation
 from difformer.nn.linear import Linear
+from difformer.nn.passages import Passage
 from difformer.nn.remembered import Remembered
 from difformer.nn.traced import TracedGraph
 from difformer.options import check_count, takes
@@ -34,12 +30,9 @@ from difformer.options import check_count, takes
 if TYPE_CHECKING:
     from difformer.nn.frozen import FrozenDIFFormer
 
-__all__ = ["DIFFormer", "Passage"]
+__all__ = ["DIFFormer"]
 
 Edges = Tensor | Graph | None
-
-# Diffusivities computed at a time when only the strongest of each row are kept.
-ROW_SCORES = 2**24
 
 
 class DIFFormer(nn.Module):
@@ -128,7 +121,7 @@ class DIFFormer(nn.Module):
     ) -> Tensor:
         """The last state Z⁽ᴷ⁾ (n, hidden_channels)."""
         if not isinstance(x, Tensor):
-            x, edge_index, edge_weight, batch = _of_data(x, edge_index, edge_weight, batch)
+            x, edge_index, edge_weight, batch = of_data(x, edge_index, edge_weight, batch)
         return self._diffused(*self._begin(x, edge_index, edge_weight, batch))
 
     def states(
@@ -162,17 +155,7 @@ class DIFFormer(nn.Module):
             raise ValueError(f"layer must lie in 0 to {len(self.layers) - 1}, got {layer}")
         with torch.no_grad():
             passage = self.passages(x, edge_index, edge_weight, batch)[layer]
-            q, k, _ = passage.project()
-            kernel, n = passage.layer.diffusivity, x.shape[0]
-            rows = torch.arange(n, device=q.device) if rows is None else _checked_rows(rows, n)
-            if top_k is None:
-                return _weight_rows(kernel, q, k, rows, batch)
-            top_k = min(check_count("top_k", top_k), n)
-            parts = [
-                _weight_rows(kernel, q, k, rows[part], batch).topk(top_k, dim=-1)
-                for part in tiles(rows.numel(), max(1, ROW_SCORES // (n * self.config.num_heads)))
-            ]
-            return torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts])
+            return passage.diffusivity(rows, top_k, batch)
 
     def energies(
         self,
@@ -190,27 +173,9 @@ class DIFFormer(nn.Module):
         """
         with torch.no_grad():
             passages = self.passages(x, edge_index, edge_weight)
-            first, n = F.normalize(passages[0].first, dim=-1), x.shape[0]
-            lam = 1.0 / n if weight is None else weight
-            beta, mu = self.config.source, 0.0
-            if beta:
-                masses = Diffusion(passages[0].pairs()).masses(first)
-                mu = beta / (1 - beta) * float(masses.mean())
-            return torch.stack(
-                [
-                    energy(
-                        F.normalize(passage.after, dim=-1),
-                        F.normalize(passage.before, dim=-1),
-                        passage.pairs(),
-                        weight=lam,
-                        graph=passage.exchange.graph,
-                        graph_scale=float(n),
-                        source=first,
-                        source_weight=mu,
-                    )
-                    for passage in passages
-                ]
-            )
+            lam = 1.0 / x.shape[0] if weight is None else weight
+            mu = passages[0].source_weight
+            return torch.stack([p.energy(F.normalize(p.after, dim=-1), lam, mu) for p in passages])
 
     def freeze(
         self, x: Tensor, edge_index: Edges = None, edge_weight: Tensor | None = None
@@ -422,18 +387,7 @@ class DIFFormer(nn.Module):
 
     def check_features(self, x: Tensor) -> Tensor | SparseMatrix:
         """Features ready for `embed`; ValueError that names what is wrong with them."""
-        if x.dim() != 2 or x.shape[1] != self.in_channels:
-            raise ValueError(f"x must have shape (n, {self.in_channels}), got {tuple(x.shape)}")
-        if x.shape[0] == 0:
-            raise ValueError("x must have at least one row, got none")
-        if not x.dtype.is_floating_point:
-            raise ValueError(f"x must be of a floating-point type, got {x.dtype}")
-        check_finite("x", x)
-        # Squares of states, in LayerNorm and in norms, and their sums must not overflow.
-        check_within("x", x, torch.finfo(self.input.weight.dtype).max ** 0.5 / 2**10)
-        if x.layout == torch.strided:
-            return x
-        return SparseMatrix.from_csr(x)
+        return check_features(x, self.in_channels, self.input.weight.dtype)
 
     def prepare_graph(self, edges: Edges, edge_weight: Tensor | None, z: Tensor) -> Any:
         """The Graph of an edge list for states like z, built once for the same tensors."""
@@ -462,68 +416,7 @@ class DIFFormer(nn.Module):
         return graph if self.config.graph_norm == "symmetric" else graph.neighbours_mean
 
 
-@dataclass(frozen=True)
-class Passage:
-    """One layer of a forward pass: its input and its output."""
-
-    layer: DiffusionLayer
-    before: Tensor  # (n, d)
-    after: Tensor  # (n, d)
-    first: Tensor  # (n, d)
-    exchange: Exchange
-    compared: Tensor | None  # (n, p); the states where it is None
-
-    def project(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values."""
-        return self.layer.project(self.before, self.compared, self.exchange)
-
-    def pairs(self) -> Diffusivity:
-        """The diffusivity whose δ is in this layer's energy, on unit states."""
-        kernel = self.layer.diffusivity
-        if self.compared is not None and not kernel.local:
-            return GivenPairs(kernel, *self.project()[:2])
-        return kernel.at(F.normalize(self.before, dim=-1))
-
-
-def _of_data(data: Any, *given: Any) -> tuple[Tensor, Any, Any, Any]:
-    """The arguments of `forward` from a Data of PyTorch Geometric."""
-    x = getattr(data, "x", None)
-    if not isinstance(x, Tensor):
-        raise ValueError(f"x must be a tensor, or a Data with x, got {type(data).__name__}")
-    if any(each is not None for each in given):
-        raise ValueError(
-            "edge_index, edge_weight and batch must be left out with a Data: it has them"
-        )
-    edge_index, edge_weight, batch = (
-        getattr(data, name, None) for name in ("edge_index", "edge_weight", "batch")
-    )
-    return x, edge_index, edge_weight, batch
-
-
 def _count_landmarks(model: DIFFormer, _: Any) -> None:
     """After loading, count the landmarks: the remaining rows are zeros."""
     if model.landmarks is not None:
         model.num_landmarks = int((model.landmarks != 0).any(1).sum())
-
-
-def _checked_rows(rows: Tensor, n: int) -> Tensor:
-    rows = torch.as_tensor(rows).long()
-    if rows.dim() != 1 or (rows.numel() and (int(rows.min()) < 0 or int(rows.max()) >= n)):
-        raise ValueError(f"rows must be a list of rows from 0 to {n - 1}")
-    return rows
-
-
-def _weight_rows(
-    kernel: Diffusivity, q: Tensor, k: Tensor, rows: Tensor, batch: Tensor | None
-) -> Tensor:
-    """Ŝ[rows] (r, n), averaged over heads; zero between graphs."""
-    if batch is None:
-        return kernel.weights_of(rows, q, k).mean(-3)
-    out = q.new_zeros(rows.numel(), q.shape[-2])
-    for graph_id in torch.unique(batch[rows]).tolist():
-        members = (batch == graph_id).nonzero().squeeze(1)
-        mine = (batch[rows] == graph_id).nonzero().squeeze(1)
-        within = torch.searchsorted(members, rows[mine])
-        part = kernel.weights_of(within, q[:, members], k[:, members]).mean(-3)
-        out[mine.unsqueeze(1), members] = part
-    return out

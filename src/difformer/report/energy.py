@@ -17,7 +17,6 @@ live. The theorem: E(Z⁽ᵏ⁺¹⁾, k) ≤ E(Z⁽ᵏ⁾, k − 1).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,10 +24,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from difformer.core.diffusion import Diffusion
-from difformer.core.diffusivity import Diffusivity
-from difformer.core.energy import energy
 from difformer.errors import DifformerError
-from difformer.nn.model import DIFFormer, Passage
+from difformer.nn.model import DIFFormer
+from difformer.nn.passages import Passage
 
 __all__ = ["EnergyCheck", "LayerEnergy", "check_energy"]
 
@@ -124,28 +122,19 @@ def check_energy(
         passages = model.passages(x, graph)
         lam = 1.0 / passages[0].first.shape[0] if weight is None else weight
         try:
-            layers = _layers(model, passages, lam)
+            layers = _layers(passages, lam)
         except NotImplementedError as error:
             raise DifformerError(f"the energy cannot be computed: {error}") from error
     return EnergyCheck(tuple(layers), lam)
 
 
-def _layers(model: DIFFormer, passages: list[Passage], lam: float) -> list[LayerEnergy]:
+def _layers(passages: list[Passage], lam: float) -> list[LayerEnergy]:
     found: list[LayerEnergy] = []
-    mu = _source_weight(model, passages[0])
+    mu = passages[0].source_weight
     for k, passage in enumerate(passages):
         measure = _Measure(passage, lam, mu)
         found.append(measure.layer(k + 1, found[-1].end if found else None))
     return found
-
-
-def _source_weight(model: DIFFormer, passage: Passage) -> float:
-    """μ = β/(1 − β) times the mean row mass, as `DIFFormer.energies` takes it."""
-    beta = model.config.source
-    if not beta:
-        return 0.0
-    masses = Diffusion(passage.pairs()).masses(_unit(passage.first))
-    return beta / (1 - beta) * float(masses.mean())
 
 
 @dataclass(frozen=True)
@@ -156,30 +145,14 @@ class _Measure:
     lam: float
     mu: float
 
-    @cached_property
-    def pairs(self) -> Diffusivity:
-        return self.passage.pairs()
-
     def energy(self, unit: Tensor) -> float:
-        passage = self.passage
-        return float(
-            energy(
-                unit,
-                _unit(passage.before),
-                self.pairs,
-                weight=self.lam,
-                graph=passage.exchange.graph,
-                graph_scale=float(unit.shape[0]),
-                source=_unit(passage.first),
-                source_weight=self.mu,
-            )
-        )
+        return float(self.passage.energy(unit, self.lam, self.mu))
 
     def layer(self, number: int, previous: float | None) -> LayerEnergy:
         passage, module = self.passage, self.passage.layer
         unit, tau = _unit(passage.before), float(module.tau)
         process = Diffusion(
-            self.pairs, tau=tau, graph=passage.exchange.graph, source_weight=self.mu
+            passage.pairs, tau=tau, graph=passage.exchange.graph, source_weight=self.mu
         )
         stepped = process.step(unit, _unit(passage.first))
         q, key, v = passage.project()
