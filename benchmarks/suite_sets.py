@@ -21,10 +21,11 @@ from scipy import sparse
 from difformer.data import npz
 from difformer.data.convert import csr_tensor, scipy_csr, undirected
 from difformer.data.dataset import Dataset
+from difformer.data.encoder import TableEncoder
 from difformer.data.files import search_path
 from difformer.data.registry import load_dataset
 from difformer.data.split import Split, mask_split, random_split
-from difformer.data.tables import TableEncoder, read_table
+from difformer.data.tables import read_table
 from difformer.errors import DataError
 
 PER_CLASS = 10

@@ -185,7 +185,7 @@ def test_what_was_put_right_in_reading_is_said_and_kept(
     said = " ".join(capsys.readouterr().err.split())
     notes = json.loads((tmp_path / "run" / "series.json").read_text())["notes"]
     assert [note.split(":")[0] for note in notes] == [
-        "1 taken as missing",
+        "1 not numbers, taken as missing (row 33, column 'c'",
         "rows were put in the order of their times",
         "2 steps without a row are missing, first 2020-01-11 00",
     ]
@@ -193,7 +193,7 @@ def test_what_was_put_right_in_reading_is_said_and_kept(
     for note in notes[1:]:
         assert f"note: {note}" in said
         assert f"Put right in reading: {note}." in page
-    assert "c must be a number, got 'broken'" in said
+    assert "(row 33, column 'c': 'broken')" in said
     assert run("predict", str(tmp_path / "run"), "--series", str(files[0]), "-o", "-") == 0
     assert notes[1] in " ".join(capsys.readouterr().err.split())
 

@@ -121,7 +121,7 @@ def test_what_is_embedded_needs_no_network_and_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planetoid, "obtain", None)
-    monkeypatch.setattr(planetoid, "fetch_files", None)
+    monkeypatch.setattr("difformer.data.files.fetch", None)
     monkeypatch.setenv("DIFFORMER_DATA", str(tmp_path))
     for name in planetoid.EMBEDDED:
         assert load_dataset(name).num_rows == COUNTS[name][0]

@@ -14,6 +14,7 @@ import pytest
 
 from difformer.data import load_dataset, proteins
 from difformer.data.download import Zip
+from difformer.data.registry import fetch_dataset
 from difformer.errors import DataError
 
 N = 7
@@ -109,7 +110,7 @@ def test_the_archive_is_fetched_and_not_kept(tmp_path, served, monkeypatch):
     monkeypatch.setattr(proteins, "ARCHIVE", Zip(served, "proteins"))
     target = tmp_path / "data"
     target.mkdir()
-    folder = proteins.fetch("ogbn-proteins", target)
+    folder = fetch_dataset("ogbn-proteins", target)
     assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*.*")) == sorted(proteins.FILES)
     assert load_dataset("ogbn-proteins", target).num_rows == N
 
@@ -118,4 +119,4 @@ def test_an_archive_without_a_file_says_which(tmp_path, served, monkeypatch):
     monkeypatch.setattr(proteins, "ARCHIVE", Zip(served, "other"))
     (tmp_path / "data").mkdir()
     with pytest.raises(DataError, match="lacks .*other/raw/edge.csv.gz"):
-        proteins.fetch("ogbn-proteins", tmp_path / "data")
+        fetch_dataset("ogbn-proteins", tmp_path / "data")

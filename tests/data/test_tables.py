@@ -15,8 +15,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import StandardScaler
 
 from difformer.data.dataset import Dataset
+from difformer.data.edges import read_edges
+from difformer.data.encoder import TableEncoder
+from difformer.data.pyg import from_pyg
 from difformer.data.rawtable import read_chunks
-from difformer.data.tables import TableEncoder, from_pyg, read_edges, read_table
+from difformer.data.tables import read_table
 from difformer.errors import DataError
 
 WORDS = ("a dry red wine", "a sweet white wine", "sparkling wine for the evening")
@@ -167,6 +170,10 @@ def test_edges_go_by_id(tmp_path: Path) -> None:
     assert edges.tolist() == [[0, 1], [1, 2]]
     assert weight is not None
     assert weight.tolist() == [2.0, 0.5]
+    (tmp_path / "e.csv").write_text("from;to;weight\na;b;2\nb;c;0,5\n")
+    again, weight = read_edges(tmp_path / "e.csv", {"a": 0, "b": 1, "c": 2})
+    assert weight is not None
+    assert (again.tolist(), weight.tolist()) == (edges.tolist(), [2.0, 0.5])
 
 
 @pytest.mark.parametrize(
@@ -174,6 +181,7 @@ def test_edges_go_by_id(tmp_path: Path) -> None:
     [
         ("from,to\na,z\n", "row 1, column 'to': 'z' is no known id"),
         ("from,to,weight\na,b,-1\n", "row 1, column 'weight': '-1' must be a weight"),
+        ("from,to,weight\na,b,1e39\n", "row 1, column 'weight': '1e39' must be a weight"),
         ("from\na\n", "must have source, target"),
     ],
 )

@@ -12,8 +12,8 @@ from sklearn.datasets import load_digits, load_wine, make_moons
 from sklearn.linear_model import LogisticRegression
 
 from difformer import DIFFormerClassifier, DIFFormerRegressor
+from difformer.data.encoder import TableEncoder
 from difformer.data.split import Split
-from difformer.data.tables import TableEncoder
 from difformer.estimators.choice import Candidate, Form, Training
 from difformer.estimators.problem import Outcome, Problem
 from difformer.estimators.search import Judged, _weighted

@@ -79,7 +79,7 @@ def test_numbers_come_in_their_own_units(tmp_path: Path) -> None:
 def test_views_are_the_same_in_torch(kind: str) -> None:
     import torch
 
-    from difformer.data.tables import TableEncoder
+    from difformer.data.encoder import TableEncoder
     from difformer.estimators.views import View, learn_view
 
     rows = np.random.default_rng(0).normal(size=(50, 4)) * [1, 10, 100, 3]

@@ -22,7 +22,8 @@ import torch
 from mutate import VALUES, change_value, damage_bytes, dumps
 
 from difformer.data.dataset import Dataset
-from difformer.data.series import read_edges_file, read_series_file
+from difformer.data.edges import read_step_edges
+from difformer.data.series_files import read_series_file
 from difformer.data.split import Split
 from difformer.data.tables import read_table
 from difformer.errors import DifformerError
@@ -255,7 +256,7 @@ def series_case(root: Path, place: Path, draw: Random) -> None:
     series = read_series_file(place / "s.csv")
     assert not bool(np.isinf(series.values).any()), "an infinite value"
     assert series.values.shape == (len(series.stamps), len(series.names))
-    edges = read_edges_file(place / "s_edges.csv", series)
+    edges = read_step_edges(place / "s_edges.csv", series)
     for index, weight in edges:
         assert index.numel() == 0 or int(index.max()) < len(series.names)
         assert bool(torch.isfinite(weight).all()), "a weight that is not finite"

@@ -14,7 +14,7 @@ from torch import Tensor
 from difformer.data.split import Split, parse_split
 
 if TYPE_CHECKING:
-    from difformer.data.tables import TableEncoder
+    from difformer.data.encoder import TableEncoder
 
 TASKS = ("multiclass", "multilabel", "regression")
 
@@ -76,9 +76,9 @@ class Dataset:
         if self.task != "multiclass" and not self.y.is_floating_point():
             raise ValueError(f"y must be floating for {self.task}, not {_kind(self.y)}")
         if self.edge_index is not None:
-            _check_edges(self.edge_index, n)
-        if self.edge_weight is not None:
-            _check_weights(self.edge_weight, self.edge_index)
+            check_edges(self.edge_index, self.edge_weight, n)
+        elif self.edge_weight is not None:
+            raise ValueError("edge_weight needs edge_index: there are no edges to weigh")
         if self.ids and len(set(self.ids)) != n:
             raise ValueError(f"ids must be {n} different names, one per row")
         for split in self.splits.values():
@@ -142,17 +142,15 @@ def _kind(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _check_weights(edge_weight: Tensor, edge_index: Tensor | None) -> None:
-    if edge_index is None:
-        raise ValueError("edge_weight needs edge_index: there are no edges to weigh")
-    if edge_weight.shape != edge_index.shape[1:] or not edge_weight.is_floating_point():
-        expected = f"({edge_index.shape[1]},) floating"
-        raise ValueError(f"edge_weight must be {expected}, not {_kind(edge_weight)}")
-
-
-def _check_edges(edge_index: Tensor, n: int) -> None:
+def check_edges(edge_index: Tensor, edge_weight: Tensor | None, n: int) -> None:
+    """ValueError unless they are edges of `n` rows and their weights."""
     if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype != torch.int64:
         raise ValueError(f"edge_index must be (2, edges) int64, not {_kind(edge_index)}")
     if edge_index.numel() and not (0 <= int(edge_index.min()) <= int(edge_index.max()) < n):
         low, high = int(edge_index.min()), int(edge_index.max())
         raise ValueError(f"edge_index must lie in 0..{n - 1}, not {low}..{high}")
+    if edge_weight is None:
+        return
+    if edge_weight.shape != edge_index.shape[1:] or not edge_weight.is_floating_point():
+        expected = f"({edge_index.shape[1]},) floating"
+        raise ValueError(f"edge_weight must be {expected}, not {_kind(edge_weight)}")

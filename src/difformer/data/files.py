@@ -17,7 +17,7 @@ from difformer.errors import DataError
 class Source:
     """One form of a dataset: files, by name and checksum, in a folder below the data root."""
 
-    origin: Web | Wheel | Zip
+    origin: Web | Wheel | Zip | None  # None: a person puts the files there
     folder: str
     files: Mapping[str, str]
 
@@ -93,6 +93,8 @@ def fetch(name: str, sources: Sequence[Source], root: Path | None = None) -> Fou
     place = root or cache_dir()
     reasons: list[str] = []
     for source in sources:
+        if source.origin is None:
+            continue
         wanted = {*source.missing(place), *source.damaged(place)}
         files = {file: sha for file, sha in source.files.items() if file in wanted}
         try:

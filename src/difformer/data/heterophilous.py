@@ -18,7 +18,6 @@ from difformer.data.convert import csr_tensor, normalize_rows, undirected
 from difformer.data.dataset import Dataset
 from difformer.data.download import Web
 from difformer.data.files import Source, obtain
-from difformer.data.files import fetch as fetch_files
 from difformer.data.split import Split, mask_split
 from difformer.errors import DataError
 
@@ -47,11 +46,6 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
     """
     found = obtain(name, sources(name), root)
     return read_npz(found.folder / _file(name), name, normalize=normalize)
-
-
-def fetch(name: str, root: Path | None = None) -> Path:
-    """Fetch the file and return its folder."""
-    return fetch_files(name, sources(name), root).folder
 
 
 def read_npz(path: Path, name: str, *, normalize: bool = True) -> Dataset:

@@ -16,7 +16,7 @@ from difformer.errors import DataError
 PIECE = 1 << 25  # bytes of text parsed together
 
 
-def read_numbers(path: Path, columns: int, dtype: Any = np.int64, *, separator: str = ",") -> Any:
+def read_matrix(path: Path, columns: int, dtype: Any = np.int64, *, separator: str = ",") -> Any:
     """A (lines, columns) array from a file of numbers; DataError where it is cut off or damaged.
 
     Time O(size); memory that of the array and one piece of text.

@@ -23,7 +23,6 @@ from difformer.data.convert import csr_tensor, normalize_rows, undirected
 from difformer.data.dataset import Dataset
 from difformer.data.download import Web, Wheel
 from difformer.data.files import Source, obtain, search_path
-from difformer.data.files import fetch as fetch_files
 from difformer.data.npz import read_npz
 from difformer.data.pickled import read_pickle
 from difformer.data.split import PARTS, Split
@@ -96,11 +95,6 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
         ids=raw.ids,
         source="Planetoid (Yang et al., 2016; MIT), github.com/kimiyoung/planetoid",
     )
-
-
-def fetch(name: str, root: Path | None = None) -> Path | None:
-    """Fetch the files and return their folder; None where the dataset is embedded."""
-    return None if name in EMBEDDED else fetch_files(name, sources(name), root).folder
 
 
 @dataclass(frozen=True)

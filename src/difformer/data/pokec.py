@@ -24,9 +24,8 @@ import torch
 
 from difformer.data.dataset import Dataset
 from difformer.data.download import UNKNOWN, Web
-from difformer.data.files import Source, find, obtain
-from difformer.data.files import fetch as fetch_files
-from difformer.data.numbers_text import read_lines, read_numbers
+from difformer.data.files import Source, obtain
+from difformer.data.numbers_text import read_lines, read_matrix
 from difformer.data.social import pokec_splits
 from difformer.errors import DataError
 
@@ -53,22 +52,20 @@ OLDEST = date(1999, 1, 1).toordinal()  # Pokec began in 1999; dates count from t
 
 
 def sources(name: str) -> tuple[Source, ...]:
-    """Both forms, the released script's first. Neither publisher gives a checksum."""
+    """Both forms, the released script's first, which is only found; the raw dump is fetched.
+
+    Neither publisher gives a checksum.
+    """
     files = {RELATIONS: UNKNOWN, PROFILES: UNKNOWN}
-    return Source(SNAP, "pokec", {MAT: UNKNOWN}), Source(SNAP, "pokec", files)
+    return Source(None, "pokec", {MAT: UNKNOWN}), Source(SNAP, "pokec", files)
 
 
 def load(name: str = "pokec", root: Path | None = None) -> Dataset:
-    """The dataset, from whichever form is found; if neither is, the raw dump is fetched."""
-    found = find(name, sources(name), root) or obtain(name, sources(name)[1:], root)
+    """The dataset, from whichever form is found; else the raw dump (1.5 GB) is fetched."""
+    found = obtain(name, sources(name), root)
     if MAT in found.source.files:
         return read_mat(found.folder / MAT, name)
     return read_dump(found.folder, name)
-
-
-def fetch(name: str, root: Path | None = None) -> Path:
-    """Fetch the raw dump (1.5 GB) and return its folder."""
-    return fetch_files(name, sources(name)[1:], root).folder
 
 
 def read_mat(path: Path, name: str = "pokec") -> Dataset:
@@ -93,7 +90,7 @@ def read_mat(path: Path, name: str = "pokec") -> Dataset:
 def read_dump(folder: Path, name: str = "pokec") -> Dataset:
     """Read SNAP's two text files, of any size; ids run from 1."""
     x, y = _read_profiles(folder / PROFILES)
-    edges = read_numbers(folder / RELATIONS, 2, separator="\t").T - 1
+    edges = read_matrix(folder / RELATIONS, 2, separator="\t").T - 1
     return _dataset(folder / RELATIONS, name, x, y, np.ascontiguousarray(edges))
 
 

@@ -18,12 +18,11 @@ import torch
 from difformer.data.dataset import Dataset
 from difformer.data.download import UNKNOWN, Zip
 from difformer.data.files import Source, obtain
-from difformer.data.files import fetch as fetch_files
-from difformer.data.numbers_text import read_numbers
+from difformer.data.numbers_text import read_matrix
 from difformer.data.split import Split
 from difformer.errors import DataError
 
-PROTEINS, LINKS, TASKS, LINK_FEATURES = 132_534, 39_561_252, 112, 8
+TASKS, LINK_FEATURES = 112, 8
 
 ARCHIVE = Zip("http://snap.stanford.edu/ogb/data/nodeproppred/proteins.zip", "proteins", 1 << 30)
 FILES = (
@@ -48,16 +47,11 @@ def load(name: str = "ogbn-proteins", root: Path | None = None) -> Dataset:
     return read_folder(obtain(name, sources(name), root).folder, name)
 
 
-def fetch(name: str, root: Path | None = None) -> Path:
-    """Fetch the archive and return the folder with its files."""
-    return fetch_files(name, sources(name), root).folder
-
-
 def read_folder(folder: Path, name: str = "ogbn-proteins") -> Dataset:
     """Read the raw files of OGB's layout, of any size: about 1 GB of memory for the real ones."""
-    n = int(read_numbers(folder / FILES[3], 1)[0, 0])
-    edges = int(read_numbers(folder / FILES[4], 1)[0, 0])
-    links = read_numbers(folder / FILES[0], 2)
+    n = int(read_matrix(folder / FILES[3], 1)[0, 0])
+    edges = int(read_matrix(folder / FILES[4], 1)[0, 0])
+    links = read_matrix(folder / FILES[0], 2)
     labels = _read_labels(folder / FILES[2], n)
     if len(links) != edges:
         raise DataError(f"{folder / FILES[0]} must have {edges} lines, it has {len(links)}")
@@ -66,11 +60,11 @@ def read_folder(folder: Path, name: str = "ogbn-proteins") -> Dataset:
             f"{folder / FILES[0]} must name proteins 0 to {n - 1}, "
             f"not {links.min()} to {links.max()}"
         )
-    features = read_numbers(folder / FILES[1], LINK_FEATURES, np.float32)
+    features = read_matrix(folder / FILES[1], LINK_FEATURES, np.float32)
     if len(features) != edges:
         raise DataError(f"{folder / FILES[1]} must have {edges} lines, it has {len(features)}")
     pairs = torch.from_numpy(np.ascontiguousarray(links.T))
-    split = [read_numbers(folder / file, 1)[:, 0] for file in FILES[5:]]
+    split = [read_matrix(folder / file, 1)[:, 0] for file in FILES[5:]]
     rows = [torch.from_numpy(part) for part in split]
     return Dataset(
         name=name,
@@ -94,7 +88,7 @@ def mean_of_links(links: Any, features: Any, n: int) -> Any:
 
 
 def _read_labels(path: Path, n: int) -> Any:
-    labels = read_numbers(path, TASKS, np.float32)
+    labels = read_matrix(path, TASKS, np.float32)
     if len(labels) != n:
         raise DataError(f"{path} must have {n} lines, one per protein, it has {len(labels)}")
     return labels

@@ -21,9 +21,11 @@ __all__ = [
     "Chunk",
     "Source",
     "is_frame",
-    "not_utf8",
+    "name_of",
+    "numbered_chunks",
     "read_chunks",
-    "separator_of",
+    "read_rows",
+    "rows_of",
 ]
 
 CHUNK = 10_000
@@ -49,8 +51,8 @@ def read_chunks(source: Source, size: int = CHUNK) -> Iterator[Chunk]:
     """Chunks of at most `size` rows; only one is in memory (but for npz, which is a whole).
 
     A mapping of columns, or a data frame, is one chunk. The format of a file is its ending: .csv,
-    .tsv, .jsonl, .ndjson, .parquet or .npz. A .csv file is separated by commas, semicolons or
-    tabs, whichever cut its first line into the most columns.
+    .tsv, .txt, .jsonl, .ndjson, .parquet or .npz. A .csv or .txt file is separated by commas,
+    semicolons or tabs, whichever cut its first line into the most columns.
     """
     if isinstance(source, Mapping) or is_frame(source):
         columns = _columns(source)
@@ -65,31 +67,58 @@ def read_chunks(source: Source, size: int = CHUNK) -> Iterator[Chunk]:
     path = Path(source)
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    readers = {
-        ".csv": _csv,
-        ".tsv": _csv,
-        ".jsonl": _jsonl,
-        ".ndjson": _jsonl,
-        ".parquet": _parquet,
-        ".npz": _npz,
-    }
-    reader = readers.get(path.suffix.lower())
+    reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise DataError(f"{path}: must end in {', '.join(readers)}")
+        raise DataError(f"{path}: must end in {', '.join(_READERS)}")
     try:
         yield from reader(path, size)
     except UnicodeDecodeError as error:
-        raise not_utf8(path, error) from error
+        raise DataError(
+            f"{path}: cannot be read as UTF-8 ({error.reason}); if it is Latin-1 or Windows-1252, "
+            "save it as UTF-8 first"
+        ) from error
     except (OSError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
 
 
-def not_utf8(path: Path, error: UnicodeDecodeError) -> DataError:
-    """What a person can do about a file of another encoding."""
-    return DataError(
-        f"{path}: cannot be read as UTF-8 ({error.reason}); if it is Latin-1 or Windows-1252, "
-        "save it as UTF-8 first"
-    )
+def numbered_chunks(source: Source, size: int = CHUNK) -> Iterator[tuple[int, Chunk]]:
+    """The chunks of a table, each after the number of its first row, from 1 on."""
+    start = 1
+    for chunk in read_chunks(source, size):
+        yield start, chunk
+        start += rows_of(chunk)
+
+
+def read_rows(source: Source) -> tuple[Chunk, list[int]]:
+    """All rows that hold anything, as one chunk, and their numbers; DataError where there are none.
+
+    For tables that are small enough: every cell is held in memory.
+    """
+    columns: dict[str, list[Any]] = {}
+    kept: list[int] = []
+    for start, chunk in numbered_chunks(source):
+        filled = [i for i, row in enumerate(zip(*chunk.values(), strict=True)) if _holds(row)]
+        kept += [start + i for i in filled]
+        for name, cells in chunk.items():
+            columns.setdefault(name, []).extend(cells[i] for i in filled)
+    if not kept:
+        raise DataError(f"{name_of(source)}: has no rows")
+    return columns, kept
+
+
+def _holds(row: Sequence[Any]) -> bool:
+    """Whether any cell of a row is more than blank."""
+    return any(cell is not None and str(cell).strip() for cell in row)
+
+
+def rows_of(chunk: Chunk) -> int:
+    """How many rows a chunk has."""
+    return len(next(iter(chunk.values()), []))
+
+
+def name_of(source: Source) -> str:
+    """A table as errors name it."""
+    return str(source) if isinstance(source, str | Path) else "the table"
 
 
 def _columns(source: Any) -> Chunk:
@@ -128,7 +157,7 @@ def _numbers(cells: Any) -> Any:
 def _csv(path: Path, size: int) -> Iterator[Chunk]:
     csv.field_size_limit(min(LONGEST_CELL, sys.maxsize))
     with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, delimiter=separator_of(path))
+        rows = csv.reader(file, delimiter=_separator_of(path))
         header = next(rows, None)
         if not header:
             raise DataError(f"{path}: is empty: the first line must name the columns")
@@ -139,7 +168,7 @@ def _csv(path: Path, size: int) -> Iterator[Chunk]:
         held: list[list[str]] = []
         number = 0
         for row in rows:
-            if not row:
+            if len(row) != len(names) and not _holds(row):
                 continue
             number += 1
             if len(row) != len(names):
@@ -155,7 +184,7 @@ def _csv(path: Path, size: int) -> Iterator[Chunk]:
             yield _by_column(names, held)
 
 
-def separator_of(path: Path) -> str:
+def _separator_of(path: Path) -> str:
     """The separator that cuts the first line into the most columns; a comma where none does."""
     if path.suffix.lower() == ".tsv":
         return "\t"
@@ -252,3 +281,14 @@ def _plain(array: Any) -> Any:
 
 def _by_column(names: Sequence[str], rows: list[list[Any]]) -> Chunk:
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+_READERS = {
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".txt": _csv,
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".parquet": _parquet,
+    ".npz": _npz,
+}

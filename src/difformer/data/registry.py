@@ -1,5 +1,8 @@
 """Every dataset by name. To add one: a file with `load(name, root, **options)`, and a line here.
 
+A family whose files are fetched also has `sources(name)`, or `fetch(name, root)` where the files
+may come in several forms.
+
 No torch here: `difformer datasets` must answer at once. A family's module is imported when one of
 its datasets is asked for.
 """
@@ -116,8 +119,13 @@ def fetch_dataset(name: str, root: str | Path | None = None) -> Path | None:
 
     Files that are present and complete are kept; damaged ones are replaced.
     """
+    from difformer.data.files import fetch
+
     family = _family(name)
-    return family.fetch(name, _folder(root)) if hasattr(family, "fetch") else None
+    if hasattr(family, "fetch"):
+        return family.fetch(name, _folder(root))
+    sources = family.sources(name) if hasattr(family, "sources") else ()
+    return fetch(name, sources, _folder(root)).folder if sources else None
 
 
 def _family(name: str) -> ModuleType:

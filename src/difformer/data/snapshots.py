@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.data.dataset import Dataset
+from difformer.data.dataset import Dataset, check_edges
 from difformer.data.split import Split
 
 RATIOS = (0.2, 0.2, 0.6)  # of the paper: training, validation and test, in time order
@@ -59,7 +59,7 @@ class TemporalDataset(Dataset):
         if self.node_names and len(self.node_names) != n:
             raise ValueError(f"node_names must name {n} nodes, got {len(self.node_names)}")
         for edge_index, edge_weight in self.edges:
-            _check_edges(edge_index, edge_weight, n)
+            check_edges(edge_index, edge_weight, n)
 
     @property
     def num_snapshots(self) -> int:
@@ -190,15 +190,3 @@ def complete_edges(dataset: TemporalDataset) -> TemporalDataset:
     n = torch.arange(dataset.num_nodes)
     pairs = torch.stack([n.repeat(len(n)), n.repeat_interleave(len(n))])
     return dataset.with_edges(((pairs, None),))
-
-
-def _check_edges(edge_index: Tensor, edge_weight: Tensor | None, n: int) -> None:
-    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype != torch.int64:
-        raise ValueError(f"edges must be (2, e) int64 tensors, got {tuple(edge_index.shape)}")
-    if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < n:
-        low, high = int(edge_index.min()), int(edge_index.max())
-        raise ValueError(f"edges must name nodes 0 to {n - 1}, got {low if low < 0 else high}")
-    if edge_weight is not None and edge_weight.shape != edge_index.shape[1:]:
-        raise ValueError(
-            f"edge weights must be ({edge_index.shape[1]},), got {tuple(edge_weight.shape)}"
-        )

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from difformer.data.download import Web
 from difformer.data.files import Source, obtain
-from difformer.data.files import fetch as fetch_files
 from difformer.data.snapshots import Edges, TemporalDataset, from_windows
 from difformer.errors import DataError
 
@@ -55,11 +54,6 @@ def load(name: str, root: Path | None = None, *, lags: int | None = None) -> Tem
     """The dataset's snapshots, with the split "time"; `lags` is 4, 8 or 14 as in the paper."""
     found = obtain(name, sources(name), root)
     return read_json(found.folder / FILES[name], name, lags=LAGS[name] if lags is None else lags)
-
-
-def fetch(name: str, root: Path | None = None) -> Path:
-    """Fetch the file and return its folder."""
-    return fetch_files(name, sources(name), root).folder
 
 
 def read_json(path: Path, name: str, *, lags: int) -> TemporalDataset:

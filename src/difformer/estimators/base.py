@@ -21,9 +21,9 @@ from torch import Tensor
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
+from difformer.data.encoder import TableEncoder
 from difformer.data.neighbours import nearest_known, nearest_neighbours
 from difformer.data.split import Split
-from difformer.data.tables import TableEncoder
 from difformer.estimators.choice import Candidate, Form, Member, Training, pick_kernels
 from difformer.estimators.graphs import read_graph
 from difformer.estimators.members import FittedMember, freeze_member

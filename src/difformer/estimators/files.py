@@ -13,8 +13,8 @@ from torch import Tensor
 
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
+from difformer.data.encoder import TableEncoder
 from difformer.data.split import Split
-from difformer.data.tables import TableEncoder
 from difformer.errors import DataError, ModelFileError
 from difformer.estimators.members import FittedMember
 from difformer.estimators.rows import FitRows

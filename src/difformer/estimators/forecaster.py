@@ -17,17 +17,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import fingerprint
-from difformer.data.series import (
-    Series,
-    calendar,
-    cycles_of,
-    fill,
-    following,
-    read_series,
-    season_of,
-    with_known,
-)
+from difformer.data.series import Series, fill, read_series, with_known
 from difformer.data.snapshots import Edges, TemporalDataset, from_windows, time_split
+from difformer.data.times import calendar, cycles_of, following, season_of
 from difformer.estimators.backtest import Backtest
 from difformer.estimators.nodes import TRANSFORMS, NodeScale, looks_like_counts
 from difformer.estimators.settings import ForecastSettings

@@ -11,8 +11,8 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from difformer.data.columns import standardise
 from difformer.data.dataset import Dataset
+from difformer.data.scales import standardise
 from difformer.errors import ModelFileError
 from difformer.estimators.base import BaseDIFFormer, dataset_graph
 from difformer.estimators.conformal import IntervalMixin

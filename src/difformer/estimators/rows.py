@@ -15,11 +15,11 @@ from scipy import sparse
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from difformer.data.columns import cell_text
+from difformer.data.cells import cell_text
 from difformer.data.convert import csr_tensor, scipy_csr
 from difformer.data.dataset import Dataset
+from difformer.data.encoder import LARGEST, TableEncoder
 from difformer.data.rawtable import is_frame, read_chunks
-from difformer.data.tables import LARGEST, TableEncoder
 from difformer.errors import DataError
 
 __all__ = ["FitRows", "Rows", "dataset_features", "learn_rows", "read_rows", "to_tensor"]

@@ -17,7 +17,7 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from difformer.data.tables import TableEncoder
+from difformer.data.encoder import TableEncoder
 
 __all__ = ["VIEWS", "View", "learn_view"]
 

@@ -79,7 +79,7 @@ def _forecast(
     level: float | None,
     tell: Callable[[str], None],
 ) -> int:
-    from difformer.data.series import read_known_file, read_series_file
+    from difformer.data.series_files import read_known_file, read_series_file
 
     model, record = open_series(folder)
     steps = record["settings"]["steps"]

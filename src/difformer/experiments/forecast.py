@@ -88,7 +88,7 @@ def train_series(
         known: a file of what is known before it happens, see `read_known_file`.
         places: a file of where the nodes are, for the page, see `read_places`.
     """
-    from difformer.data.series import read_places
+    from difformer.data.series_files import read_places
     from difformer.files import write_atomic
     from difformer.train.loop import interruptible
 
@@ -189,7 +189,7 @@ def intervals_csv(
 
 def next_stamps(data: Series, steps: int) -> list[str]:
     """The times of the next steps as text: +1, +2, ... where they are not known."""
-    from difformer.data.series import following
+    from difformer.data.times import following
 
     stamps = following(data.stamps, steps)
     return [f"+{i + 1}" if stamps is None else _shown(stamps[i]) for i in range(steps)]
@@ -219,13 +219,14 @@ def forecast_csv(model: DIFFormerForecaster, data: Series, steps: int) -> str:
 
 
 def _read(record: Mapping[str, Any]) -> tuple[Series, Any]:
-    from difformer.data.series import read_edges_file, read_known_file, read_series_file
+    from difformer.data.edges import read_step_edges
+    from difformer.data.series_files import read_known_file, read_series_file
 
     data = read_series_file(record["series"])
     if record.get("known") is not None:
         data = read_known_file(record["known"], data)
     edges = record["edges"]
-    return data, None if edges is None else read_edges_file(edges, data)
+    return data, None if edges is None else read_step_edges(edges, data)
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dat
 
         data = read_table(experiment.dataset, **options)
     elif Path(experiment.dataset).suffix.lower() == ".pt":
-        from difformer.data.tables import read_pyg
+        from difformer.data.pyg import read_pyg
 
         if options:
             raise ValueError(f"{next(iter(options))} must be left out with a .pt file")

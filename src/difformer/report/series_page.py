@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import shortest_path
 
-from difformer.data.series import read_places
+from difformer.data.series_files import read_places
 from difformer.errors import DifformerError
 from difformer.experiments.forecast import LEVEL, half_widths, next_stamps, open_series
 from difformer.experiments.runs import Run

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from difformer.core.graph import Graph
-from difformer.data.columns import Numbers, standardise
+from difformer.data.scales import Numbers, standardise
 from difformer.data.shards import Manifest, ShardFolder, ShardSettings, make_shards
 from difformer.data.tables import read_table
 from difformer.errors import DataError

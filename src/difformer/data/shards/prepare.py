@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from difformer.data.columns import is_missing
+from difformer.data.cells import is_missing
+from difformer.data.encoder import TableEncoder
+from difformer.data.labels import LabelCoder
 from difformer.data.rawtable import Chunk
 from difformer.data.shards.arrays import ArrayWriter
 from difformer.data.shards.edges import EdgeTable, map_edges
@@ -29,7 +31,6 @@ from difformer.data.shards.manifest import MANIFEST, ArrayRecord, Manifest, Part
 from difformer.data.shards.parts import hashed, metis_parts, stream_parts
 from difformer.data.shards.settings import ShardSettings, memory_bytes
 from difformer.data.split import PARTS
-from difformer.data.tables import LabelCoder, TableEncoder
 from difformer.errors import DataError
 from difformer.files import reading, write_atomic
 

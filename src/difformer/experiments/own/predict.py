@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from difformer.core.graph import Graph
-from difformer.data.columns import cell_text
+from difformer.data.cells import cell_text
+from difformer.data.edges import read_edges
 from difformer.data.rawtable import Chunk, Source, read_chunks
-from difformer.data.tables import read_edges
 from difformer.errors import DataError
 from difformer.experiments.own.run import OwnRun
 from difformer.files import answer_file

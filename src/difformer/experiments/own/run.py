@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from difformer.data.download import sha256_of
-from difformer.data.tables import TableEncoder
+from difformer.data.encoder import TableEncoder
 from difformer.errors import RunError
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.conformal import set_of

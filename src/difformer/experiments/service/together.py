@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import accumulate
 
-from difformer.data.columns import cell_text
+from difformer.data.cells import cell_text
 from difformer.errors import DataError, DifformerError
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.service.requests import Answers, Chunk, Edges, Limits, RefusedError

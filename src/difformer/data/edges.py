@@ -1,0 +1,115 @@
+"""Edges in a table, by the names of their ends: of rows, or of the nodes of a series."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from difformer.data.cells import cell_text, format_of, read_numbers
+from difformer.data.rawtable import Source, name_of, numbered_chunks, read_rows, rows_of
+from difformer.data.series import Series
+from difformer.data.snapshots import Edges
+from difformer.data.times import read_times
+from difformer.errors import DataError
+
+__all__ = ["read_edges", "read_step_edges"]
+
+LARGEST_WEIGHT = float(np.finfo(np.float32).max)
+
+Array = NDArray[Any]
+
+
+def read_edges(
+    source: Source, where: Mapping[str, int], *, unknown: str = "is no known id"
+) -> Edges:
+    """Edges (2, e) of a table, and their weights (e,) or None; read in chunks, O(e).
+
+    Args:
+        source: two or three columns: source, target and, where wanted, weight.
+        where: the number of each name.
+        unknown: what an error says of another name.
+    """
+    ends: list[Array] = []
+    weights: list[Array] = []
+    written = ""
+    for start, chunk in numbered_chunks(source):
+        if len(chunk) not in (2, 3):
+            raise DataError(
+                f"{name_of(source)}: must have source, target (and weight), has {list(chunk)}"
+            )
+        table = _Table(name_of(source), range(start, start + rows_of(chunk)))
+        one, other, *weight = chunk.items()
+        ends.append(np.stack([table.places(*end, where, unknown) for end in (one, other)]))
+        if weight:
+            written = written or format_of(weight[0][1], "number")
+            weights.append(table.weights(*weight[0], written))
+    return _edges(ends, weights)
+
+
+def read_step_edges(source: Source, series: Series) -> tuple[Edges, ...]:
+    """One graph of the nodes of a series, or with a column `time` one for each of its steps.
+
+    The columns are source and target, and where wanted weight and time, in any order. A step that
+    no edge names has none.
+    """
+    columns, rows = read_rows(source)
+    known = ("source", "target", "weight", "time")
+    if not {"source", "target"} <= set(columns) or not set(columns) <= set(known):
+        raise DataError(
+            f"{name_of(source)}: must have columns source, target and maybe weight, time; "
+            f"it has {', '.join(columns)}"
+        )
+    table = _Table(name_of(source), rows)
+    where = {name: i for i, name in enumerate(series.names)}
+    unknown = "is no node of the series"
+    ends = np.stack([table.places(n, columns[n], where, unknown) for n in known[:2]])
+    weights: list[Array] = []
+    if "weight" in columns:
+        cells = columns["weight"]
+        weights.append(table.weights("weight", cells, format_of(cells, "number")))
+    if "time" not in columns:
+        return (_edges([ends], weights),)
+    times, step = read_times(columns["time"]), {t: i for i, t in enumerate(series.stamps)}
+    for i, time in enumerate(times):
+        if time not in step:
+            raise DataError(f"{table.at(i, 'time', columns['time'])} is no step of the series")
+    at = np.array([step[time] for time in times])
+    graphs = (at == t for t in range(len(series.values)))
+    return tuple(_edges([ends[:, own]], [w[own] for w in weights]) for own in graphs)
+
+
+class _Table:
+    """Cells of edges, and how errors name them."""
+
+    def __init__(self, file: str, rows: Sequence[int]) -> None:
+        self.file, self.rows = file, rows
+
+    def at(self, i: int, column: str, cells: Sequence[Any]) -> str:
+        return f"{self.file}: row {self.rows[i]}, column {column!r}: {cells[i]!r}"
+
+    def places(
+        self, column: str, cells: Sequence[Any], where: Mapping[str, int], unknown: str
+    ) -> Array:
+        found = np.array([where.get(cell_text(cell), -1) for cell in cells], np.int64)
+        if (found < 0).any():
+            raise DataError(f"{self.at(int((found < 0).argmax()), column, cells)} {unknown}")
+        return found
+
+    def weights(self, column: str, cells: Sequence[Any], written: str) -> Array:
+        found, _ = read_numbers(cells, written)
+        good = (found >= 0) & (found <= LARGEST_WEIGHT)
+        if not good.all():
+            place = self.at(int((~good).argmax()), column, cells)
+            raise DataError(f"{place} must be a weight, 0 or more")
+        return found
+
+
+def _edges(ends: Sequence[Array], weights: Sequence[Array]) -> tuple[Tensor, Tensor | None]:
+    index = np.concatenate(ends, 1) if ends else np.zeros((2, 0), np.int64)
+    weight = torch.from_numpy(np.concatenate(weights)).float() if weights else None
+    return torch.from_numpy(index), weight

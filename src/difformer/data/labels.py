@@ -1,0 +1,249 @@
+"""Label columns: recognised as classes, yes or no, or quantities, and turned into targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from difformer.data.cells import (
+    BAD_SHARE,
+    FEW_NUMBERS,
+    PLAIN,
+    as_number,
+    cell_text,
+    format_of,
+    is_missing,
+    read_numbers,
+)
+from difformer.data.rawtable import Chunk
+from difformer.errors import DataError
+
+__all__ = ["LabelCoder", "LabelColumn", "Targets", "known_cells", "label_names", "read_targets"]
+
+Array = NDArray[Any]
+
+MOST_CLASSES = 50  # whole numbers with more distinct values are quantities
+YES_OR_NO = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
+
+
+@dataclass(frozen=True)
+class LabelColumn:
+    """The cells of a label column, None where empty, and how errors name them."""
+
+    cells: Sequence[Any]
+    column: str
+    file: str
+    rows: int | None = None  # rows with a label, where `cells` are distinct values only
+    written: str = ""  # the format of numbers, where it is known already
+
+    @cached_property
+    def format(self) -> str:
+        """How its numbers are written."""
+        return self.written or format_of(self.cells, "number")
+
+    @property
+    def empty(self) -> bool:
+        """Whether no row has a label."""
+        return all(cell is None for cell in self.cells)
+
+    @cached_property
+    def _read(self) -> tuple[list[float | None], list[int]]:
+        values, bad = read_numbers(self.cells, self.format)
+        return [None if value != value else value for value in values.tolist()], bad
+
+    @property
+    def numbers(self) -> list[float | None]:
+        """The cells as numbers, None where empty or no finite number."""
+        return self._read[0]
+
+    @property
+    def bad(self) -> list[int]:
+        """The places of cells that are not empty and no finite numbers."""
+        return self._read[1]
+
+    def where(self, place: int) -> str:
+        """A cell as an error names it."""
+        cell = str(self.cells[place])[:40]
+        return f"{self.file}: row {place + 1}, column {self.column!r}: {cell!r}"
+
+    def task(self) -> str:
+        """Texts and few whole numbers are classes; other numbers are quantities.
+
+        As in any column, a few cells among many different numbers may be none.
+        """
+        known = [cell for cell in self.cells if cell is not None]
+        numbers = [number for number in self.numbers if number is not None]
+        different = len(set(numbers))
+        if self.bad and not (len(self.bad) <= BAD_SHARE * len(known) and different > FEW_NUMBERS):
+            return "multiclass"
+        whole = all(number == round(number) for number in numbers)
+        rows = len(known) if self.rows is None else self.rows
+        few = different <= min(MOST_CLASSES, max(2, rows // 2))
+        return "multiclass" if whole and few else "regression"
+
+    def note(self, task: str, classes: int, unknown: int | None = None) -> str:
+        """What a person should know of how the column was read."""
+        empty = sum(cell is None for cell in self.cells) if unknown is None else unknown
+        found = [f"{empty} empty, to predict"] if empty else []
+        if task == "regression":
+            found.insert(0, "number" + ("" if self.format == PLAIN else f", written {self.format}"))
+            if self.bad:
+                first = ", ".join(f"row {i + 1}: {str(self.cells[i])[:40]!r}" for i in self.bad[:3])
+                found.append(f"{len(self.bad)} not numbers, taken as empty ({first})")
+        else:
+            found.insert(0, f"{classes} classes" if task == "multiclass" else "yes or no")
+        return "; ".join(found)
+
+    def quantities(self, most_bad: float = BAD_SHARE) -> Tensor:
+        """(n,) numbers, NaN where empty or, up to a share of the labels, not a number."""
+        known = sum(cell is not None for cell in self.cells)
+        if len(self.bad) > most_bad * known:
+            raise DataError(f"{self.where(self.bad[0])} is not a number")
+        values = [math.nan if number is None else number for number in self.numbers]
+        return torch.tensor(values, dtype=torch.float32)
+
+    def truths(self) -> Tensor:
+        """(n,) 1 for yes and 0 for no, NaN where empty."""
+        values = [math.nan if cell is None else _truth(cell) for cell in self.cells]
+        for place, value in enumerate(values):
+            if value is None:
+                raise DataError(f"{self.where(place)} must be yes or no (1 or 0, true or false)")
+        return torch.tensor(values)
+
+    def classes(self, unlabelled: Any) -> tuple[Tensor, tuple[str, ...]]:
+        """(n,) class numbers, -1 where unlabelled, and the names of the classes in order."""
+        texts = [None if cell is None else cell_text(cell) for cell in self.cells]
+        pairs = list(zip(self.numbers, texts, strict=True))
+        if isinstance(unlabelled, int | float) and all(n is not None for n, t in pairs if t):
+            texts = [None if number == unlabelled else text for number, text in pairs]
+        names = sorted({t for t in texts if t is not None}, key=lambda t: (as_number(t) or 0.0, t))
+        where = f"{self.file}: the label column {self.column!r}"
+        if not names:
+            raise DataError(f"{where} is empty in every row")
+        if len(names) < 2:
+            raise DataError(f"{where} has one class only: {names[0]!r}")
+        code = {name: i for i, name in enumerate(names)}
+        return torch.tensor([-1 if t is None else code[t] for t in texts]), tuple(names)
+
+
+class Targets(NamedTuple):
+    """What is to be predicted: (n,) classes or (n, t) numbers, the task, and its classes' names."""
+
+    y: Tensor
+    task: str
+    class_names: tuple[str, ...]
+
+
+def read_targets(
+    columns: Sequence[LabelColumn], task: str | None = None, unlabelled: Any = -1
+) -> Targets:
+    """The targets of one label column, or of several that are all yes or no, or all numbers."""
+    several = len(columns) > 1
+    discrete, what = ("multilabel", " for several labels") if several else ("multiclass", "")
+    if task not in (None, discrete, "regression"):
+        raise ValueError(f"task must be {discrete} or regression{what}, got {task!r}")
+    for column in columns:
+        if column.empty:
+            raise DataError(
+                f"{column.file}: the label column {column.column!r} is empty in every row"
+            )
+    if task is None and several:
+        cells = (cell for column in columns for cell in column.cells if cell is not None)
+        task = "multilabel" if all(_truth(cell) is not None for cell in cells) else "regression"
+    task = task or columns[0].task()
+    if task == "regression":
+        return Targets(torch.stack([column.quantities() for column in columns], 1), task, ())
+    if several:
+        names = tuple(column.column for column in columns)
+        return Targets(torch.stack([column.truths() for column in columns], 1), task, names)
+    y, names = columns[0].classes(unlabelled)
+    return Targets(y, task, names)
+
+
+def label_names(label: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The label columns: none, one or several."""
+    if label is None:
+        return ()
+    return (label,) if isinstance(label, str) else tuple(label)
+
+
+@dataclass(frozen=True)
+class LabelCoder:
+    """How label cells become targets: learned from the distinct cells, applied chunk by chunk."""
+
+    file: str
+    columns: tuple[str, ...]
+    task: str
+    class_names: tuple[str, ...]
+    codes: Mapping[str, int]  # of the cells of one column of classes
+    written: tuple[str, ...] = ()  # how the numbers of each column are written
+
+    @classmethod
+    def learn(
+        cls,
+        distinct: Mapping[str, Sequence[Any]],
+        rows: int,
+        *,
+        file: str,
+        task: str | None = None,
+        unlabelled: Any = -1,
+    ) -> LabelCoder:
+        """Learn from the distinct cells of each label column, and the number of labels.
+
+        The task and the classes are those that `read_table` finds.
+        """
+        longest = max(len(each) for each in distinct.values())
+        cells = {n: [*each, *[None] * (longest - len(each))] for n, each in distinct.items()}
+        found = [LabelColumn(known_cells(each), name, file, rows) for name, each in cells.items()]
+        y, task, names = read_targets(found, task, unlabelled)
+        codes: dict[str, int] = {}
+        if task == "multiclass":
+            known = zip(found[0].cells, y.tolist(), strict=True)
+            codes = {cell_text(cell): code for cell, code in known if cell is not None}
+        return cls(file, tuple(distinct), task, names, codes, tuple(c.format for c in found))
+
+    @property
+    def outputs(self) -> int:
+        """Classes, labels or targets."""
+        return len(self.class_names) if self.task == "multiclass" else len(self.columns)
+
+    def encode(self, chunk: Chunk) -> Array:
+        """(m,) classes, -1 where empty, or (m, t) numbers, NaN where empty."""
+        if self.task == "multiclass":
+            different, place = _different(chunk[self.columns[0]])
+            code = [-1 if c is None else self.codes[cell_text(c)] for c in known_cells(different)]
+            return np.array(code, np.int64)[place]
+        read = [
+            LabelColumn(known_cells(chunk[name]), name, self.file, written=written)
+            for name, written in zip(self.columns, self.written, strict=True)
+        ]
+        yes_no = self.task == "multilabel"
+        values = [c.truths() if yes_no else c.quantities(most_bad=1.0) for c in read]
+        return torch.stack(values, 1).numpy()
+
+
+def known_cells(cells: Any) -> list[Any]:
+    """The cells, None where they are missing."""
+    return [None if is_missing(cell) else cell for cell in cells]
+
+
+def _different(cells: Any) -> tuple[Any, Array]:
+    """The distinct cells, and the index of each cell among them."""
+    if isinstance(cells, np.ndarray):
+        return np.unique(cells, return_inverse=True)
+    places: dict[Any, int] = {}
+    place = [places.setdefault(cell, len(places)) for cell in cells]
+    return list(places), np.array(place)
+
+
+def _truth(cell: Any) -> float | None:
+    number = None if isinstance(cell, str) else as_number(cell)
+    return YES_OR_NO.get(str(cell).strip().lower() if number is None else f"{number:g}")

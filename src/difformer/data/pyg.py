@@ -1,0 +1,78 @@
+"""Graphs of PyTorch Geometric as datasets, in memory or from a .pt file."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from difformer.data.dataset import Dataset
+from difformer.data.split import mask_split
+from difformer.errors import DataError
+from difformer.files import one_line
+
+__all__ = ["from_pyg", "read_pyg"]
+
+
+def from_pyg(data: Any, name: str = "data") -> Dataset:
+    """A torch_geometric Data as a Dataset, with its train, val and test masks as split "given"."""
+    if data.x is None or data.y is None:
+        raise DataError(f"{name}: must have x and y")
+    y = data.y
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    task = "multiclass"
+    if y.ndim == 2 and set(y[~y.isnan()].unique().tolist()) <= {0.0, 1.0}:
+        y, task = y.float(), "multilabel"
+    elif y.is_floating_point() or y.ndim == 2:
+        y, task = y.float(), "regression"
+    masks: list[Any] = [getattr(data, f"{part}_mask", None) for part in ("train", "val", "test")]
+    whole = all(isinstance(m, Tensor) and m.ndim == 1 for m in masks)
+    splits = {"given": mask_split(*masks)} if whole else {}
+    weight = getattr(data, "edge_weight", None)
+    return Dataset(
+        name, data.x.float(), y, task, data.edge_index, weight, splits=splits, source="PyG Data"
+    )
+
+
+def read_pyg(path: str | Path) -> Dataset:
+    """The one graph of a .pt file: a Data of PyG, a mapping of its tensors, or its saved dataset.
+
+    Nothing in the file is executed: torch's safe loading may only build tensors, Data and the parts
+    of Data.
+    """
+    from pickle import UnpicklingError
+
+    from torch_geometric.data import Data
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
+
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    parts: list[Any] = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+    try:
+        with torch.serialization.safe_globals(parts), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the protocol of a pickle
+            found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        if isinstance(found, tuple):  # the file of an InMemoryDataset: graphs, and their bounds
+            whole = cast("tuple[Any, ...]", found)
+            found = whole[0] if whole and whole[1:2] in ((), (None,)) else None
+        if isinstance(found, Mapping):
+            found = Data.from_dict(dict(cast("Mapping[str, Any]", found)))
+        if not isinstance(found, Data):
+            raise ValueError("it must hold one Data, or a mapping with x, y and edge_index")
+        return from_pyg(found, path.stem)
+    except UnpicklingError as error:
+        raise DataError(
+            f"{path}: holds more than tensors and a Data, which is not loaded: it could execute "
+            f"code ({one_line(error, 200)})"
+        ) from error
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    except (OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError, EOFError) as e:
+        raise DataError(f"{path}: cannot be read ({one_line(e, 200)})") from e

@@ -1,0 +1,160 @@
+"""How numbers are scaled, whatever their size and however far a few lie outside. No torch here.
+
+From all numbers of a column, or beyond a bound from an even sample and exact moments.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from difformer.data.cells import MOST_CATEGORIES
+
+__all__ = [
+    "FARTHEST",
+    "Numbers",
+    "standardise",
+]
+
+FARTHEST = 1000.0  # standard deviations from the mean at which values are clipped
+
+Array = NDArray[Any]
+
+
+def standardise(values: Array, *, clip: bool = True) -> tuple[Array, Array, Array, Array]:
+    """Mean, deviation, lowest and highest value to be encoded, for each column of (n, p). O(n p).
+
+    NaN is left out. A few values far outside the range of all others would hide it: where one is
+    more than `FARTHEST` widths of the middle 98 % away, values are clipped to one such width
+    around them first, unless `clip` is off. A constant column has one value to be encoded,
+    whatever comes later.
+    """
+    p = values.shape[1]
+    mean, scale = np.zeros(p), np.ones(p)
+    low, high = np.zeros(p), np.zeros(p)
+    # Divided first: huge numbers must not overflow in their squares.
+    for j, column in enumerate(np.ascontiguousarray(values.T)):
+        known = column[~np.isnan(column)] if np.isnan(column).any() else column
+        if not len(known):
+            continue
+        bounds = _usual(known) if clip else None
+        known = known if bounds is None else known.clip(*bounds)
+        largest = _largest(known)
+        unit = known / largest
+        middle, spread = float(unit.mean()), float(unit.std())
+        mean[j] = low[j] = high[j] = middle * largest
+        if spread < 1e-12:
+            continue
+        scale[j] = spread * largest
+        with np.errstate(over="ignore"):  # then no value is too far away
+            ends = mean[j] + FARTHEST * scale[j] * np.array([-1.0, 1.0])
+        low[j], high[j] = bounds or np.nan_to_num(ends)
+    return mean, scale, low, high
+
+
+def _largest(values: Array) -> float:
+    return max(float(np.abs(values).max()), float(np.finfo(np.float64).tiny))
+
+
+def _usual(values: Array) -> tuple[float, float] | None:
+    """The bounds to clip to where some values are far outside the range of all others."""
+    largest = _largest(values)
+    unit = values / largest
+    if not float(np.abs(unit - unit.mean()).max()) > 5 * unit.std():
+        return None  # nothing stands out: the usual case, without a sort
+    first, middle, last = (float(q) for q in np.quantile(unit, (0.01, 0.5, 0.99)))
+    width = last - first
+    if not 0 < width < float(np.abs(unit - middle).max()) / FARTHEST:
+        return None
+    return (first - width) * largest, (last + width) * largest
+
+
+@dataclass
+class Numbers:
+    """The numbers of a column: all of them, or beyond `most` an even sample and exact moments."""
+
+    most: int | None = None
+    known: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    mean: float = 0.0
+    spread: float = 0.0  # sum of squared distances from the mean
+    gone: bool = False  # some are missing
+    distinct: Array | None = field(default_factory=lambda: np.zeros(0))
+    """The different ones; None where they are more than a category has."""
+    _kept: list[Array] = field(default_factory=list[Array])
+    _step: int = 1  # one of so many is kept
+    _next: int = 0  # how many to pass over before the next that is kept
+
+    def add(self, values: Array) -> None:
+        """Take in numbers, NaN where missing."""
+        if self.most is None:
+            self._kept.append(values)
+            return
+        gone = np.isnan(values)
+        self.gone = self.gone or bool(gone.any())
+        values = values[~gone] if gone.any() else values
+        if not len(values):
+            return
+        self._add_moments(values)
+        if self.distinct is not None:
+            self.distinct = np.union1d(self.distinct, values)
+            if len(self.distinct) > MOST_CATEGORIES:
+                self.distinct = None
+        self._kept.append(values[self._next :: self._step].copy())
+        self._next = (self._next - len(values)) % self._step
+        if sum(map(len, self._kept)) > 2 * self.most:
+            sample = np.concatenate(self._kept)
+            # The next to be kept is `_next` numbers away from the end; half of the others go.
+            self._next += self._step * (len(sample) % 2)
+            self._step *= 2
+            self._kept = [sample[::2]]
+
+    def _add_moments(self, values: Array) -> None:
+        self.low = min(self.low, float(values.min()))
+        self.high = max(self.high, float(values.max()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = float(values.mean())
+            spread = float(np.square(values - mean).sum())
+            total, away = self.known + len(values), mean - self.mean
+            self.spread += spread + away * away * self.known * len(values) / total
+            self.mean += away * len(values) / total
+        self.known = total
+
+    def sample(self) -> Array:
+        """All numbers, with NaN where missing, or the sample without."""
+        return np.concatenate(self._kept) if self._kept else np.zeros(0)
+
+    @property
+    def empty(self) -> bool:
+        """Whether all are missing."""
+        return not self.known if self.most is not None else bool(np.isnan(self.sample()).all())
+
+    @property
+    def missing(self) -> bool:
+        """Whether some are missing."""
+        return self.gone if self.most is not None else bool(np.isnan(self.sample()).any())
+
+    def unique(self) -> Array:
+        """The different numbers, in order; of a sample where they are many."""
+        if self.distinct is not None and self.most is not None:
+            return self.distinct
+        numbers = self.sample()
+        return np.unique(numbers[~np.isnan(numbers)])
+
+    def scale(self) -> tuple[float, float, float, float]:
+        """Mean, deviation, lowest and highest value to be encoded, as `standardise` has them."""
+        sample = self.sample()
+        mean, scale, low, high = (float(v[0]) for v in standardise(sample[:, None]))
+        if self.known <= len(sample) or not math.isfinite(self.spread) or self.low == self.high:
+            return mean, scale, low, high
+        bounds = _usual(np.concatenate([sample, [self.low, self.high]]))
+        if bounds is not None:  # a few values are far outside: the sample says what is usual
+            mean, scale, _, _ = (float(v[0]) for v in standardise(sample.clip(*bounds)[:, None]))
+            return mean, scale, *bounds
+        scale = math.sqrt(self.spread / self.known)
+        return self.mean, scale, self.mean - FARTHEST * scale, self.mean + FARTHEST * scale

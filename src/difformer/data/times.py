@@ -1,0 +1,233 @@
+"""Times of a series: read from text, continued, completed, and placed in the calendar."""
+
+from __future__ import annotations
+
+import math
+import re
+from calendar import monthrange
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from difformer.data.cells import cell_text, format_of, is_missing, read_numbers
+
+__all__ = [
+    "calendar",
+    "check_times",
+    "cycles_of",
+    "following",
+    "read_times",
+    "season_of",
+    "whole_times",
+]
+
+Array = NDArray[Any]
+
+SEASONS = ((86400, 7), (7 * 86400, 52), (3600, 24), (900, 96), (60, 60))
+LEAST_STEPS = 8  # by which it is told that times are equally far apart but for gaps
+
+
+def season_of(stamps: Sequence[Any]) -> int | None:
+    """The steps of a season by the time between the newest steps; None where it is not known.
+
+    Days make weeks, weeks, months and quarters make years, hours make days.
+    """
+    if len(stamps) < 3 or not hasattr(stamps[-1], "isoformat"):
+        return None
+    gap = _usual_seconds(stamps)
+    for seconds, steps in SEASONS:
+        if abs(gap - seconds) < 0.02 * seconds:
+            return steps
+    days = gap / 86400
+    return 12 if 27 < days < 32 else 4 if 88 < days < 93 else None
+
+
+def _usual_seconds(stamps: Sequence[Any]) -> float:
+    """The median time between the newest steps."""
+    gaps = sorted((b - a).total_seconds() for a, b in pairwise(stamps[-13:]))
+    return gaps[len(gaps) // 2]
+
+
+def following(stamps: Sequence[Any], steps: int, *, guess: bool = False) -> list[Any] | None:
+    """The stamps after the last one where the newest steps are equal, else None.
+
+    Equal are the same time apart, months (or quarters, years) of the same day or the last one, and
+    Monday to Friday. With `guess` others go on by the usual time between them.
+
+    >>> following([datetime(2020, 10, 31), datetime(2020, 11, 30), datetime(2020, 12, 31)], 2)
+    [datetime.datetime(2021, 1, 31, 0, 0), datetime.datetime(2021, 2, 28, 0, 0)]
+    """
+    if len(stamps) < 2 or isinstance(stamps[-1], str):
+        return None
+    newest, last = list(stamps[-8:]), stamps[-1]
+    dated = hasattr(last, "isoformat") and len(newest) > 2
+    if dated and (months := _months(newest, steps)) is not None:  # two of 31 days look alike
+        return months
+    gap = last - newest[-2]
+    if all(b - a == gap for a, b in pairwise(newest[-5:])):
+        return [last + gap * (i + 1) for i in range(steps)]
+    one = timedelta(days=1)
+    working = {(day, one) for day in range(4)} | {(4, 3 * one)}
+    if dated and len(newest) > 5 and {(a.weekday(), b - a) for a, b in pairwise(newest)} <= working:
+        found = [last]
+        while len(found) <= steps:
+            found.append(found[-1] + (3 * one if found[-1].weekday() == 4 else one))
+        return found[1:]
+    usual = sorted(b - a for a, b in pairwise(newest))[len(newest) // 2 - 1]
+    return [last + usual * (i + 1) for i in range(steps)] if guess else None
+
+
+def _months(newest: Sequence[Any], steps: int) -> list[Any] | None:
+    """The next ones of dates that are months apart, on the same day or the last one."""
+    found = _monthly(newest)
+    if found is None:
+        return None
+    months, on = found
+    apart = months[-1] - months[-2]
+    if any(b - a != apart for a, b in pairwise(months)):
+        return None
+    return [on(months[-1] + apart * (i + 1)) for i in range(steps)]
+
+
+def _monthly(stamps: Sequence[Any]) -> tuple[list[int], Callable[[int], Any]] | None:
+    """The month of each date, counted from January of the year 0, and the date of a month.
+
+    None where the dates are not on one day of the month (or its last), each month once.
+    """
+    months = [12 * stamp.year + stamp.month - 1 for stamp in stamps]
+    last = stamps[-1]
+    whole = all(s.day == _days(m) for s, m in zip(stamps, months, strict=True))
+    day = 31 if whole else max(stamp.day for stamp in stamps)
+    same = all(s.day == min(day, _days(m)) for s, m in zip(stamps, months, strict=True))
+    if not same or any(b <= a for a, b in pairwise(months)):
+        return None
+    return months, lambda m: last.replace(year=m // 12, month=m % 12 + 1, day=min(day, _days(m)))
+
+
+def whole_times(stamps: Sequence[Any]) -> list[Any] | None:
+    """The times with those in between that were left out; None where none is, or no rule is seen.
+
+    The time between two steps must be the usual one, or a multiple of it: hours, days, weeks,
+    months. Days without week-ends are left as they are, and so is what would more than double.
+
+    >>> whole_times([1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0])
+    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    """
+    if len(stamps) < LEAST_STEPS or isinstance(stamps[0], str):
+        return None
+    monthly = _monthly(stamps) if hasattr(stamps[0], "isoformat") else None
+    places: Sequence[Any] = stamps if monthly is None else monthly[0]
+    gaps = [b - a for a, b in pairwise(places)]
+    unit, often = Counter(gaps).most_common(1)[0]
+    counts = [round(gap / unit) for gap in gaps]
+    if 2 * often <= len(gaps) or any(unit * c != gap for c, gap in zip(counts, gaps, strict=True)):
+        return None
+    if unit == timedelta(days=1) and all(stamp.weekday() < 5 for stamp in stamps):
+        return None
+    if not len(gaps) < sum(counts) <= 2 * len(gaps):
+        return None
+    whole = [places[0] + unit * i for i in range(sum(counts) + 1)]
+    return whole if monthly is None else [monthly[1](month) for month in whole]
+
+
+def _days(month: int) -> int:
+    """The days of a month, counted from January of the year 0."""
+    return monthrange(month // 12, month % 12 + 1)[1]
+
+
+# The seconds of a cycle, and how far a time is in it.
+CYCLES = (
+    (86400.0, lambda t: (t.hour * 3600 + t.minute * 60 + t.second) / 86400),
+    (7 * 86400.0, lambda t: (t.weekday() + t.hour / 24) / 7),
+    (365.25 * 86400.0, lambda t: (t.timetuple().tm_yday - 1 + t.hour / 24) / 365.25),
+)
+
+
+SEEN = 2  # times that a cycle must have been, to be learned from
+
+
+def cycles_of(stamps: Sequence[Any]) -> tuple[int, ...]:
+    """Which of `CYCLES` (day, week, year) the times go through, twice or more, in several steps."""
+    if len(stamps) < 3 or not all(hasattr(stamp, "timetuple") for stamp in (stamps[0], stamps[-1])):
+        return ()
+    span = (stamps[-1] - stamps[0]).total_seconds()
+    gap = _usual_seconds(stamps)
+    long = [i for i, (seconds, _) in enumerate(CYCLES) if span >= SEEN * seconds]
+    return tuple(i for i in long if 3 * gap <= CYCLES[i][0])
+
+
+def calendar(stamps: Sequence[Any], cycles: Sequence[int]) -> Array:
+    """(T, 4 · cycles): sine and cosine of each cycle, and of its half."""
+    parts: list[list[float]] = []
+    for i in cycles:
+        turn = [2 * math.pi * CYCLES[i][1](stamp) for stamp in stamps]
+        parts += [[f(k * t) for t in turn] for k in (1, 2) for f in (math.sin, math.cos)]
+    return np.array(parts).reshape(-1, len(stamps)).T
+
+
+def check_times(stamps: tuple[Any, ...]) -> None:
+    """Time stamps must go up; text that is no date or number cannot be ordered by us."""
+    for step, (a, b) in enumerate(pairwise(stamps), start=1):
+        if a == b:
+            raise ValueError(f"series must have one row a time, {b} comes twice (step {step})")
+        try:
+            later = bool(b > a)
+        except TypeError as error:
+            raise ValueError(f"series must have comparable times, got {a!r} and {b!r}") from error
+        if not later:
+            raise ValueError(f"series must be sorted by time, step {step} ({b}) comes before {a}")
+
+
+def read_times(found: Sequence[Any]) -> tuple[Any, ...]:
+    """Cells as numbers or dates, so that 9 comes before 10; other text as it is.
+
+    ValueError where most are dates or numbers and one is none.
+    """
+    cells = ["" if is_missing(cell) else cell_text(cell) for cell in found]
+    for read in (_packed, float, datetime.fromisoformat, _month, _quarter, _week):
+        try:
+            return tuple(read(cell) for cell in cells)
+        except ValueError:
+            pass
+    for kind in ("number", "date"):
+        values, _ = read_numbers(cells, format_of(cells, kind))
+        wrong = np.flatnonzero(np.isnan(values))
+        if not len(wrong) and kind == "date":
+            start = datetime(1970, 1, 1)
+            return tuple(start + timedelta(days=float(value)) for value in values)
+        if 2 * len(wrong) < len(cells):
+            raise ValueError(f"times must be alike, {cells[int(wrong[0])]!r} is no {kind}")
+    return tuple(cells)
+
+
+def _packed(cell: str) -> datetime:
+    """20191231 as a date."""
+    if not re.fullmatch(r"(1[89]|2[01])\d{6}", cell):
+        raise ValueError(cell)
+    return datetime.strptime(cell, "%Y%m%d")
+
+
+def _month(cell: str) -> datetime:
+    """2019-12 as its first day."""
+    return datetime.strptime(cell, "%Y-%m")
+
+
+def _quarter(cell: str) -> datetime:
+    """2019Q4 or 2019-Q4 as its first day."""
+    found = re.fullmatch(r"(\d{4})[- ]?Q([1-4])", cell)
+    if found is None:
+        raise ValueError(cell)
+    return datetime(int(found[1]), 3 * int(found[2]) - 2, 1)
+
+
+def _week(cell: str) -> datetime:
+    """2019-52 or 2019W52 as the Monday of that week; it is tried where months go beyond 12."""
+    found = re.fullmatch(r"(\d{4})[- ]?W?(\d\d?)", cell)
+    if found is None:
+        raise ValueError(cell)
+    return datetime.fromisocalendar(int(found[1]), int(found[2]), 1)
