@@ -8,7 +8,7 @@ from few labels: the coverage given one split scatters by √(0.09 / labels), so
 
 Sets: the splits of `benchmarks.suite_sets`; test rows are those of the split. Intervals: a hundred
 labels at random; a table without numbers to predict gives its first column for one. Series: the
-intervals of the earlier half of the backtest's origins, tested on the later half.
+intervals from the errors known before each origin, over the later half of the backtest's origins.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def of_intervals(X: Any, y: Any, number: int) -> Record:
 
 
 def of_series(series: Series, edges: Any, number: int) -> Record:
-    """Intervals of the next four steps, from the earlier half of origins, on the later half."""
+    """Intervals of the next four steps over the later half of origins."""
     tested = DIFFormerForecaster(random_state=number).backtest(series, edges, horizon=4)
     half = len(tested.origins) // 2
     return {"coverage": tested.coverage(LEVEL)["coverage"], "held_out": half}

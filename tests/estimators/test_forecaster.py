@@ -14,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 from difformer import DIFFormerForecaster, Graph
 from difformer.data.series import Series, fill
+from difformer.estimators.backtest import Backtest
 
 FAST: dict[str, Any] = {"epochs": 15, "patience": None, "random_state": 0, "hidden_channels": 4}
 
@@ -441,3 +442,34 @@ def test_intervals_hold_as_much_as_they_say_on_series_of_noise() -> None:
         model = DIFFormerForecaster(**{**FAST, "epochs": 5})
         shares.append(model.backtest(series, horizon=2, origins=80).coverage(0.9)["coverage"])
     assert 0.87 <= np.mean(shares) <= 0.93
+
+
+def drifting(seed: int, growth: float) -> Backtest:
+    """Forecasts of zero for noise that grows by that factor from the middle of the origins on."""
+    draw = np.random.default_rng(seed)
+    grown = np.where(np.arange(160) < 120, 1.0, growth)[:, None]
+    values = draw.normal(size=(160, 6)) * draw.gamma(2, 1, 6) * grown
+    origins = np.arange(80, 159)
+    return Backtest(origins, np.zeros((len(origins), 2, 6)), values, lags=2)
+
+
+@pytest.mark.parametrize(("growth", "most"), [(0.3, 0.96), (1.0, 0.93), (3.0, 0.93)])
+def test_intervals_follow_errors_that_grow_or_shrink(growth: float, most: float) -> None:
+    """They grow faster than they shrink: nothing outside says less than everything outside."""
+    shares = [drifting(seed, growth).coverage(0.9)["coverage"] for seed in range(10)]
+    assert 0.87 <= np.mean(shares) <= most, shares
+    # What the next forecast gets is right for the size that errors have come to.
+    late = [drifting(seed, growth) for seed in range(10)]
+    widths = np.array([one.quantiles(0.9)[0] * one.sizes() for one in late])
+    errors = np.array([np.abs(one.values[130:]) for one in late])  # (seeds, steps, nodes)
+    assert 0.85 <= (errors <= widths[:, None]).mean() <= 0.95
+
+
+def test_an_interval_knows_no_error_of_its_own_step_or_a_later_one() -> None:
+    before = drifting(0, 1.0)
+    values = before.values.copy()
+    values[130:] *= 100
+    after = replace(before, values=values)
+    early = before.origins <= 130  # these see the steps before 130 alone
+    np.testing.assert_array_equal(before._rolled(0.9)[0][early], after._rolled(0.9)[0][early])
+    assert (after._rolled(0.9)[0][-1] > before._rolled(0.9)[0][-1]).all()

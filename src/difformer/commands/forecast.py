@@ -92,7 +92,7 @@ def _table(record: Mapping[str, Any]) -> Table:
     ]
     share = tested["coverage"]["0.9"]["coverage"]
     if share is not None:
-        notes.append(f"90 % intervals of the earlier half held {100 * share:.0f} % of the later")
+        notes.append(f"90 % intervals by earlier errors held {100 * share:.0f} % of the later half")
     if tested["left_out"]:
         notes.append(tested["left_out"])
     if record["naive_nodes"]:

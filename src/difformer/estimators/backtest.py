@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -21,6 +21,7 @@ Array = NDArray[Any]
 
 OURS = "DIFFormer"
 MOST_NODES = 60  # that statsforecast is run on: a node takes a second or so
+ADAPT = 0.5  # of the logarithm of an interval's width, per share of values that fell outside
 RIDGE = 1e-6  # of the least squares of AR, relative to the mean square of its features
 
 
@@ -148,25 +149,24 @@ class Backtest:
         return np.nan_to_num(self.mae_by_node())
 
     def quantiles(self, level: float) -> Array:
-        """For each step (h,) the conformal quantile of errors in units of `sizes`.
+        """For each step (h,) the conformal quantile of errors in units of `sizes`, adapted.
 
-        The interval of a forecast is ± quantile × size; infinite where there are too few errors.
+        The interval of the next forecast is ± quantile × size; infinite where there are too few
+        errors. Errors that grow or shrink in time are no sample of those to come: `_rolled` says
+        by what factor intervals from earlier errors have come to be too narrow or too wide.
         """
-        size = self.sizes()
-        scores = np.abs(self.predicted - self.actual) / np.where(size > 0, size, np.nan)
-        each = (scores[:, step][~np.isnan(scores[:, step])] for step in range(self.horizon))
-        return np.array([conformal_quantile(found, level) for found in each])
+        return self._spread(self._errors, level)[0] * self._rolled(level)[1]
 
     def coverage(self, level: float) -> dict[str, float]:
-        """The share of later forecasts within intervals that come from the earlier half of origins.
+        """The share of values within intervals from the errors known before them, and their loss.
 
-        And the pinball loss of their two ends. nan where there are fewer than two origins.
+        Over the later half of the origins; the pinball loss is that of the two ends. nan where
+        there are fewer than two origins.
         """
         half = len(self.origins) // 2
         if not half:
             return {"coverage": float("nan"), "pinball": float("nan")}
-        earlier = replace(self, origins=self.origins[:half], predicted=self.predicted[:half])
-        width = earlier.quantiles(level)[:, None] * earlier.sizes()
+        width = self._rolled(level)[0][half:]
         actual, middle = self.actual[half:], self.predicted[half:]
         known = ~np.isnan(actual)
         inside = np.abs(actual - middle) <= width
@@ -177,6 +177,50 @@ class Backtest:
         ]
         pinball = float(np.nanmean(losses)) if np.isfinite(width).all() else float("nan")
         return {"coverage": float(inside[known].mean()), "pinball": pinball}
+
+    @cached_property
+    def _errors(self) -> Array:
+        return np.abs(self.predicted - self.actual)
+
+    @staticmethod
+    def _spread(errors: Array, level: float) -> tuple[Array, Array]:
+        """Of errors (o, h, n), nan where unknown: the quantile of each step, each node's size."""
+        known = ~np.isnan(errors)
+        size = np.where(known, errors, 0.0).sum((0, 1)) / np.maximum(known.sum((0, 1)), 1)
+        scores = errors / np.where(size > 0, size, np.nan)
+        each = (step[~np.isnan(step)] for step in scores.swapaxes(0, 1))
+        return np.array([conformal_quantile(found, level) for found in each]), size
+
+    def _rolled(self, level: float) -> tuple[Array, float]:
+        """Half the width of the interval at every origin (o, h, n), and the factor at the end.
+
+        At an origin, only errors of steps before it are known. The factor is 1 at first; after
+        each step its logarithm grows by ADAPT × (share of values outside − (1 − level)), so that
+        in the long run the share outside is 1 − level however the series changes (adaptive
+        conformal inference, with the width in the place of the level). O(o² h n).
+        """
+        if level not in self._rolls:
+            self._rolls[level] = self._roll(level)
+        return self._rolls[level]
+
+    @cached_property
+    def _rolls(self) -> dict[float, tuple[Array, float]]:
+        return {}
+
+    def _roll(self, level: float) -> tuple[Array, float]:
+        step_of = self.origins[:, None] + np.arange(self.horizon)  # (o, h)
+        width = np.full(self.predicted.shape, np.inf)
+        moved = 0.0
+        for now in range(self.origins[0], step_of[-1, -1] + 1):
+            for at in np.flatnonzero(self.origins == now):
+                seen = np.where((step_of[:at] < now)[..., None], self._errors[:at], np.nan)
+                quantile, size = self._spread(seen, level)
+                if np.isfinite(quantile).all():
+                    width[at] = quantile[:, None] * size * np.exp(moved)
+            told = (step_of == now)[..., None] & np.isfinite(width) & ~np.isnan(self._errors)
+            if told.any():
+                moved += ADAPT * (float((self._errors > width)[told].mean()) - (1 - level))
+        return width, float(np.exp(moved))
 
     # --- simple forecasts ------------------------------------------------------------------
 

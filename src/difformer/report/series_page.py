@@ -84,8 +84,8 @@ def _result(record: Mapping[str, Any], tested: Mapping[str, Any] | None) -> list
     if told["coverage"] is not None:
         blocks.append(
             Note(
-                f"{100 * LEVEL:g} % intervals by the errors of the earlier origins held "
-                f"{100 * told['coverage']:.0f} % of the later values (pinball loss "
+                f"{100 * LEVEL:g} % intervals, each from the errors known before it, held "
+                f"{100 * told['coverage']:.0f} % of the values of the later half (pinball loss "
                 f"{number(told['pinball'], 3)})."
             )
         )
