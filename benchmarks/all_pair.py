@@ -2,15 +2,16 @@
 
 python -m benchmarks.all_pair [PART ...]       writes results/benchmarks/all_pair.json
 
-Parts: sharpness, labels, edges, released, gcn. What is in the file is not measured again.
+Parts: sharpness, labels, edges, released, gcn, maps, hidden. What is in the file is not measured
+again. The last two are in `benchmarks.all_pair_trained`.
 
 One model, everything else equal: Z⁽⁰⁾ = X W, layers that only average, a linear output. What
 differs is by which weights the rows meet: not at all ("alone"), all alike ("mean"), -s and -a as
-the paper has them, the sharp form, its linear-time form with landmarks, or a graph of ten
-neighbours. Every form has the same choices, made by the mean validation accuracy over all splits:
-three strengths of diffusion and two weight decays (of the sharp form joined with a graph: two
-strengths and three weights of the graph). Ten splits, seeds 0 to 9, that no choice of ours was
-made on. Test rows are read once.
+the paper has them, the sharp form, that with landmarks, that among near rows found through cells,
+or a graph of ten neighbours. Every form has the same choices, made by the mean validation accuracy
+over all splits: three strengths of diffusion and two weight decays (of the sharp form joined with
+a graph: two strengths and three weights of the graph). Ten splits, seeds 0 to 9, that no choice of
+ours was made on. Test rows are read once.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from torch.nn import functional as F
 
 from benchmarks.measure import write
 from difformer import DIFFormer, load_dataset
+from difformer.core.diffusivity import Sharp
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.neighbours import nearest_neighbours
@@ -63,7 +65,14 @@ FORMS: dict[str, dict[str, Any]] = {
     "-s": {"kernel": "simple", **COMPARED},
     "-a": {"kernel": "sigmoid", **COMPARED},
     "sharp": SHARP,
-    "landmarks": {"kernel": "landmarks", **COMPARED, "sharpness": 40.0, "num_landmarks": 512},
+    "landmarks": {
+        "kernel": "landmarks",
+        **COMPARED,
+        "sharpness": 40.0,
+        "reach": 3.0,
+        "num_landmarks": 512,
+    },
+    "near": {"kernel": Sharp(40.0, 10.0, exact_rows=0), **COMPARED},
     "kNN graph": {"kernel": "identity", "graph_weight": 1.0},
 }
 # Flat weights of all pairs are a dense matrix: beyond so many rows they are left out.
@@ -131,7 +140,7 @@ class Rows:
         width = -(-self.data.num_outputs // 8) * 8
         torch.manual_seed(0)
         model = DIFFormer(self.x.shape[1], width, self.data.num_outputs, kernel=kernel, **own)
-        alike = json.dumps([kernel, *(own.get(k) for k in ("sharpness", "reach"))])
+        alike = json.dumps([repr(kernel), *(own.get(k) for k in ("sharpness", "reach"))])
         first = self._made.setdefault(alike, model)
         if first is not model:
             model.share_fixed(first)
@@ -315,13 +324,19 @@ def released_cells() -> Iterator[tuple[Cell, Run]]:
             yield ("released", name, "", form), partial(rows.chosen, settings, graph, splits)
 
 
-PARTS = {
-    "sharpness": sharpness_cells,
-    "labels": labels_cells,
-    "edges": edges_cells,
-    "released": released_cells,
-    "gcn": gcn_cells,
-}
+def parts() -> dict[str, Callable[[], Iterator[tuple[Cell, Run]]]]:
+    """The cells of each part, by its name."""
+    from benchmarks.all_pair_trained import hidden_cells, maps_cells
+
+    return {
+        "sharpness": sharpness_cells,
+        "labels": labels_cells,
+        "edges": edges_cells,
+        "released": released_cells,
+        "gcn": gcn_cells,
+        "maps": maps_cells,
+        "hidden": hidden_cells,
+    }
 
 
 def read_results(path: Path = RESULTS) -> dict[str, Any]:
@@ -329,12 +344,13 @@ def read_results(path: Path = RESULTS) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
 
 
-def main(parts: Sequence[str] = ()) -> None:
+def main(names: Sequence[str] = ()) -> None:
     torch.set_num_threads(1)
-    for part in parts or PARTS:
-        if part not in PARTS:
-            raise SystemExit(f"error: PART must be one of {', '.join(PARTS)}, got {part!r}")
-        for (group, name, varies, form), run in PARTS[part]():
+    known = parts()
+    for part in names or known:
+        if part not in known:
+            raise SystemExit(f"error: PART must be one of {', '.join(known)}, got {part!r}")
+        for (group, name, varies, form), run in known[part]():
             kept = read_results().get(group, {}).get(name, {}).get(varies, {})
             if form in kept:
                 continue

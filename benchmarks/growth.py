@@ -1,17 +1,21 @@
 """How the cost of a training step grows with the number of rows, and a figure of it.
 
-python -m benchmarks.growth            writes results/benchmarks/growth.json, docs/images/growth.svg
+python -m benchmarks.growth [KERNEL ...]
 
-One layer, width 64, forward and backward, no graph; every size in a process of its own, so that the
-peak memory is its own. Landmarks are compared with input features of the same width: what is made
-of these once is not in the time, and is in the memory. The time is that of the third step; where
-the first takes more than half a minute, as the largest of -a does, that of the first.
+writes results/benchmarks/growth.json and docs/images/growth.svg; kernels that are not named keep
+their figures. One layer, width 64, forward and backward, no graph; every size in a process of its
+own, so that the peak memory is its own. Landmarks and sharp compare input features of the same
+width: what is made of these once is not in the time, and is in the memory. The time is that of the
+third step; where the first takes more than half a minute, as the largest of -a does, that of the
+first.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +27,17 @@ ROWS = {
     "simple": (1_000, 10_000, 100_000, 1_000_000, 10_000_000),
     "sigmoid": (1_000, 5_000, 20_000, 80_000, 200_000),
     "landmarks": (1_000, 10_000, 100_000, 1_000_000),
+    "sharp": (1_000, 5_000, 20_000),
 }
 PATIENCE = 30.0  # seconds
-TITLES = {"simple": "DIFFormer-s", "sigmoid": "DIFFormer-a", "landmarks": "landmarks"}
+TITLES = {
+    "simple": "DIFFormer-s",
+    "sigmoid": "DIFFormer-a",
+    "landmarks": "landmarks",
+    "sharp": "sharp",
+}
 LANDMARKS = 400
+RESULTS = Path("results/benchmarks/growth.json")
 
 
 def prepare(kernel: str, rows: int) -> Callable[[], None]:
@@ -40,10 +51,11 @@ def prepare(kernel: str, rows: int) -> Callable[[], None]:
     z = torch.randn(rows, WIDTH, requires_grad=True)
     diffusivity = make_diffusivity(kernel)
     fixed = None
-    if diffusivity.anchored:
+    if diffusivity.prepares:
         features = torch.randn(rows, WIDTH)
         sample = features[landmark_sample(rows, WIDTH, LANDMARKS)]
-        fixed = diffusivity.fixed(features, make_landmarks(sample, LANDMARKS))
+        known = make_landmarks(sample, LANDMARKS) if diffusivity.anchored else None
+        fixed = diffusivity.fixed(features, known)
 
     def step() -> None:
         if fixed is not None:
@@ -61,11 +73,15 @@ def exponent(sizes: list[int], seconds: list[float]) -> float:
     return math.log(seconds[-1] / seconds[-2]) / math.log(sizes[-1] / sizes[-2])
 
 
-def main() -> None:
+def main(names: Sequence[str] = ()) -> None:
     """Measure every size, write the figures and the picture."""
     results: dict[str, Any] = {}
-    for kernel, sizes in ROWS.items():
-        found = {}
+    if names:
+        results = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
+    for kernel in names or ROWS:
+        if kernel not in ROWS:
+            raise SystemExit(f"error: KERNEL must be one of {', '.join(ROWS)}, got {kernel!r}")
+        sizes, found = ROWS[kernel], {}
         for rows in sizes:
             megabytes, seconds = extra_memory(partial(prepare, kernel, rows), patience=PATIENCE)
             found[str(rows)] = {"seconds": round(seconds, 4), "extra_mb": round(megabytes, 1)}
@@ -75,7 +91,7 @@ def main() -> None:
             "rows": found,
             "exponent": round(exponent(list(sizes), times), 2),
         }
-    write(Path("results/benchmarks/growth.json"), "python -m benchmarks.growth", results)
+    write(RESULTS, "python -m benchmarks.growth", results)
     draw(results, Path("docs/images/growth.svg"))
 
 
@@ -90,7 +106,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     for axis, key, label in zip(
         axes, ("seconds", "extra_mb"), ("seconds a step", "extra megabytes"), strict=True
     ):
-        for (name, found), marker in zip(results.items(), "os^", strict=True):
+        for (name, found), marker in zip(results.items(), "os^D", strict=False):
             rows = [int(n) for n in found["rows"]]
             axis.loglog(rows, [f[key] for f in found["rows"].values()], marker=marker, label=name)
         axis.set_xlabel("rows")
@@ -103,4 +119,4 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

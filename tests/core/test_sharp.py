@@ -15,7 +15,6 @@ from difformer.core.energy import energy
 from difformer.core.fixed import FixedWeights
 from difformer.core.pairs import squared_distances
 from difformer.core.sparse import SparseMatrix
-from difformer.errors import DifformerError
 
 
 def clustered(n: int, p: int = 12, seed: int = 0, dtype: torch.dtype = torch.float64):
@@ -205,12 +204,6 @@ def test_the_gradient_of_a_fixed_average_is_that_of_its_dense_form():
     value = torch.randn(50, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(made.average, (value,))
     torch.testing.assert_close(made.average(value), made.dense() @ value)
-
-
-def test_too_many_rows_are_refused_with_a_way_out(monkeypatch):
-    monkeypatch.setattr(module, "EXACT_ROWS", 10)
-    with pytest.raises(DifformerError, match="take kernel 'landmarks'"):
-        Sharp().fixed(torch.randn(11, 3))
 
 
 def test_bad_knobs_are_named():

@@ -16,7 +16,15 @@ from torch import Tensor
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import CHUNK_SCORES, tiles
 
-__all__ = ["DENSE_ROWS", "LOST", "FixedAverage", "FixedLandmarks", "FixedWeights", "keep_partners"]
+__all__ = [
+    "DENSE_ROWS",
+    "LOST",
+    "FixedAverage",
+    "FixedLandmarks",
+    "FixedWeights",
+    "keep_pairs",
+    "keep_partners",
+]
 
 LOST = (1e-3, 1e-2, 1e-1)
 """Shares of a row's weight that may be spread evenly: the smallest that leaves few partners."""
@@ -51,6 +59,7 @@ class FixedWeights(FixedAverage):
     matrix: SparseMatrix | Tensor  # (n, m)
     rest: Tensor | None = None  # (n, 1): the share of each row that all rows get alike
     offset: Tensor | None = None  # (n, 1) by which the rows were calibrated, where they were
+    missed: float = 0.0  # the mean share of a row's weight that the search for partners missed
 
     def average(self, value: Tensor) -> Tensor:
         if isinstance(self.matrix, Tensor):
@@ -120,6 +129,22 @@ def keep_partners(omega: OmegaOfRows, own: slice, n: int) -> FixedWeights:
     row = torch.repeat_interleave(torch.cat(counts))
     matrix = SparseMatrix.from_sorted(row, torch.cat(columns), torch.cat(values), (held, n))
     return FixedWeights(matrix, torch.cat(rest))
+
+
+def keep_pairs(omega: Tensor, columns: Tensor) -> FixedWeights:
+    """Ŝ (n, n) from ω (n, k) of some pairs, their columns (n, k) distinct in each row.
+
+    As in `keep_partners` the small entries of a row, at most the largest share in `LOST` of its
+    mass, are spread evenly over all rows.
+    """
+    weights = _normalised(omega)
+    kept = weights > _threshold(weights, LOST[-1])
+    rest = (weights * ~kept).sum(-1, keepdim=True)
+    columns, order = columns.sort(-1)
+    kept, weights, n = kept.gather(1, order), weights.gather(1, order), omega.shape[0]
+    row = torch.repeat_interleave(kept.sum(-1))
+    matrix = SparseMatrix.from_sorted(row, columns[kept].int(), weights[kept], (n, n))
+    return FixedWeights(matrix, rest)
 
 
 def _affordable(omega: OmegaOfRows, n: int, size: int) -> float:

@@ -34,7 +34,7 @@ class DIFFormerConfig(Options):
     reach: float | None = option(
         None,
         "sharp, landmarks and gaussian: how many partners or landmarks a row has, by weight; "
-        "none: 10, gaussian: one width for all rows",
+        "none: 10, landmarks 3, gaussian: one width for all rows",
         number(above_zero=True),
     )
     learn_reach: str | None = option(

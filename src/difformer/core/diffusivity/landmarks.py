@@ -8,20 +8,14 @@ import torch
 from torch import Tensor
 
 from difformer.core.context import Context, LandmarkSums
+from difformer.core.cosine import landmark_sample, make_landmarks, unit_rows
 from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.diffusivity.reach import offsets_for_reach
-from difformer.core.diffusivity.sharp import unit_rows
 from difformer.core.fixed import FixedLandmarks
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import CHUNK_SCORES, tiles
 
 __all__ = ["Landmarks", "landmark_sample", "make_landmarks"]
-
-# Rows sampled per landmark for k-means, and the most numbers it holds.
-ROWS_PER_LANDMARK = 20
-SAMPLE_NUMBERS = 2**26
-LLOYD_STEPS = 10
-SEED = 0
 
 
 class Landmarks(Diffusivity):
@@ -39,7 +33,7 @@ class Landmarks(Diffusivity):
     anchored = True
     knobs = ("sharpness", "reach")
 
-    def __init__(self, sharpness: float = 40.0, reach: float = 10.0) -> None:
+    def __init__(self, sharpness: float = 40.0, reach: float = 3.0) -> None:
         for name, value in (("sharpness", sharpness), ("reach", reach)):
             if not value > 0:
                 raise ValueError(f"{name} must be positive, got {value!r}")
@@ -101,45 +95,3 @@ class Landmarks(Diffusivity):
 
     def __repr__(self) -> str:
         return f"Landmarks(sharpness={self.sharpness:g}, reach={self.reach:g})"
-
-
-def landmark_sample(n: int, p: int, count: int) -> Tensor:
-    """The rows, of n with width p, that `make_landmarks` is given: sorted, always the same."""
-    size = max(count, min(ROWS_PER_LANDMARK * count, SAMPLE_NUMBERS // max(1, p)))
-    if n <= size:
-        return torch.arange(n)
-    return torch.randperm(n, generator=torch.Generator().manual_seed(SEED))[:size].sort().values
-
-
-@torch.no_grad()
-def make_landmarks(rows: Tensor, count: int) -> Tensor:
-    """At most `count` unit landmarks (m, p) for the rows (n, p), by k-means with cosine distance.
-
-    Drawn by k-means++ with a generator of its own, then moved by some of Lloyd's steps. With at
-    most `count` rows, each row is a landmark.
-    """
-    unit = unit_rows(rows)
-    unit = unit[unit.square().sum(-1) > 0]
-    if unit.shape[0] == 0:
-        return unit_rows(torch.ones_like(rows[:1]))
-    if unit.shape[0] <= count:
-        return unit
-    generator = torch.Generator().manual_seed(SEED)
-    chosen = [int(torch.randint(unit.shape[0], (1,), generator=generator))]
-    gap = torch.full_like(unit[:, 0], math.inf)  # 1 − cosine to the nearest landmark
-    for _ in range(count - 1):
-        gap = torch.minimum(gap, (1 - unit @ unit[chosen[-1]]).clamp_min_(1e-12))
-        at = torch.rand((), generator=generator, dtype=torch.float64).to(gap) * gap.sum()
-        chosen.append(min(int(torch.searchsorted(gap.cumsum(0), at)), unit.shape[0] - 1))
-    landmarks = unit[chosen]
-    for _ in range(LLOYD_STEPS):
-        nearest = torch.cat(
-            [
-                (unit[part] @ landmarks.T).argmax(1)
-                for part in tiles(unit.shape[0], max(1, CHUNK_SCORES // count))
-            ]
-        )
-        total = torch.zeros_like(landmarks).index_add_(0, nearest, unit)
-        lost = total.square().sum(-1, keepdim=True) == 0
-        landmarks = unit_rows(torch.where(lost, landmarks, total))
-    return landmarks

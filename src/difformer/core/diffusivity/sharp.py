@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import overload
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from difformer.core.cosine import score_rows, take_rows, unit_rows
 from difformer.core.diffusivity.at_rows import AtRows
 from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.diffusivity.reach import offsets_for_reach
 from difformer.core.diffusivity.sigmoid import Sigmoid
-from difformer.core.fixed import FixedWeights, keep_partners
+from difformer.core.fixed import FixedWeights, keep_pairs, keep_partners
+from difformer.core.near import NearRows, near_rows
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import CHUNK_SCORES, SIGMOID_FLOOR, tiles
-from difformer.errors import DifformerError
 
 # Up to this many rows all pairs are compared once: some minutes on one core.
 EXACT_ROWS = 60_000
+# Rows searched for each row beyond, per partner it is to have.
+SEARCHED = 4
+# Rows whose weights to all others are computed, to say what the search has missed.
+CHECKED = 256
 
-__all__ = ["Sharp", "score_rows", "unit_rows"]
+__all__ = ["Sharp"]
 
 
 class Sharp(Sigmoid):
@@ -40,6 +44,7 @@ class Sharp(Sigmoid):
             added.
         offset: t where it is not calibrated, and in `f` and `delta`.
         unit: scale rows to unit length. Without, s = 1 and t = 0 is the sigmoid of DIFFormer-a.
+        exact_rows: up to how many rows `fixed` compares all pairs; beyond, near ones (`near_rows`).
     """
 
     name = "sharp"
@@ -52,11 +57,13 @@ class Sharp(Sigmoid):
         *,
         offset: float = 0.0,
         unit: bool = True,
+        exact_rows: int = EXACT_ROWS,
     ) -> None:
         for name, value in (("sharpness", sharpness), ("reach", reach)):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value!r}")
         self.sharpness, self.reach, self.offset, self.unit = sharpness, reach, offset, unit
+        self.exact_rows = exact_rows
         self.scale: Tensor | float = 1.0
         self.shift: Tensor | float = 0.0
 
@@ -135,12 +142,40 @@ class Sharp(Sigmoid):
         return left, torch.cat([k[..., :-1], torch.ones_like(b), b], dim=-1)
 
     def fixed(self, rows: Tensor | SparseMatrix, known: Tensor | None = None) -> FixedWeights:
-        if rows.shape[0] > EXACT_ROWS:
-            raise DifformerError(
-                f"kernel {self.name!r} compares every pair of up to {EXACT_ROWS} rows, got "
-                f"{rows.shape[0]}: take kernel 'landmarks', or train in batches"
-            )
-        return self.fixed_rows(rows, slice(0, rows.shape[0]))
+        n = rows.shape[0]
+        if n > self.exact_rows and self.unit and self.reach is not None:
+            return self.fixed_near(rows)
+        return self.fixed_rows(rows, slice(0, n))
+
+    @torch.no_grad()
+    def fixed_near(self, rows: Tensor | SparseMatrix) -> FixedWeights:
+        """Ŝ of the rows found near each other, calibrated among these; O(n^1.5 p) time.
+
+        What is missed of a row's weights, as a mean over some rows compared with all, is kept with
+        it (`FixedWeights.missed`).
+        """
+        assert self.reach is not None
+        k = min(rows.shape[0], max(1, round(SEARCHED * self.reach)))
+        near = near_rows(rows, k)
+        t = offsets_for_reach(near.score.clamp_min(-2), self.sharpness, self.reach)
+        pair = (t + t.squeeze(-1)[near.row]) / 2
+        omega = torch.sigmoid((near.score - pair) * self.sharpness) + SIGMOID_FLOOR
+        omega = torch.where(near.score.isinf(), 0.0, omega)
+        return replace(keep_pairs(omega, near.row), offset=t, missed=self._missed(rows, near, t))
+
+    def _missed(self, rows: Tensor | SparseMatrix, near: NearRows, t: Tensor) -> float:
+        """The mean share of a row's exact weight, at these offsets, outside the found rows."""
+        n, unit = rows.shape[0], unit_rows(rows)
+        chosen = torch.linspace(0, n - 1, min(n, CHECKED)).long()
+        share: list[Tensor] = []
+        for part in chosen.split(max(1, CHUNK_SCORES // n)):
+            asking = take_rows(unit, part)
+            dense = isinstance(unit, Tensor)
+            scores = asking @ unit.T if dense else unit.matmul(asking.T.contiguous()).T
+            omega = torch.sigmoid((scores - (t[part] + t.mT) / 2) * self.sharpness)
+            found = omega.gather(1, near.row[part]) * near.score[part].isfinite()
+            share.append(1 - found.sum(1) / omega.sum(1))
+        return float(torch.cat(share).mean())
 
     @torch.no_grad()
     def fixed_rows(
@@ -179,22 +214,5 @@ class Sharp(Sigmoid):
         return (F.softplus(top) - F.softplus(top - z2 * (s / 2))) * (2 / s)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(sharpness={self.sharpness:g}, reach={self.reach})"
-
-
-@overload
-def unit_rows(x: Tensor) -> Tensor: ...
-@overload
-def unit_rows(x: Tensor | SparseMatrix) -> Tensor | SparseMatrix: ...
-def unit_rows(x: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
-    """Rows scaled to unit length; a zero row stays zero."""
-    if isinstance(x, SparseMatrix):
-        return x.unit_rows()
-    return F.normalize(x, dim=-1, eps=torch.finfo(x.dtype).tiny)
-
-
-def score_rows(rows: Tensor | SparseMatrix, part: slice) -> Tensor:
-    """x_i·x_j (part, n), new, for a range of the rows and all of them."""
-    if isinstance(rows, SparseMatrix):
-        return rows.matmul(rows.block(part).csr.to_dense().T).T.contiguous()
-    return rows[part] @ rows.T
+        near = "" if self.exact_rows == EXACT_ROWS else f", exact_rows={self.exact_rows}"
+        return f"{type(self).__name__}(sharpness={self.sharpness:g}, reach={self.reach}{near})"
