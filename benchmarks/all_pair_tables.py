@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.all_pair import FORMS, LABELS, MIDDLE, NETWORKS, REMOVED, SHARPNESS
+from benchmarks.all_pair_trained import COMPARED, HIDDEN_FORM, MAPPED, MAPS
 from difformer.experiments.specs import load_spec
 from difformer.experiments.statistics import paired_difference
 from difformer.files import write_atomic
@@ -63,11 +64,13 @@ def all_pair_sharpness(results: Results) -> list[list[str]]:
 
 def all_pair_labels(results: Results) -> list[list[str]]:
     """Accuracy of each form against the number of labels."""
-    minus = [f"sharp minus {form}" for form in ("alone", "mean", "kNN graph", "landmarks")]
-    rows = [["labels per class", *FORMS, *minus]]
+    others = ("alone", "mean", "kNN graph", "landmarks", "near")
+    minus = [f"sharp minus {form}" for form in others]
+    forms = (*FORMS, HIDDEN_FORM)
+    rows = [["labels per class", *forms, *minus]]
     for name, counts in LABELS.items():
         for labels in counts:
-            cells = {form: _cell(results, "labels", name, labels, form) for form in FORMS}
+            cells = {form: _cell(results, "labels", name, labels, form) for form in forms}
             gaps = [_gap(cells["sharp"], cells[gap.removeprefix("sharp minus ")]) for gap in minus]
             rows.append([f"{TITLES[name]}, {labels}", *map(_figure, cells.values()), *gaps])
     return rows
@@ -93,6 +96,20 @@ def all_pair_released(results: Results) -> list[list[str]]:
         figures = [f"{100 * cell['mean']:.1f}" if cell else EMPTY for cell in cells]
         theirs = [published[system][name] for system in ("difformer-s", "difformer-a")]
         rows.append([TITLES[name], *figures, *(f"{mean}" for mean, _ in theirs)])
+    return rows
+
+
+def all_pair_maps(results: Results) -> list[list[str]]:
+    """Accuracy by what is compared, and by which maps and knobs, on development seeds."""
+    rows = [["", "alone", "compared", *MAPS, "s and t learned minus calibrated"]]
+    for name in MAPPED:
+        alone = _figure(_cell(results, "maps", name, "", "alone"))
+        for compared in COMPARED:
+            cells = {title: _cell(results, "maps", name, compared, title) for title in MAPS}
+            if any(cells.values()):
+                gap = _gap(cells["none, s and t learned"], cells["none"])
+                figures = map(_figure, cells.values())
+                rows.append([TITLES[name], alone, compared, *figures, gap])
     return rows
 
 

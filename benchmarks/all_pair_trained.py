@@ -37,6 +37,7 @@ HIDDEN: dict[str, Any] = {
 # 20News, 400 labels per class, seed 20.
 CHOSEN: dict[str, Any] = {"width": 128, "strength": "middle"}
 TRAINED: dict[str, Any] = {"epochs": 100, "lr": 0.01, "weight_decay": 0.001, "eval_every": 10}
+HIDDEN_FORM = "sharp, hidden layer"
 COMPARED = ("input", "first", "state")
 MAPS: dict[str, dict[str, Any]] = {
     "none": {"learn_qk": False},
@@ -121,4 +122,4 @@ def hidden_cells() -> Iterator[tuple[Cell, Run]]:
         for labels in reversed(LABELS[name]):
             splits = [rows.split(labels, seed) for seed in range(SPLITS)]
             run = partial(trained, rows, options, splits, "hidden layer")
-            yield ("labels", name, str(labels), "sharp, hidden layer"), run
+            yield ("labels", name, str(labels), HIDDEN_FORM), run

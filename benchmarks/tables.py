@@ -274,6 +274,7 @@ ALL_PAIR = (
     all_pair_tables.all_pair_labels,
     all_pair_tables.all_pair_edges,
     all_pair_tables.all_pair_released,
+    all_pair_tables.all_pair_maps,
 )
 HOSTILE = (hostile, hostile_kills, hostile_rest)
 SCALE = (large, outofcore, outofcore_1m, scale, scale_sent, scale_paper)
