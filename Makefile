@@ -12,7 +12,7 @@ UV      := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(UV) pip install --quiet --python $(BIN)/python,\
              $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check)
 
-.PHONY: demo test lint bench results docs wheel clean
+.PHONY: demo test ray lint bench results docs wheel clean
 
 demo: $(RUN)
 	$(BIN)/difformer demo
@@ -24,6 +24,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# Ray is large: its tests skip where this was not made.
+ray: $(READY)
+	$(INSTALL) -c constraints.txt -e ".[ray]"
 
 bench: $(READY)
 	$(BIN)/difformer bench

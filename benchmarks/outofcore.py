@@ -4,9 +4,9 @@ python -m benchmarks.outofcore --rows 20000000 --edges 200000000 --features 100 
     --processes 1 2 4 --folder DIR          the full size: 11 GB of parts, 30 GB of room, hours
 python -m benchmarks.outofcore              a modest size; writes results/benchmarks/outofcore.json
 
-Every step runs in a process of its own whose data segment may not exceed the limit (`ulimit -d`:
-what it allocates, not the files it maps); one that does ends with an error, and there is no figure.
-Peak memory is the largest resident size, mapped pages included. The network has communities of
+Every step runs in a process of its own that is held to the limit by a control group, or where none
+can be made by `ulimit -d`; one that needs more is ended, and there is no figure. Peak memory is the
+largest resident size, mapped pages included. The network has communities of
 neighbouring rows with 60 % of the edges, so that a partition has something to find.
 
 Sharding is set beside DuckDB's own sort of the same file of edges, in the same memory; the sort of
@@ -18,11 +18,13 @@ all rows. The result file is written after each step.
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from difformer.data.shards.settings import memory_bytes
 COMMUNITY, WITHIN = 4_000, 0.6
 ROWS_TOGETHER, EDGES_TOGETHER = 200_000, 2_000_000
 LAYERS, WIDTH = 3, 64
+GROUPS = Path("/sys/fs/cgroup/memory")
 
 
 def generate(folder: Path, rows: int, features: int, edges: int) -> None:
@@ -79,9 +82,28 @@ def made(folder: Path, rows: int, features: int, edges: int, sender: Any) -> Non
     sender.send(None)
 
 
-def limited(memory: int) -> None:
-    """From now on this process can allocate no more."""
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+def limited(memory: int) -> str:
+    """From now on this process gets no more memory; how it is held to that.
+
+    A control group counts what is resident, the pages of files among it, and is what containers
+    use. Where none can be made the data segment is limited.
+    """
+    group = GROUPS / f"outofcore-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(memory))
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        return "control group"
+    except OSError:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+        return "data segment"
+
+
+def forget_groups() -> None:
+    """Remove the control groups of processes that have ended."""
+    for group in GROUPS.glob("outofcore-*"):
+        with suppress(OSError):
+            group.rmdir()
 
 
 def spent(begin: float, processor: float) -> dict[str, float]:
@@ -104,7 +126,7 @@ def duckdb_sort(folder: Path, memory: int, sender: Any) -> None:
     """DuckDB alone sorts the same edges by target and source, into a Parquet file."""
     import duckdb
 
-    limited(memory)
+    held = limited(memory)
     begin, processor = time.perf_counter(), time.process_time()
     settings: Any = {"memory_limit": f"{memory * 2 // 3 // 10**6}MB"}
     settings["temp_directory"] = str(folder / "spilled")
@@ -112,21 +134,21 @@ def duckdb_sort(folder: Path, memory: int, sender: Any) -> None:
     files = [str(folder / name) for name in ("edges.parquet", "sorted.parquet")]
     order = f"SELECT * FROM read_parquet('{files[0]}') ORDER BY target, source"
     connection.execute(f"COPY ({order}) TO '{files[1]}'").fetchall()
-    sender.send(spent(begin, processor))
+    sender.send({**spent(begin, processor), "limit": held})
 
 
 def shard(folder: Path, partition: str, parts: int, memory: int, sender: Any) -> None:
-    """`make_shards`, and the seconds of each of its stages."""
+    """`make_shards`, and the processor seconds of each of its stages."""
     from difformer.data.shards import ShardSettings, make_shards
     from difformer.train.memory import resident_memory
 
     limited(memory)
     begin, processor = time.perf_counter(), time.process_time()
     stages: dict[str, float] = {}
-    last: list[Any] = ["starting", begin]
+    last: list[Any] = ["starting", processor]
 
     def tell(stage: str, share: float | None) -> None:
-        now = time.perf_counter()
+        now = time.process_time()
         stages[last[0]] = stages.get(last[0], 0.0) + now - last[1]
         last[:] = [stage, now]
 
@@ -251,6 +273,7 @@ def main() -> None:
             keep(f"train {world}", train(folder / first, world, given.batch_size, memory))
         for partition in others:
             sharded(partition)
+        forget_groups()
 
 
 if __name__ == "__main__":

@@ -114,6 +114,8 @@ def test_what_needs_the_data_in_memory_says_so(parts: Path, tmp_path: Path, caps
         (("--neighbours", "3"), "data must be left out with shards, got neighbours"),
         (("--batch-size", "121"), "batch_size must lie in 1 to 120"),
         (("--monitor", "energy"), "--monitor must be left out with shards"),
+        (("--workers", "2"), "--workers and --address must come with --engine ray"),
+        (("--engine", "spark"), "--engine must be ray, got 'spark'"),
     ],
 )
 def test_options_that_shards_do_not_take_are_one_line(

@@ -18,6 +18,7 @@ from difformer.core.graph import Graph
 from difformer.data.neighbours import _index  # type: ignore[attr-defined]
 from difformer.data.rawtable import _parquet  # type: ignore[attr-defined]
 from difformer.data.registry import load_dataset
+from difformer.data.shards.cluster import connect
 from difformer.data.shards.engine import Engine
 from difformer.errors import DifformerError
 from difformer.estimators.backtest import Backtest
@@ -37,6 +38,7 @@ USES: dict[str, tuple[str, Callable[[], Any]]] = {
     "pyarrow": ("parquet", lambda: next(iter(_parquet(Path("x.parquet"), 10)))),
     "pymetis": ("scale", lambda: _metis(Graph.from_edges(EDGES, 3), 2)),
     "duckdb": ("shards", lambda: Engine(Path("none"), 4 * 10**9, 0, lambda *_: None)),
+    "ray": ("ray", lambda: connect(None)),
     "fastapi": ("serve", lambda: make_app(Path("none"))),
     "prometheus_client": ("serve", lambda: make_app(Path("none"))),
     "pydantic": ("serve", lambda: make_app(Path("none"))),

@@ -17,6 +17,7 @@ from difformer.data.shards.parts import PARTITIONERS
 from difformer.data.shards.settings import ShardSettings
 from difformer.experiments.tables import Table
 
+ENGINES = ("duckdb", "ray")
 DEFAULT: dict[str, Any] = {each.name: each.default for each in fields(ShardSettings)}
 
 
@@ -65,9 +66,34 @@ def command(
             "with edges between them (metis holds the graph in memory, streaming does not).",
         ),
     ] = DEFAULT["partition"],
+    neighbours: Annotated[
+        int,
+        typer.Option(
+            "--neighbours",
+            metavar="K",
+            help="Without --edges: join each row to its K nearest by features (exact, by faiss).",
+        ),
+    ] = DEFAULT["neighbours"],
     memory: Annotated[
         str, typer.Option("--memory", metavar="SIZE", help="The most this process may hold.")
     ] = DEFAULT["memory"],
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="|".join(ENGINES),
+            help="What joins and sorts: DuckDB on this machine, or Ray on a cluster.",
+        ),
+    ] = ENGINES[0],
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="HOST:PORT",
+            help="With --engine ray: the cluster. Without it, one of this machine alone.",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -80,6 +106,7 @@ def command(
     Columns are typed and scaled, ids mapped, edges carried both ways and sorted by the row they
     enter. A call that was cut off goes on where it was. Dangling and repeated edges are counted.
     """
+    from difformer.data.shards.cluster import connect
     from difformer.data.shards.prepare import make_shards
     from difformer.train.memory import peak_memory, resident_memory
 
@@ -94,9 +121,17 @@ def command(
         parts=parts,
         partition=partition,
         memory=memory,
+        neighbours=neighbours,
     )
+    if engine not in ENGINES:
+        raise ValueError(f"--engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    cluster = engine == "ray"
+    if address is not None and not cluster:
+        raise ValueError("--address must come with --engine ray")
+    if cluster:
+        connect(address)
     with _bar(quiet or json) as tell:
-        manifest = make_shards(settings, out, tell=tell, held=resident_memory())
+        manifest = make_shards(settings, out, tell=tell, held=resident_memory(), cluster=cluster)
     found = dict(manifest.found)
     rows = [("rows", f"{manifest.rows:,}"), ("features", f"{manifest.features:,}")]
     rows += [(name, f"{manifest.size(name):,}") for name in ("train", "val", "test")]

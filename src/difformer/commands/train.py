@@ -199,6 +199,25 @@ class Asked:
     report: Annotated[
         bool, _option("--report/--no-report", help="Write FOLDER/report.html.", default="report")
     ] = True
+    engine: Annotated[
+        str | None,
+        _option(
+            "--engine",
+            metavar="ray",
+            help="Train from parts with the workers of a Ray cluster.",
+        ),
+    ] = None
+    workers: Annotated[
+        int | None, _option("--workers", metavar="N", help="With --engine ray: how many.")
+    ] = None
+    address: Annotated[
+        str | None,
+        _option(
+            "--address",
+            metavar="HOST:PORT",
+            help="With --engine ray: the cluster. Without it, one of this machine alone.",
+        ),
+    ] = None
     json: Json = False
     quiet: Quiet = False
 
@@ -222,7 +241,8 @@ def train(asked: Asked, given: Given) -> None:
     the epoch; the test rows are read once, at the end.
 
     A folder that `difformer shard` made is trained from its parts: each process of torchrun opens
-    its own, --batch-size streams them from disk, and each writes its rows' predictions.
+    its own, --batch-size streams them from disk, and each writes its rows' predictions. With
+    --engine ray --workers N the workers of a Ray cluster do, and are started again if one dies.
 
     With --series it fits a forecaster to a series of your own (--set lags=8 and the like), tests
     it from rolling origins beside naive forecasts, and writes forecast.csv.
@@ -264,8 +284,14 @@ command = with_options(train, Asked)
 def _train_dataset(asked: Asked, given: Given) -> None:
     if asked.monitor not in (None, "energy"):
         raise ValueError(f"--monitor must be energy, got {asked.monitor!r}")
+    if asked.engine not in (None, "ray"):
+        raise ValueError(f"--engine must be ray, got {asked.engine!r}")
+    if asked.engine is None and (asked.workers or asked.address):
+        raise ValueError("--workers and --address must come with --engine ray")
     experiment = _experiment(asked, given)  # all options are checked before any data is read
-    manifest = Manifest.read(Path(experiment.dataset)) if is_shards(experiment.dataset) else None
+    manifest = Manifest.read(experiment.dataset) if is_shards(experiment.dataset) else None
+    if asked.engine is not None and manifest is None:
+        raise ValueError("--engine ray must be given parts: a folder that `difformer shard` made")
     data = None if manifest is not None else _load(experiment, asked.data_dir)
     graph = manifest.graph if manifest is not None else bool(data and data.edge_index is not None)
     whole = data is not None and _is_whole(data)
@@ -361,6 +387,11 @@ def _run(experiment: Experiment, folder: Path, data: Dataset | None, asked: Aske
     if data is None:
         if asked.monitor is not None:
             raise ValueError("--monitor must be left out with shards")
+        if asked.engine is not None:
+            from difformer.experiments.cluster import train_on_ray
+
+            workers = asked.workers or 1
+            return train_on_ray(experiment, folder, workers=workers, address=asked.address)
         return run_shards(experiment, folder=folder, callbacks=look)
     return run_experiment(experiment, dataset=data, folder=folder, callbacks=look)
 

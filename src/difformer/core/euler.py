@@ -20,6 +20,7 @@ __all__ = [
     "Affine",
     "AverageOfStates",
     "StepWeights",
+    "add_product",
     "average_of_states",
     "averaged_step",
     "euler_step",
@@ -89,6 +90,31 @@ def averaged_step(
 def average_of_states(z: Tensor, average: AverageOfStates, maps: Sequence[Affine]) -> Tensor:
     """P (n, d) alone."""
     return averaged_step(StepWeights(0.0, 1.0, 0.0, 0.0), z, average, maps)
+
+
+def add_product(out: Tensor, adjacency: SparseMatrix, value: Tensor, weight: float) -> Tensor:
+    """out + c Ã V, in the place of `out`, which must not be used again. O(nonzeros d)."""
+    return _AddProduct.apply(out, value, adjacency, weight)
+
+
+class _AddProduct(torch.autograd.Function):
+    """Linear: the gradient of `out` passes through, ∂V = c Ãᵀ g."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, out: Tensor, value: Tensor, adjacency: SparseMatrix, weight: float
+    ) -> Tensor:
+        ctx.rest = (adjacency, weight, value.shape)
+        ctx.mark_dirty(out)
+        adjacency.add_product(out, value, weight)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        adjacency, weight, shape = ctx.rest
+        dvalue = grads[0].new_zeros(shape)
+        adjacency.add_transposed_product(dvalue, grads[0], weight)
+        return grads[0], dvalue, None, None
 
 
 class _Step(torch.autograd.Function):

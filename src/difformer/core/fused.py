@@ -10,8 +10,9 @@ gradients never exist as whole tensors; the backward pass recomputes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +29,13 @@ KEPT_NUMBERS = 2**23
 Moment = tuple[Tensor, Tensor, Tensor]  # C (d, d), s (d,), u (d,) of a head
 
 
+class Sums(NamedTuple):
+    """The sums over keys of each head, and over how many rows they run."""
+
+    moments: list[Moment]
+    rows: float
+
+
 @dataclass(frozen=True)
 class RowAverage:
     """P averaged over heads in O(n d² h) time, keeping O(n h + d² h) numbers of many rows.
@@ -40,15 +48,19 @@ class RowAverage:
 
     heads: int
     constant: float  # a
+    total: Callable[[Tensor], Tensor] | None = None
+    """Adds up the sums of all processes that hold some of the rows; None where all are here."""
 
     def forward(
         self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
-    ) -> tuple[Tensor, tuple[Tensor | None, ...], list[Moment]]:
+    ) -> tuple[Tensor, tuple[Tensor | None, ...], Sums]:
         """The step; lengths of queries and keys, unit ones where they are kept; sums over keys."""
         query, key, value = self._split(maps)
         keep = 2 * self.heads * z.numel() <= KEPT_NUMBERS
         keys = _Units.of(z, key, keep)
-        moments = [_summarise(z, keys, value[h], h) for h in range(self.heads)]
+        found = [_summarise(z, keys, value[h], h) for h in range(self.heads)]
+        sums = self._everywhere(Sums(found, float(z.shape[0])))
+        moments = sums.moments
         # Where both are the states they are the same rows, already computed.
         tied = maps[0] is None and maps[2] is None
         queries = keys if tied else _Units.of(z, query, keep)
@@ -58,7 +70,7 @@ class RowAverage:
             target = out[rows]
             for h, (c, s, u) in enumerate(moments):
                 q, _ = unit_query(h, rows)
-                weight = self._mass(q, s, z).reciprocal_().mul_(weights.pairs / self.heads)
+                weight = self._mass(q, s, sums).reciprocal_().mul_(weights.pairs / self.heads)
                 weight = weight.unsqueeze(1)
                 if h == 0:
                     torch.addmm(u, q, c, beta=self.constant, out=target).mul_(weight)
@@ -66,7 +78,7 @@ class RowAverage:
                     target.addcmul_(torch.addmm(u, q, c, beta=self.constant), weight)
             if weights.state:
                 target.add_(z[rows], alpha=weights.state)
-        return out, (queries.unit, queries.length, keys.unit, keys.length), moments
+        return out, (queries.unit, queries.length, keys.unit, keys.length), sums
 
     def backward(
         self,
@@ -75,7 +87,7 @@ class RowAverage:
         maps: Sequence[Tensor | None],
         weights: StepWeights,
         kept: Sequence[Tensor | None],
-        small: list[Moment],
+        small: Sums,
     ) -> tuple[Tensor, Sequence[Tensor | None]]:
         """∂z, and the gradients of weights and biases."""
         query, key, value = self._split(maps)
@@ -86,8 +98,11 @@ class RowAverage:
         keys = _Units(z, key, unit_key, key_length)
         dz = torch.empty_like(grad)
         into = [[_AffineGrad(each, dz) for each in side] for side in (query, key, value)]
-        for h, moment in enumerate(small):
-            dmoment = self._query_gradients(grad, queries, moment, weights, h, into[0][h])
+        found = [
+            self._query_gradients(grad, queries, small, weights, h, into[0][h])
+            for h in range(self.heads)
+        ]
+        for h, dmoment in enumerate(self._everywhere(Sums(found, 0.0)).moments):
             _key_gradients(keys, value[h], dmoment, h, into[1][h], into[2][h])
         return dz, [t for side in into for t in _join(side)]
 
@@ -95,19 +110,19 @@ class RowAverage:
         self,
         grad: Tensor,
         queries: _Units,
-        moment: Moment,
+        sums: Sums,
         weights: StepWeights,
         head: int,
         into: _AffineGrad,
     ) -> Moment:
         """One pass over queries: their gradients go to `into`; ∂C, ∂s and ∂u are returned."""
-        (c, s, u), z = moment, queries.z
+        (c, s, u), z = sums.moments[head], queries.z
         dc, ds, du = torch.zeros_like(c), torch.zeros_like(s), torch.zeros_like(u)
         for rows in row_tiles(z):
             if head == 0:  # while these rows are in the cache
                 torch.mul(grad[rows], weights.state, out=into.dz[rows])
             q, length = queries.get(head, rows)
-            per_mass = self._mass(q, s, z).reciprocal_()
+            per_mass = self._mass(q, s, sums).reciprocal_()
             g = grad[rows] * (per_mass * (weights.pairs / self.heads)).unsqueeze(1)
             dq = g @ c.T
             dmass = torch.linalg.vecdot(q, dq).addmv_(g, u, beta=-1, alpha=-self.constant)
@@ -123,9 +138,21 @@ class RowAverage:
         """The maps of query, key and value, head by head."""
         return [_heads(maps[i], maps[i + 1], self.heads) for i in (0, 2, 4)]
 
-    def _mass(self, q: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    def _mass(self, q: Tensor, s: Tensor, sums: Sums) -> Tensor:
         """m (rows,)."""
-        return torch.mv(q, s).add_(self.constant * z.shape[0])
+        return torch.mv(q, s).add_(self.constant * sums.rows)
+
+    def _everywhere(self, sums: Sums) -> Sums:
+        """The sums over the rows of all processes, in one message."""
+        if self.total is None:
+            return sums
+        flat = [t for moment in sums.moments for t in moment]
+        rows = flat[0].new_tensor([sums.rows])
+        packed = self.total(torch.cat([rows, *(t.reshape(-1) for t in flat)]))
+        count, *pieces = packed.split([1, *(t.numel() for t in flat)])
+        whole = [piece.view_as(t) for piece, t in zip(pieces, flat, strict=True)]
+        moments = [(c, s, u) for c, s, u in zip(*(whole[i::3] for i in range(3)), strict=True)]
+        return Sums(moments, float(count))
 
 
 @dataclass(frozen=True)

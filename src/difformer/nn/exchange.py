@@ -25,7 +25,7 @@ class Exchange:
     """Every row interacts with every other and with its neighbours; all rows are in memory."""
 
     here: ClassVar[bool] = True
-    """Whether all rows are in memory, so that the graph's product may be added in place."""
+    """Whether the graph's product of the rows in memory may be added in place."""
 
     def __init__(self, graph: Any = None) -> None:
         """`graph` is a Graph, or an object with its `propagate`."""
@@ -68,8 +68,12 @@ class Exchange:
 
     @property
     def adjacency(self) -> SparseMatrix | None:
-        """Ã itself, if all rows are in memory."""
+        """Ã itself, for the rows in memory."""
         return None if self.graph is None else self.graph.adjacency
+
+    def add_beyond(self, out: Tensor, value: Tensor | None, weight: float) -> Tensor:
+        """`out` (n, d) with what the graph carries from rows that are elsewhere, times `weight`."""
+        return out
 
     def mean(self, u: Tensor) -> Tensor:
         """The mean over rows; broadcasts with u (n, d)."""

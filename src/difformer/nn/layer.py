@@ -159,6 +159,7 @@ class DiffusionLayer(nn.Module):
         value = None if carried is z else carried
         weights, first = self._step_weights(exchange, first)
         moved = averaged_step(weights, z, closed, maps, first, exchange.adjacency, value)
+        moved = exchange.add_beyond(moved, carried, weights.neighbours)
         return self._with_own(moved, z)
 
     def meet(
@@ -252,6 +253,7 @@ class DiffusionLayer(nn.Module):
         value = None if carried is z or exchange.graph is None else carried
         weights, first = self._step_weights(exchange, first)
         moved = euler_step(weights, z, pairs, first, exchange.adjacency, value)
+        moved = exchange.add_beyond(moved, carried, weights.neighbours)
         return self._with_own(moved, z)
 
     def _with_own(self, moved: Tensor, z: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def processes(*, timeout: timedelta = TIMEOUT) -> Generator[Comm, None, None]:
     An error in the block is reported on stderr with its rank, so that the first cause can be told
     from the lost connections of the others.
     """
-    if not launched():
+    if not launched() or dist.is_initialized():  # Ray Train joins the job itself
         yield Comm()
         return
     backend = "gloo"

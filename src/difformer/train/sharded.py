@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from difformer.core.context import Context
 from difformer.core.diffusivity import Diffusivity, Sharp, Sigmoid
+from difformer.core.euler import AverageOfStates, add_product
 from difformer.core.fixed import FixedAverage
+from difformer.core.fused import RowAverage
 from difformer.core.graph import Graph
 from difformer.core.randomness import generator
 from difformer.core.sparse import SparseMatrix
@@ -135,11 +137,24 @@ class ShardedDIFFormer(nn.Module):
 class _Spread(Exchange):
     """Rows interact with those of all processes: contexts are summed, boundary rows are sent."""
 
-    here = False
-
     def __init__(self, comm: Comm, graph: ShardedGraph | None) -> None:
         super().__init__(graph)
         self.comm = comm
+
+    def closed_form(self, kernel: Diffusivity, heads: int) -> AverageOfStates | None:
+        closed = super().closed_form(kernel, heads)
+        if not isinstance(closed, RowAverage):  # the whole-tensor norm is no sum of row sums
+            return None
+        return replace(closed, total=lambda sums: self.comm.sum_in_place(sums, "context"))
+
+    @property
+    def adjacency(self) -> SparseMatrix | None:
+        return None if self.graph is None else self.graph.inner
+
+    def add_beyond(self, out: Tensor, value: Tensor | None, weight: float) -> Tensor:
+        if self.graph is None or value is None or self.comm.size == 1:
+            return out
+        return add_product(out, self.graph.outer, self.graph.received(value), weight)
 
     def known(self, k: Tensor) -> Tensor:
         # Every process sees all keys once, without their gradients: offsets are constants.

@@ -160,11 +160,12 @@ class ShardedGraph:
                 f"value must have this process's {self.num_nodes} rows, got {value.shape[0]}"
             )
         here = self.inner.matmul(value)
-        if self.comm.size == 1:
-            return here
+        return here if self.comm.size == 1 else here + self.outer.matmul(self.received(value))
+
+    def received(self, value: Tensor) -> Tensor:
+        """The values of the boundary rows of other processes; sends those of one's own."""
         needed = value.index_select(0, self.boundary)
-        received = self.comm.exchange(needed, self.send, self.receive, "boundary")
-        return here + self.outer.matmul(received)
+        return self.comm.exchange(needed, self.send, self.receive, "boundary")
 
     def to(self, like: Tensor) -> ShardedGraph:
         """The graph with the dtype and device of `like`; itself when they agree."""

@@ -6,9 +6,14 @@ import errno
 import json
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -231,3 +236,107 @@ def test_a_chain_in_order_is_cut_in_few_places() -> None:
     part = stream_parts(chain(700, 2), 700, 5)
     assert (part >= 0).all()
     assert np.count_nonzero(np.diff(part)) < 100
+
+
+# --- at a URL: copied, verified, and one line where that fails
+
+
+@pytest.fixture
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr("difformer.data.shards.remote.cache_dir", lambda: place)
+    return place
+
+
+@pytest.fixture
+def memory(folder: Path, cache: Path) -> Iterator[str]:
+    system: Any = fsspec.filesystem("memory")
+    system.put(str(folder), "/toy", recursive=True)
+    yield "memory://toy"
+    system.rm("/toy", recursive=True)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder; `cut` files break off in the middle."""
+
+    cut = ""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        if self.cut and self.path.endswith(self.cut):
+            outputfile.write(source.read(100))
+            self.close_connection = True
+            self.connection.close()
+        else:
+            super().copyfile(source, outputfile)
+
+
+@pytest.fixture
+def http(folder: Path, cache: Path) -> Iterator[str]:
+    handler = partial(Quiet, directory=str(folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_url_holds_what_the_folder_holds(folder: Path, memory: str, cache: Path) -> None:
+    assert is_shards(memory)
+    assert not is_shards("memory://nothing")
+    here, there = ShardFolder(folder).dataset(), ShardFolder(memory).dataset()
+    for name in ("x", "y", "edge_index"):
+        assert torch.equal(getattr(here, name), getattr(there, name))
+    assert here.ids == there.ids
+    assert isinstance(ShardFolder(memory).hold(1, 2).parts[0]["x"], np.memmap)
+    assert not list(cache.rglob("*.part"))
+
+
+def test_a_process_copies_only_the_parts_that_it_holds(memory: str, cache: Path) -> None:
+    ShardFolder(memory).hold(1, 2)
+    names = {p.name.split("-", 1)[1] for p in cache.rglob("*.npy")}
+    assert names == {"x.npy", "y.npy", "split.npy", "row.npy", "crow.npy", "col.npy"}
+    assert len(list(cache.rglob("*.npy"))) == 6
+
+
+def test_what_changed_on_the_way_is_refused(memory: str, cache: Path) -> None:
+    system: Any = fsspec.filesystem("memory")
+    name = "/toy/part-00000/x.npy"
+    content = system.cat_file(name)
+    system.pipe_file(name, content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError, match="its checksum does not fit"):
+        ShardFolder(memory).hold(0, 1)
+    system.pipe_file(name, content[:-1])
+    with pytest.raises(DataError, match=r"x\.npy must have [\d,]+ bytes, [\d,]+ came"):
+        ShardFolder(memory).hold(0, 1)
+    system.rm(name)
+    with pytest.raises(DataError, match=r"x\.npy cannot be read: there is no such file"):
+        ShardFolder(memory).hold(0, 1)
+    system.pipe_file(name, content)
+    assert ShardFolder(memory).hold(0, 1).rows == 3  # nothing false was kept
+
+
+def test_a_link_that_is_cut_is_one_line_and_the_next_try_goes_on(
+    http: str, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp", reason="fsspec reads http with aiohttp")
+    monkeypatch.setattr(Quiet, "cut", "part-00000/y.npy")
+    with pytest.raises(DataError) as caught:
+        ShardFolder(http).hold(0, 1)
+    assert "y.npy" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    kept = sorted(p.name for p in cache.rglob("*-*.npy"))
+    assert any(name.endswith("-x.npy") for name in kept)
+    assert not any(name.endswith("-y.npy") for name in kept)
+    monkeypatch.setattr(Quiet, "cut", "")
+    assert torch.equal(ShardFolder(http).dataset().x, ShardFolder(folder).dataset().x)
+    assert part_folder(folder, 0).is_dir()
+
+
+def test_a_place_that_cannot_be_asked_is_one_line() -> None:
+    with pytest.raises(DataError, match="nowhere://parts/manifest.json cannot be read") as caught:
+        ShardFolder("nowhere://parts")
+    assert "\n" not in str(caught.value)

@@ -329,3 +329,27 @@ def test_few_different_numbers_are_all_known() -> None:
     for _ in range(9):
         one.add(np.full(10, 4.0))
     assert one.scale()[:2] == (4.0, 1.0)
+
+
+@pytest.mark.parametrize("partition", ["range", "hash"])
+def test_neighbours_found_by_parts_are_those_of_all_rows(
+    tmp_path: Path, partition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    settings = {**given(tmp_path, "parquet"), "edges": [], "neighbours": 4}
+    monkeypatch.setattr("difformer.data.shards.nearest.SHARE", 1e-6)  # some rows at a time
+    manifest = make(tmp_path / "out", **settings, partition=partition)
+    data = ShardFolder(tmp_path / "out").dataset()
+    assert data.edge_index is not None
+    found = {(int(a), int(b)) for a, b in data.edge_index.T if a != b}
+    # Two columns hold few different values, so that some rows are equally near: those are left out.
+    unit = torch.nn.functional.normalize(data.x.double(), dim=1)
+    near = (unit @ unit.T).fill_diagonal_(-2)
+    fourth, fifth = near.topk(5).values[:, 3:].T
+    for row in torch.nonzero(fourth - fifth > 1e-6).flatten().tolist():
+        assert {(int(j), row) for j in near[row].topk(4).indices} <= found
+    assert N * 4 <= len(found) <= N * 8
+    assert manifest.graph
+    assert {(b, a) for a, b in found} == found
+    with pytest.raises(ValueError, match="neighbours must be 0 or more, and 0 with edges"):
+        ShardSettings(**{**settings, "edges": ["edges.csv"]})

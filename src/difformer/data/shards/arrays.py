@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from difformer.data.shards.manifest import ArrayRecord
 from difformer.errors import DataError
 from difformer.files import replacing
 
-__all__ = ["ArrayWriter", "check_array", "map_array", "take_rows", "whole_array"]
+__all__ = ["ArrayWriter", "check_array", "map_array", "npy_size", "take_rows", "whole_array"]
 
 Array = NDArray[Any]
 BLOCK = 1 << 22  # bytes read together
@@ -68,15 +69,25 @@ class ArrayWriter(AbstractContextManager["ArrayWriter"]):
         return self._place.__exit__(*error)
 
     def _header(self) -> bytes:
-        """The .npy header, of one length for any number of rows: numpy leaves room to grow."""
-        text = io.BytesIO()
-        described: Any = {
-            "descr": npy.dtype_to_descr(self.dtype),
-            "fortran_order": False,
-            "shape": (self.rows, *self.tail),
-        }
-        npy.write_array_header_1_0(text, described)
-        return text.getvalue()
+        return _header(self.dtype, (self.rows, *self.tail))
+
+
+def _header(dtype: Any, shape: tuple[int, ...]) -> bytes:
+    """The .npy header, of one length for any number of rows: numpy leaves room to grow."""
+    text = io.BytesIO()
+    described: Any = {
+        "descr": npy.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": shape,
+    }
+    npy.write_array_header_1_0(text, described)
+    return text.getvalue()
+
+
+def npy_size(record: ArrayRecord) -> int:
+    """The bytes of the file of an array."""
+    dtype = np.dtype(record.dtype)
+    return len(_header(dtype, record.shape)) + dtype.itemsize * math.prod(record.shape)
 
 
 def map_array(path: Path, record: ArrayRecord) -> Array:

@@ -1,32 +1,67 @@
-"""Edges sorted by the row they enter: a table of keys in DuckDB, read back piece by piece.
+"""Edges sorted by the row they enter, larger than memory: spread over buckets, each sorted at once.
 
     key = target · 2³² + source · 2 + backwards
 
 One 64-bit number is one directed edge: keys sort as (target, source) does, and the last bit
 separates an edge of the file from the reverse edge added to it, so that repeated edges can be
-counted.
+counted. A bucket is a range of targets whose keys are sorted in memory; one pass over the edges
+appends each key to the file of its bucket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+import json
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from difformer.data.shards.engine import Engine, Files, named, numbers
 from difformer.data.shards.parts import Block
 from difformer.errors import DataError
+from difformer.files import cannot_write, reading, write_atomic
 
-__all__ = ["MOST_ROWS", "EdgeTable", "Sorted", "map_edges"]
+__all__ = [
+    "MOST_ROWS",
+    "ROW",
+    "EdgeTable",
+    "Pairs",
+    "Sorted",
+    "ahead",
+    "both_ways",
+    "merged",
+    "sorted_keys",
+]
 
 MOST_ROWS = 2**31
-BATCH = 1 << 20  # keys read together
 ROW = 2**32
+BUCKET = 1 << 21  # keys sorted together, about: they and the sort's own room fit the outer cache
+MOST_BUCKETS = 512  # files that are open at once
+THREADS = 2  # that sort or spread keys; each holds a bucket or a batch
 
 Array = NDArray[Any]
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+class Pairs(NamedTuple):
+    """Some edges of the file by the numbers of their rows."""
+
+    source: Array
+    target: Array
+    weight: Array | None
+
+    def renumbered(self, new: Array) -> Pairs:
+        """The same edges by other numbers of the rows."""
+        source, target = new[self.source].astype(np.int64), new[self.target].astype(np.int64)
+        return Pairs(source, target, self.weight)
 
 
 @dataclass(frozen=True)
@@ -39,139 +74,271 @@ class Sorted:
     repeated: int  # edges of the file that were repeated
 
 
-class EdgeTable:
-    """The edges between rows by their numbers, both ways and one loop per row, sorted."""
+@dataclass(frozen=True)
+class _State:
+    """What is known of a table of edges; written when all its buckets are."""
 
-    def __init__(self, engine: Engine, rows: int, weighted: bool, table: str = "sorted") -> None:
+    rows: int
+    weighted: bool
+    shift: int  # a bucket is 2^shift rows
+    kept: int = 0  # edges of the file that were taken in, loops among them
+    loops: int = 0
+    repeated: int | None = None  # edges found repeated; None as long as the keys are not sorted
+
+
+class EdgeTable:
+    """The edges between rows by their numbers, both ways and one loop per row, in a folder."""
+
+    def __init__(self, folder: Path, state: _State) -> None:
+        self.folder, self.state = folder, state
+        self.rows, self.weighted = state.rows, state.weighted
+        self.buckets = (state.rows - 1 >> state.shift) + 1
+
+    @classmethod
+    def spread(
+        cls, folder: Path, rows: int, pairs: Iterable[Pairs], edges: int, weighted: bool
+    ) -> EdgeTable:
+        """Take in the edges of a file, at most so many, both ways. O(edges), a batch at a time."""
         if rows >= MOST_ROWS:
             raise DataError(f"rows must be fewer than {MOST_ROWS:,}, got {rows:,}")
-        self.engine, self.rows, self.weighted, self.table = engine, rows, weighted, table
+        table = cls._begun(folder, _State(rows, weighted, _shift(rows, 2 * edges + rows)))
+        kept = loops = 0
+        with _BucketFiles(table) as files:
+            for spread, counts in ahead(table._both_ways, pairs):
+                files.append(spread)
+                kept, loops = kept + counts[0], loops + counts[1]
+        return table._written(replace(table.state, kept=kept, loops=loops))
 
-    def make(self, pairs: str) -> None:
-        """Sort the edges of a table or query with columns s, t (and w); O(e log e) by DuckDB."""
-        ways = f"unnest([t * {ROW} + s * 2, s * {ROW} + t * 2 + 1]) AS key"
-        weight, loop = (", w", ", CAST(1 AS FLOAT)") if self.weighted else ("", "")
-        self.engine.run(
-            f"CREATE TABLE {self.table} AS "
-            f"SELECT {ways}{weight} FROM {pairs} WHERE s <> t "
-            f"UNION ALL SELECT range * {ROW} + range * 2{loop} FROM range({self.rows}) "
-            "ORDER BY key",
-            "sorting edges",
-        )
+    @classmethod
+    def read(cls, folder: Path) -> EdgeTable | None:
+        """The table that an earlier call wrote, if it came to its end."""
+        path = folder / "table.json"
+        if not path.exists():
+            return None
+        with reading(path, error=DataError):
+            return cls(folder, _State(**json.loads(path.read_text(encoding="utf-8"))))
 
-    def renumbered(self, new: Array, table: str) -> EdgeTable:
-        """The same edges by other numbers of the rows, sorted again."""
-        import pyarrow
+    def settle(self) -> EdgeTable:
+        """Sort every bucket once and keep it so, for several passes over the edges."""
+        done = EdgeTable.read(self.folder)
+        if done is not None and done.state.repeated is not None:
+            return done
+        settled = EdgeTable(self.folder, replace(self.state, repeated=0))
+        repeated = 0
+        for k, bucket in enumerate(self._sorted(0, self.rows)):
+            repeated += bucket.repeated
+            keys = bucket.target * ROW + bucket.source * 2
+            write_atomic(settled.path(k, "keys"), keys.tobytes(), error=DataError)
+            if bucket.weight is not None:
+                weights = bucket.weight.tobytes()
+                write_atomic(settled.path(k, "weights"), weights, error=DataError)
+        settled = self._written(replace(self.state, repeated=repeated))
+        for k in range(self.buckets):
+            self.path(k, "keys").unlink()
+            self.path(k, "weights").unlink(missing_ok=True)
+        return settled
 
-        def batches() -> Iterator[Any]:
-            for batch in self.engine.batches(f"SELECT * FROM {self.table}", BATCH):
-                key = numbers(batch.column(0))
-                source, back = (key % ROW) >> 1, key & 1
-                moved = new[key // ROW].astype(np.int64) * ROW + new[source].astype(np.int64) * 2
-                columns = [pyarrow.array(moved + back), *batch.columns[1:]]
-                yield pyarrow.record_batch(columns, names=batch.schema.names)
+    def renumbered(self, new: Array, folder: Path) -> EdgeTable:
+        """The edges of a settled table by other numbers of the rows."""
+        table = self._begun(folder, self.state)
 
-        fields: list[Any] = [("key", pyarrow.int64())]
-        fields += [("w", pyarrow.float32())] if self.weighted else []
-        self.engine.sort(table, batches(), pyarrow.schema(fields), "sorting edges by part")
-        return EdgeTable(self.engine, self.rows, self.weighted, table)
+        def moved(piece: Sorted) -> _Spread:
+            target, source = new[piece.target].astype(np.int64), new[piece.source].astype(np.int64)
+            return table._by_bucket(target * ROW + source * 2, piece.weight)
 
-    def between(self, first: int, last: int) -> Iterator[Sorted]:
-        """The edges that enter the rows `first` to `last` (without it), piece by piece."""
-        keys: Array = np.zeros(0, np.int64)
-        weights: Array | None = np.zeros(0, np.float32) if self.weighted else None
-        where = f"key >= {first * ROW} AND key < {last * ROW}"
-        for batch in self.engine.batches(f"SELECT * FROM {self.table} WHERE {where}", BATCH):
-            keys = np.concatenate([keys, numbers(batch.column(0))])
-            if weights is not None:
-                weights = np.concatenate([weights, numbers(batch.column(1), np.float32)])
-            # The last pair may go on in the next batch.
-            whole = int(np.searchsorted(keys, keys[-1] & ~1))
-            if whole:
-                yield _merged(keys[:whole], None if weights is None else weights[:whole])
-                keys = keys[whole:]
-                weights = None if weights is None else weights[whole:]
-        if len(keys):
-            yield _merged(keys, weights)
+        with _BucketFiles(table) as files:
+            for spread in ahead(moved, self._sorted(0, self.rows)):
+                files.append(spread)
+        return table._written(self.state)
+
+    def between(self, bounds: Sequence[int]) -> Iterator[tuple[int, Sorted]]:
+        """The edges that enter the rows between two bounds, and these bounds' place, in order.
+
+        Every row has a loop, so that none of them is left out.
+        """
+        for bucket in self._sorted(bounds[0], bounds[-1]):
+            ends = np.searchsorted(bucket.target, bounds).tolist()
+            repeated = bucket.repeated
+            for place, (low, high) in enumerate(pairwise(ends)):
+                if high > low:
+                    weight = None if bucket.weight is None else bucket.weight[low:high]
+                    rows = bucket.target[low:high], bucket.source[low:high]
+                    yield place, Sorted(*rows, weight, repeated)
+                    repeated = 0
 
     def blocks(self) -> Iterator[Block]:
         """Compressed rows without loops, in order: every row once, also without edges."""
-        after, held = 0, list[Sorted]()
-        for piece in self.between(0, self.rows):
-            held.append(piece)
-            target = np.concatenate([p.target for p in held])
-            source = np.concatenate([p.source for p in held])
-            last = int(target[-1])  # it may go on
-            done = int(np.searchsorted(target, last))
-            if last > after:
-                yield _block(after, last, target[:done], source[:done])
-                after = last
-            held = [Sorted(target[done:], source[done:], None, 0)]
-        if held:
-            yield _block(after, self.rows, held[0].target, held[0].source)
+        for k, bucket in enumerate(self._sorted(0, self.rows)):
+            first, last = self._range(k)
+            keep = bucket.target != bucket.source
+            ends = np.cumsum(np.bincount(bucket.target[keep] - first, minlength=last - first))
+            yield first, ends, bucket.source[keep]
+
+    def remove(self) -> None:
+        """Delete its files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @classmethod
+    def _begun(cls, folder: Path, state: _State) -> EdgeTable:
+        """A table in an empty folder."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return cls(folder, state)
+
+    def _written(self, state: _State) -> EdgeTable:
+        write_atomic(self.folder / "table.json", json.dumps(asdict(state)), error=DataError)
+        return EdgeTable(self.folder, state)
+
+    def _range(self, bucket: int) -> tuple[int, int]:
+        """The rows of a bucket."""
+        size = 1 << self.state.shift
+        return bucket * size, min(bucket * size + size, self.rows)
+
+    def path(self, bucket: int, what: str) -> Path:
+        """The file of a bucket's keys or weights."""
+        once = "" if self.state.repeated is None else "-once"
+        return self.folder / f"{bucket:05d}.{what}{once}"
+
+    def _both_ways(self, pairs: Pairs) -> tuple[_Spread, tuple[int, int]]:
+        """The keys of a batch by bucket, and how many edges and loops it has."""
+        keys, weights = both_ways(*pairs)
+        loops = len(pairs.source) - len(keys) // 2
+        return self._by_bucket(keys, weights), (len(pairs.source), loops)
+
+    def _by_bucket(self, keys: Array, weights: Array | None) -> _Spread:
+        of = (keys >> (32 + self.state.shift)).astype(np.uint16)
+        order = np.argsort(of, kind="stable")
+        ends = np.cumsum(np.bincount(of, minlength=self.buckets))
+        return _Spread(keys[order], None if weights is None else weights[order], ends)
+
+    def _sorted(self, first: int, last: int) -> Iterator[Sorted]:
+        """The buckets that hold some rows, sorted, some ahead in threads of their own."""
+        low, high = first >> self.state.shift, (last - 1 >> self.state.shift) + 1
+        return ahead(self._bucket, range(low, high))
+
+    def _bucket(self, k: int) -> Sorted:
+        with reading(self.path(k, "keys"), error=DataError):
+            keys = np.fromfile(self.path(k, "keys"), np.int64)
+            weights = np.fromfile(self.path(k, "weights"), np.float32) if self.weighted else None
+        if self.state.repeated is None:
+            loop = np.arange(*self._range(k), dtype=np.int64)
+            keys = np.concatenate([keys, loop * (ROW + 2)])
+            if weights is not None:
+                weights = np.concatenate([weights, np.ones(len(loop), np.float32)])
+        return merged(*sorted_keys(keys, weights))
 
 
-def _block(first: int, last: int, target: Array, source: Array) -> Block:
-    keep = target != source
-    ends = np.cumsum(np.bincount(target[keep] - first, minlength=last - first))
-    return first, ends, source[keep]
+class _Spread(NamedTuple):
+    """Keys (and weights) grouped by bucket, and where each bucket ends."""
+
+    keys: Array
+    weights: Array | None
+    ends: Array
 
 
-def _merged(keys: Array, weights: Array | None) -> Sorted:
+class _BucketFiles(ExitStack):
+    """The files of a table's buckets while keys are appended to them."""
+
+    def __init__(self, table: EdgeTable) -> None:
+        super().__init__()
+        self.table = table
+
+    def __enter__(self) -> _BucketFiles:
+        names = ("keys", "weights") if self.table.weighted else ("keys",)
+        try:
+            self.files = [
+                [
+                    self.enter_context(self.table.path(k, name).open("wb", buffering=0))
+                    for k in range(self.table.buckets)
+                ]
+                for name in names
+            ]
+        except OSError as problem:
+            raise cannot_write(self.table.folder, problem, DataError) from problem
+        return self
+
+    def append(self, spread: _Spread) -> None:
+        """Add a batch; a full disk is one line."""
+        arrays = [spread.keys, *([] if spread.weights is None else [spread.weights])]
+        starts = np.concatenate([[0], spread.ends[:-1]])
+        try:
+            for files, array in zip(self.files, arrays, strict=True):
+                for k in np.flatnonzero(spread.ends > starts).tolist():
+                    piece = array[starts[k] : spread.ends[k]].view(np.uint8).data
+                    while len(piece):  # a file may take less than it is given
+                        piece = piece[files[k].write(piece) :]
+        except OSError as problem:
+            raise cannot_write(self.table.folder, problem, DataError) from problem
+
+
+def both_ways(source: Array, target: Array, weight: Array | None) -> tuple[Array, Array | None]:
+    """The keys of edges and of their reverses, and the weights of both; loops are left out."""
+    straight = source != target
+    if not straight.all():
+        source, target = source[straight], target[straight]
+        weight = None if weight is None else weight[straight]
+    keys: Array = np.empty(2 * len(source), np.int64)
+    forward, backward = keys[: len(source)], keys[len(source) :]
+    for out, a, b in ((forward, target, source), (backward, source, target)):
+        np.left_shift(a, 32, out=out)
+        out += b
+        out += b
+    backward += 1
+    return keys, None if weight is None else np.concatenate([weight, weight])
+
+
+def _shift(rows: int, keys: int) -> int:
+    """The size of buckets, 2^shift rows, that have about `BUCKET` keys each."""
+    wanted = min(MOST_BUCKETS, -(-keys // BUCKET))
+    return (-(-rows // wanted) - 1).bit_length()
+
+
+def sorted_keys(keys: Array, weights: Array | None) -> tuple[Array, Array | None]:
+    """Keys in order, equal ones by weight: the same answer in whatever order they came. O(keys)."""
+    import torch  # a task that only spreads keys starts without
+
+    if weights is None:
+        return torch.sort(torch.from_numpy(keys)).values.numpy(), None
+    by_weight = np.argsort(weights, kind="stable")
+    keys, weights = keys[by_weight], weights[by_weight]
+    found, order = torch.sort(torch.from_numpy(keys), stable=True)
+    return found.numpy(), weights[order.numpy()]
+
+
+def merged(keys: Array, weights: Array | None) -> Sorted:
     """Each pair once: without weights it counts once, with them as `Graph.from_edges` adds up."""
-    if np.any(keys[1:] < keys[:-1]):
-        raise DataError("sharding: the edges did not come back sorted")
-    new = np.concatenate([[True], keys[1:] != keys[:-1]])
-    repeated = int(np.count_nonzero(~new & (keys & 1 == 0)))
-    once = keys[new]
-    pair = np.concatenate([[True], once[1:] >> 1 != once[:-1] >> 1])
-    weight = None
+    new = np.empty(len(keys), bool)
+    new[:1] = True
+    np.not_equal(keys[1:], keys[:-1], out=new[1:])
+    repeated = 0
+    if not new.all():
+        repeated = int(np.count_nonzero(~new & (keys & 1 == 0)))
+    pair = new & np.concatenate([[True], (keys[1:] ^ keys[:-1]) != 1])
     if weights is not None:
         added = np.add.reduceat(weights, np.flatnonzero(new))
-        weight = np.maximum.reduceat(added, np.flatnonzero(pair))
-    kept = once[pair]
-    return Sorted(kept // ROW, (kept % ROW) >> 1, weight, repeated)
+        weights = np.maximum.reduceat(added, np.flatnonzero(pair[new]))
+    kept = keys if pair.all() else keys[pair]
+    return Sorted(kept >> 32, (kept & (ROW - 1)) >> 1, weights, repeated)
 
 
-def map_edges(engine: Engine, edges: Files, rows: int, ids: bool) -> tuple[str, dict[str, int]]:
-    """A table of the edges by the numbers of their rows, and what was found.
-
-    Dangling edges, which name a row that is not there, are left out and counted. With `ids` a table
-    of that name gives the number of each id; without, ids are numbers.
-    """
-    names = list(edges.types)
-    if len(names) not in (2, 3):
-        raise DataError(f"{edges}: must have source, target (and weight), has {names}")
-    weight = ""
-    if len(names) == 3:
-        weight = f", TRY_CAST({named(names[2])} AS FLOAT) AS w"
-    if ids:
-        known = _integer_ids(engine)
-        integers = known and all(edges.whole(name) for name in names[:2])
-        of = "CAST({}.id AS VARCHAR)" if known and not integers else "{}.id"
-        ends = [edges.key(name, integers) for name in names[:2]]
-        query = (
-            f"SELECT a.row AS s, b.row AS t{weight} FROM {edges.sql} "
-            f"JOIN ids a ON {of.format('a')} = {ends[0]} JOIN ids b ON {of.format('b')} = {ends[1]}"
-        )
-    else:
-        ends = [f"TRY_CAST({named(name)} AS BIGINT)" for name in names[:2]]
-        query = (
-            f"SELECT {ends[0]} AS s, {ends[1]} AS t{weight} FROM {edges.sql} "
-            f"WHERE {ends[0]} BETWEEN 0 AND {rows - 1} AND {ends[1]} BETWEEN 0 AND {rows - 1}"
-        )
-    engine.run(f"CREATE TABLE pairs AS {query}", "looking up ids")
-    total = edges.count()
-    kept, loops = engine.one("SELECT count(*), count(*) FILTER (s = t) FROM pairs")
-    if len(names) == 3:
-        bad = engine.one("SELECT s FROM pairs WHERE w IS NULL OR w < 0 OR NOT isfinite(w) LIMIT 1")
-        if bad is not None:
-            raise DataError(
-                f"{edges}: column {names[2]!r} must hold weights, 0 or more, in every row"
-            )
-    return "pairs", {"edges read": total, "dangling edges": total - kept, "loops": loops}
+def ahead(work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:
+    """`map` with some threads that compute a few answers in advance, in order."""
+    waiting: deque[Future[Made]] = deque()
+    with ThreadPoolExecutor(THREADS, "difformer-edges", initializer=_alone) as workers:
+        try:
+            for item in items:
+                waiting.append(workers.submit(work, item))
+                if len(waiting) > THREADS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
-def _integer_ids(engine: Engine) -> bool:
-    types = engine.run("DESCRIBE ids")
-    return any(row[0] == "id" and row[1] == "BIGINT" for row in types)
+def _alone() -> None:
+    import torch
+
+    torch.get_num_threads()  # a thread starts with the common number; only then can it set its own
+    torch.set_num_threads(1)

@@ -14,7 +14,7 @@ from difformer.data.rawtable import Chunk
 from difformer.errors import DataError, missing_extra
 from difformer.files import one_line
 
-__all__ = ["Engine", "Files", "matching", "named", "numbers"]
+__all__ = ["Engine", "Files", "cells_of", "matching", "named", "numbers"]
 
 Array = NDArray[Any]
 Tell = Callable[[str, float | None], None]
@@ -28,6 +28,7 @@ READERS = {
 WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 KEPT_FREE = 400 * 10**6  # of the memory allowed: for chunks in transit and DuckDB's own overhead
 LEAST = 256 * 10**6
+PAGE = 1 << 17  # bytes of a column that Arrow reads together
 POLL = 0.2  # seconds between looks at a query's progress
 
 
@@ -45,6 +46,7 @@ class Engine:
             least = (held + KEPT_FREE + LEAST) / 1e9
             raise DataError(f"memory must be at least {least:.1f}GB here, got {memory / 1e9:g}GB")
         self._error: Any = duckdb.Error
+        self._limit = limit
         self._tell = tell
         folder.mkdir(parents=True, exist_ok=True)
         settings: Any = {
@@ -110,21 +112,9 @@ class Engine:
                 return
             yield batch
 
-    def has(self, table: str) -> bool:
-        """Whether a table exists, and therefore is complete."""
-        found = self.one("SELECT count(*) FROM duckdb_tables() WHERE table_name = ?", "", [table])
-        return bool(found[0])
-
-    def sort(self, table: str, batches: Iterator[Any], schema: Any, stage: str) -> None:
-        """Make a table of record batches, sorted by `key`."""
-        import pyarrow
-
-        reader: Any = pyarrow.RecordBatchReader.from_batches(schema, batches)
-        self._connection.register("arriving", reader)
-        try:
-            self.run(f"CREATE TABLE {table} AS SELECT * FROM arriving ORDER BY key", stage)
-        finally:
-            self._connection.unregister("arriving")
+    def shrink(self, share: float) -> None:
+        """Let DuckDB hold only a share of what it was allowed."""
+        self.run(f"SET memory_limit = '{max(LEAST, int(share * self._limit)) // 10**6}MB'")
 
 
 class Files:
@@ -153,11 +143,23 @@ class Files:
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """The cells, chunk by chunk: arrays where a column is of numbers, else lists."""
-        for batch in self.engine.batches(f"SELECT * FROM {self.sql}", size):
-            yield {
-                name: _cells(column)
-                for name, column in zip(batch.schema.names, batch.columns, strict=True)
-            }
+        for batch in self._batches(size):
+            yield cells_of(batch)
+
+    def _batches(self, size: int) -> Iterator[Any]:
+        """Parquet by Arrow, a page of each column at a time; DuckDB holds whole row groups."""
+        if self.paths[0].suffix.lower() != ".parquet":
+            yield from self.engine.batches(f"SELECT * FROM {self.sql}", size)
+            return
+        import pyarrow
+        from pyarrow import parquet
+
+        for path in self.paths:
+            try:
+                with parquet.ParquetFile(path, pre_buffer=False, buffer_size=PAGE) as file:
+                    yield from file.iter_batches(size)
+            except (OSError, pyarrow.ArrowException) as error:
+                raise DataError(f"{path} cannot be read: {one_line(error)}") from error
 
     def key(self, column: str, integers: bool) -> str:
         """A column in the form in which ids are compared."""
@@ -187,6 +189,12 @@ def matching(name: str) -> list[Path]:
     if path.is_file() or not any(mark in name for mark in "*?["):
         return [path] if path.is_file() else []
     return sorted(path.parent.glob(path.name))
+
+
+def cells_of(batch: Any) -> Chunk:
+    """The cells of an Arrow record batch: arrays where a column is of numbers, else lists."""
+    names = batch.schema.names
+    return {name: _cells(column) for name, column in zip(names, batch.columns, strict=True)}
 
 
 def _cells(column: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from difformer.data.dataset import Dataset
-from difformer.data.shards.arrays import check_array, map_array, take_rows, whole_array
-from difformer.data.shards.manifest import Manifest, part_folder
+from difformer.data.shards.arrays import (
+    check_array,
+    map_array,
+    npy_size,
+    take_rows,
+    whole_array,
+)
+from difformer.data.shards.manifest import ArrayRecord, Manifest, part_folder
+from difformer.data.shards.remote import copied, is_url
 from difformer.data.split import PARTS, Split
 from difformer.errors import DataError
 
@@ -25,10 +32,13 @@ Array = NDArray[Any]
 
 
 class ShardFolder:
-    """A sharded dataset on the disk. Opening reads the manifest alone."""
+    """A sharded dataset on the disk, or at a URL. Opening reads the manifest alone.
+
+    The parts that are held of one at a URL are copied to the user's cache first.
+    """
 
     def __init__(self, folder: str | Path) -> None:
-        self.path = Path(folder)
+        self.path = str(folder).rstrip("/") if is_url(folder) else Path(folder)
         self.manifest = Manifest.read(self.path)
 
     def hold(self, first: int, last: int, *, verify: bool = True) -> Held:
@@ -39,14 +49,25 @@ class ShardFolder:
         """
         parts: list[dict[str, Array]] = []
         for number in range(first, last):
-            record, place = self.manifest.parts[number], part_folder(self.path, number)
-            arrays = {name: map_array(place / f"{name}.npy", f) for name, f in record.files.items()}
-            if verify:
-                for name, file in record.files.items():
-                    check_array(place / f"{name}.npy", file)
+            arrays: dict[str, Array] = {}
+            for name, file in self.manifest.parts[number].files.items():
+                path = self._file(number, name, file)
+                arrays[name] = map_array(path, file)
+                if verify:
+                    check_array(path, file)
             parts.append(arrays)
         start = self.manifest.starts[first]
         return Held(self.manifest, start, tuple(parts))
+
+    def _file(self, part: int, name: str, record: ArrayRecord) -> Path:
+        """Where an array is on this machine."""
+        if isinstance(self.path, Path):
+            return part_folder(self.path, part) / f"{name}.npy"
+        place = f"{part_folder(Path(), part)}/{name}.npy"
+        # Named by its checksum: a dataset that was made anew has other files.
+        kept = f"{record.sha256[:32]}-{name}.npy"
+        check = partial(check_array, record=record)
+        return copied(f"{self.path}/{place}", kept, npy_size(record), check)
 
     def share(self, rank: int, size: int) -> tuple[int, int]:
         """The range of parts that process `rank` of `size` holds."""

@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from difformer.data.shards.remote import is_url, read_text, url_exists
 from difformer.errors import DataError
 from difformer.files import write_atomic
 
@@ -116,13 +117,14 @@ class Manifest:
         write_atomic(folder / MANIFEST, json.dumps(record, indent=1) + "\n", error=DataError)
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        """Read the manifest of a folder; DataError, in one line, if there is none."""
-        path = folder / MANIFEST
-        if not path.is_file():
+    def read(cls, folder: str | Path) -> Manifest:
+        """Read the manifest of a folder or URL; DataError, in one line, if there is none."""
+        if not is_shards(folder):
             raise DataError(f"{folder} is no sharded dataset: it has no {MANIFEST}")
+        path = _manifest(folder)
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            text = read_text(path) if isinstance(path, str) else path.read_text(encoding="utf-8")
+            record = json.loads(text)
             if record["format"] != FORMAT:
                 raise ValueError(f"its format is {record['format']!r}, not {FORMAT!r}")
             if record["version"] != VERSION:
@@ -148,5 +150,10 @@ def part_folder(folder: Path, number: int) -> Path:
 
 
 def is_shards(name: str | Path) -> bool:
-    """Whether a folder holds a finished sharded dataset."""
-    return (Path(name) / MANIFEST).is_file()
+    """Whether a folder or URL holds a finished sharded dataset."""
+    path = _manifest(name)
+    return url_exists(path) if isinstance(path, str) else path.is_file()
+
+
+def _manifest(folder: str | Path) -> str | Path:
+    return f"{str(folder).rstrip('/')}/{MANIFEST}" if is_url(folder) else Path(folder) / MANIFEST

@@ -30,6 +30,7 @@ class ShardSettings:
     parts: int = 16
     partition: str = "range"
     memory: str = "4GB"
+    neighbours: int = 0  # each row is joined to so many nearest ones, where there are no edges
 
     def __post_init__(self) -> None:
         memory_bytes(self.memory)
@@ -45,6 +46,10 @@ class ShardSettings:
             )
         if self.partition in ("metis", "streaming") and not self.edges:
             raise ValueError(f"partition must be range or hash without edges, not {self.partition}")
+        if self.neighbours < 0 or (self.neighbours and self.edges):
+            raise ValueError(
+                f"neighbours must be 0 or more, and 0 with edges, got {self.neighbours}"
+            )
         if not self.label:
             raise ValueError("label must name at least one column")
         if not self.split.startswith("column:") and self.ratios is None:

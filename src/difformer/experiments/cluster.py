@@ -1,0 +1,92 @@
+"""Training from shards on a Ray cluster: Ray Train starts the workers, and starts them again.
+
+Each worker does what a process of torchrun does. A restart goes on from the run's own checkpoint,
+which is in the run's folder; all machines must see that folder and the parts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from difformer.data.shards.cluster import connect
+from difformer.errors import DifformerError, RunError
+from difformer.experiments.experiment import Experiment
+from difformer.experiments.values import NONE
+from difformer.files import one_line
+from difformer.train.run import read_result
+from difformer.train.seeds import SeedsResult
+
+__all__ = ["train_on_ray"]
+
+RESTARTS = 3  # how often workers are started again before the run ends with an error
+
+
+def train_on_ray(
+    experiment: Experiment, folder: Path, *, workers: int, address: str | None = None
+) -> SeedsResult:
+    """Train on the shards that an experiment names with so many workers of a Ray cluster.
+
+    Args:
+        workers: one processor each, on different machines where there are some.
+        address: of the cluster; None for one of this machine alone.
+    """
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+    ray = connect(address)
+    there = int(ray.cluster_resources().get("CPU", 0))
+    if there < workers:
+        raise DifformerError(f"the cluster has {there} processors, too few for {workers} workers")
+    api, of_torch = import_module("ray.train"), import_module("ray.train.torch")
+    trainer: Any = of_torch.TorchTrainer(
+        _worker,
+        train_loop_config=_plain(experiment, folder),
+        torch_config=of_torch.TorchConfig(backend="gloo"),
+        scaling_config=api.ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
+        run_config=api.RunConfig(
+            name="ray",
+            storage_path=str((folder / ".ray").resolve()),
+            failure_config=api.FailureConfig(max_failures=RESTARTS),
+        ),
+    )
+    try:
+        trainer.fit()
+    except api.TrainingFailedError as error:
+        raise RunError(f"{_first(error)}; the last checkpoint is kept in {folder}") from error
+    finally:
+        shutil.rmtree(folder / ".ray", ignore_errors=True)
+    result = read_result(folder)
+    if result is None:
+        raise RunError(f"{folder} has no result: the workers must write to a folder that all see")
+    return SeedsResult({experiment.seeds[0]: result}, result.interrupted, folder)
+
+
+def _plain(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    """What a worker needs, as plain data; paths are whole."""
+    dataset = experiment.dataset
+    if "://" not in dataset:
+        dataset = str(Path(dataset).resolve())
+    settings = {k: NONE if v is None else v for k, v in asdict(experiment.train).items()}
+    config = {**replace(experiment, dataset=dataset).config(), "train": settings}
+    return {"config": {**config, "seeds": list(experiment.seeds)}, "folder": str(folder.resolve())}
+
+
+def _worker(given: dict[str, Any]) -> None:
+    """One process of the job."""
+    from difformer.experiments.sharded import run_shards
+
+    run_shards(Experiment.from_config(given["config"]), folder=Path(given["folder"]))
+
+
+def _first(error: BaseException) -> str:
+    """The cause in one line: of the workers that failed, one that says what a person can act on."""
+    failed: dict[int, Any] = getattr(error, "worker_failures", {})
+    causes = {rank: getattr(each, "_base_exc", each) for rank, each in failed.items()}
+    told = {r: e for r, e in causes.items() if isinstance(e, DifformerError | ValueError)} or causes
+    if not told:
+        return f"training on the cluster failed: {one_line(error)}"
+    rank = min(told)
+    return f"rank {rank} of the cluster: {one_line(told[rank])}"

@@ -1,0 +1,166 @@
+"""Sharding and training with Ray on a real cluster: two nodes of this machine, one is killed.
+
+Everything that talks to Ray is a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("duckdb")
+if find_spec("ray") is None:
+    pytest.skip("Ray is not installed: make ray", allow_module_level=True)
+
+N, EPOCHS = 120, 400
+LONG = ("--epochs", EPOCHS, "--patience", EPOCHS, "--checkpoint-every", 0, "--no-report")
+OPTIONS = (*LONG, "--hidden-channels", 8, "--threads", 1, "-q")
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+}
+# Starts the nodes, says where, removes the second when told to, and ends with its input.
+NODES = """
+import sys
+from ray.cluster_utils import Cluster
+small = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
+nodes = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+second = nodes.add_node(**small)
+print("address", nodes.address, flush=True)
+for line in sys.stdin:
+    nodes.remove_node(second, allow_graceful=False)
+    print("killed", flush=True)
+nodes.shutdown()
+"""
+
+
+class Nodes:
+    """A cluster, from outside."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", NODES],
+            env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.address = self.said("address")
+
+    def said(self, word: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(word):
+                return line.removeprefix(word).strip()
+        raise AssertionError(f"the cluster ended before it said {word}")
+
+    def kill_one(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("kill\n")
+        self.process.stdin.flush()
+        self.said("killed")
+
+    def end(self) -> None:
+        self.process.communicate(timeout=120)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    made = Nodes()
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+    folder = tmp_path_factory.mktemp("tables")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, 3))
+    names: Any = [f"u{i}" for i in range(N)]
+    columns = {"name": names, **{f"x{j}": x[:, j] for j in range(3)}, "way": x[:, 0] > 0}
+    table = pa.table(columns)
+    for number, first in enumerate((0, 50)):  # two files, as a large table has
+        piece = table.slice(first, 50 if first == 0 else N)
+        pq.write_table(piece, folder / f"nodes-{number}.parquet", row_group_size=30)
+    ends = [[names[i] for i in rng.integers(N, size=300)] for _ in range(2)]
+    ends[0][:4] = ["nobody", "u3", "u4", "u4"]
+    ends[1][:4] = ["u1", "u3", "u5", "u5"]
+    weights = rng.integers(1, 9, 300).astype(np.float32)
+    pq.write_table(
+        pa.table({"from": ends[0], "to": ends[1], "weight": weights}), folder / "edges.parquet"
+    )
+    words = ("--nodes", folder / "nodes-*.parquet", "--edges", folder / "edges.parquet")
+    return (*words, "--id", "name", "--label", "way", "--parts", 4, "--memory", "3GB", "-q")
+
+
+def difformer(*words: object, launcher: tuple[str, ...] = ()) -> None:
+    command = [sys.executable, *launcher, "-m", "difformer", *map(str, words)]
+    done = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def parts(tables: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards") / "parts"
+    difformer("shard", folder, *tables)
+    return folder
+
+
+def test_a_cluster_makes_the_parts_of_one_machine(
+    tables: tuple[object, ...], parts: Path, nodes: Nodes, tmp_path: Path
+) -> None:
+    out = tmp_path / "spread"
+    difformer("shard", out, *tables, "--engine", "ray", "--address", nodes.address)
+    files = sorted(p.relative_to(parts) for p in parts.rglob("*.npy"))
+    assert files == sorted(p.relative_to(out) for p in out.rglob("*.npy"))
+    for file in [*files, Path("manifest.json")]:
+        assert (out / file).read_bytes() == (parts / file).read_bytes(), file
+
+
+def epochs_of(out: Path) -> int:
+    file = out / "metrics.csv"
+    return len(file.read_text().splitlines()) - 1 if file.exists() else 0
+
+
+def test_a_run_whose_node_is_killed_ends_with_the_bytes_it_would_have_had(
+    parts: Path, nodes: Nodes, tmp_path: Path
+) -> None:
+    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    difformer("train", parts, "--out", tmp_path / "calm", *OPTIONS, launcher=two)
+    out = tmp_path / "run"
+    ray = ("--engine", "ray", "--workers", 2, "--address", nodes.address)
+    words = ("train", parts, "--out", out, *ray, *OPTIONS)
+    with (tmp_path / "said").open("w") as said:
+        job = subprocess.Popen(
+            [sys.executable, "-m", "difformer", *map(str, words)],
+            env=ENVIRONMENT,
+            stdout=said,
+            stderr=said,
+        )
+        while epochs_of(out) < 5 and job.poll() is None:
+            time.sleep(0.02)
+        nodes.kill_one()
+        reached = epochs_of(out)
+        code = job.wait(timeout=300)
+    assert code == 0, (tmp_path / "said").read_text()
+    assert reached < EPOCHS  # it was killed in the middle
+    names = ("model.safetensors", "metrics.csv", "predictions-00001-of-00002.parquet")
+    for name in names:
+        assert (out / name).read_bytes() == (tmp_path / "calm" / name).read_bytes(), name
+    assert not (out / ".ray").exists()
