@@ -17,6 +17,8 @@ from benchmarks.scale_tables import (
     large,
     outofcore,
     outofcore_1m,
+    outofcore_full,
+    outofcore_paper,
     scale,
     scale_paper,
     scale_sent,
@@ -277,13 +279,23 @@ ALL_PAIR = (
     all_pair_tables.all_pair_maps,
 )
 HOSTILE = (hostile, hostile_kills, hostile_rest)
-SCALE = (large, outofcore, outofcore_1m, scale, scale_sent, scale_paper)
+SCALE = (
+    large,
+    outofcore,
+    outofcore_1m,
+    outofcore_full,
+    outofcore_paper,
+    scale,
+    scale_sent,
+    scale_paper,
+)
 TABLES = {f.__name__: f for f in (*MAKERS, *SCALE, *SUITE, *ALL_PAIR, *HOSTILE)}
 # Several tables of one result file.
 FILES = {"scale_sent": "scale", "scale_paper": "scale", **{f.__name__: "suite" for f in SUITE}}
 FILES |= {f.__name__: "hostile" for f in HOSTILE}
 FILES |= {f.__name__: "all_pair" for f in ALL_PAIR}
-FILES |= {"outofcore_1m": "sizes/outofcore_1m"}  # another size of a benchmark
+FILES |= {name: f"sizes/{name}" for name in ("outofcore_1m", "outofcore_full")}  # other sizes
+FILES |= {"outofcore_paper": "sizes/outofcore_full"}
 
 
 def table(name: str) -> str:

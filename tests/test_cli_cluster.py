@@ -110,7 +110,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
 def difformer(*words: object, launcher: tuple[str, ...] = ()) -> None:
     command = [sys.executable, *launcher, "-m", "difformer", *map(str, words)]
     done = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
 
@@ -157,7 +157,7 @@ def test_a_run_whose_node_is_killed_ends_with_the_bytes_it_would_have_had(
             time.sleep(0.02)
         nodes.kill_one()
         reached = epochs_of(out)
-        code = job.wait(timeout=300)
+        code = job.wait(timeout=600)
     assert code == 0, (tmp_path / "said").read_text()
     assert reached < EPOCHS  # it was killed in the middle
     names = ("model.safetensors", "metrics.csv", "predictions-00001-of-00002.parquet")

@@ -23,3 +23,8 @@ resume=()
 srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node 8 --max-restarts 3 \
     --rdzv-backend c10d --rdzv-endpoint "$head:29500" --rdzv-id "$SLURM_JOB_ID" \
     -m difformer train /shared/parts --out /shared/run --batch-size 1000000 "${resume[@]}"
+
+# With Ray in place of torchrun: `ray start --head` on the first machine and `ray start --address` on
+# the others, each through srun and --block, then on the first
+#   difformer train /shared/parts --out /shared/run --engine ray --workers 32 --address "$head:6379"
+# Ray starts lost workers again itself; a requeued job adds --resume as above.

@@ -1,9 +1,9 @@
 """Sharding on a Ray cluster: ids are joined, edges sorted and parts written where there is room.
 
-Ray Data joins the edges with the ids and brings the edges of each part together; one task per part
-sorts them and writes them, another encodes the part's rows. Columns are learned by the caller. The
-parts are those that one machine makes, byte for byte. All machines must see the files and the
-folder.
+Ray Data reads the edges, looks their ids up and brings those of each part together; one task per
+part sorts and writes them, another encodes the part's rows. Columns are learned by the caller. The
+ids are held once by every machine. The parts are those that one machine makes, byte for byte. All
+machines must see the files and the folder.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from difformer.data.shards import tasks
-from difformer.data.shards.engine import Files
+from difformer.data.shards.engine import Files, numbers
 from difformer.data.shards.ids import edge_columns
-from difformer.data.shards.settings import ShardSettings
 from difformer.data.shards.tasks import Span
 from difformer.data.shards.write import Layout, RowEncoder, is_written
 from difformer.errors import DataError, DifformerError, missing_extra
 from difformer.files import one_line
 
-__all__ = ["connect", "write_parts"]
+__all__ = ["connect", "sorted_ids", "write_parts"]
 
 Array = NDArray[Any]
+BATCH = 1 << 20  # ids read together
 
 
 def connect(address: str | None) -> Any:
@@ -53,9 +53,15 @@ def write_parts(
     nodes: Files, edges: Files | None, made: RowEncoder, layout: Layout, out: Path, missing: Any
 ) -> tuple[int, int]:
     """Write missing parts on the cluster; how many edges were kept, and how many are loops."""
+    ray: Any = import_module("ray")
     task: Any = import_module("ray.data")
-    job = _plain(made, layout, out)
-    spans = _spans(nodes)
+    job, spans, known = _plain(made, layout, out), _spans(nodes), None
+    if edges is not None:
+        ends, weight = edge_columns(edges)
+        whole = made.settings.id is None or (made.whole and all(edges.whole(e) for e in ends))
+        job |= {"ends": ends, "weight": weight, "whole": whole}
+        if made.settings.id is not None:
+            known = ray.put(sorted_ids(nodes, made.settings.id, whole))
     each = [{"part": int(k)} for k in missing]
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     task.DataContext.get_current().enable_progress_bars = False
@@ -65,19 +71,17 @@ def write_parts(
     _finished(found)
     if edges is None:
         return 0, 0
-    weight = edge_columns(edges)[1]
-    pairs = _finished(_mapped(task, nodes, edges, made.settings, spans, max(1, len(each))))
-    counts = pairs.map_batches(tasks.counted, batch_size=None).sum(["kept", "loops"])
-    keys = pairs.map_batches(
-        tasks.keyed, batch_size=None, fn_args=(layout.starts.tolist(), weight is not None)
+    keyed = task.read_parquet(_names(edges)).map_batches(
+        tasks.keyed, batch_size=None, batch_format="pyarrow", fn_args=(job, known)
     )
-    _finished(keys.groupby("part").map_groups(tasks.write_edges, fn_args=(job, weight is not None)))
+    told = _finished(keyed.groupby("part").map_groups(tasks.write_edges, fn_args=(job,)))
+    counts = told.take_all()
     for part in missing:  # those that no edge enters
         if not is_written(out, part, "part"):
             none: Array = np.zeros(0, np.int64)
             group = {"part": np.array([part]), "key": none, "w": none.astype(np.float32)}
-            tasks.write_edges(group, job, weight is not None)
-    return int(counts["sum(kept)"] or 0), int(counts["sum(loops)"] or 0)
+            tasks.write_edges(group, job)
+    return sum(int(c["kept"]) for c in counts), sum(int(c["loops"]) for c in counts)
 
 
 def _plain(made: RowEncoder, layout: Layout, out: Path) -> dict[str, Any]:
@@ -96,39 +100,45 @@ def _plain(made: RowEncoder, layout: Layout, out: Path) -> dict[str, Any]:
 def _spans(nodes: Files) -> list[Span]:
     from pyarrow import parquet
 
-    if nodes.paths[0].suffix.lower() != ".parquet":
-        raise DataError(f"{nodes}: must be Parquet to be sharded on a cluster")
-    counts = [parquet.ParquetFile(path).metadata.num_rows for path in nodes.paths]
+    names = _names(nodes)
+    counts = [parquet.ParquetFile(name).metadata.num_rows for name in names]
     starts = list(accumulate(counts, initial=0))
-    names = [str(path.resolve()) for path in nodes.paths]
     return [(n, a, a + c) for n, a, c in zip(names, starts[:-1], counts, strict=True)]
 
 
-def _mapped(
-    task: Any, nodes: Files, edges: Files, settings: ShardSettings, spans: list[Span], parts: int
-) -> Any:
-    """A dataset of s, t (and w): the edges by the numbers of their rows, dangling ones left out."""
-    ends, weight = edge_columns(edges)
-    names = [str(path.resolve()) for path in edges.paths]
-    if edges.paths[0].suffix.lower() != ".parquet":
-        raise DataError(f"{edges}: must be Parquet to be sharded on a cluster")
-    whole = settings.id is None or (
-        nodes.whole(settings.id) and all(edges.whole(end) for end in ends)
-    )
-    pairs = task.read_parquet(names).map_batches(
-        tasks.named, batch_size=None, batch_format="pyarrow", fn_args=(ends, weight, whole)
-    )
-    if settings.id is None:
-        rows = spans[-1][2]
-        return pairs.map_batches(tasks.numbered, batch_size=None, fn_args=(rows,))
-    items = [{"path": path, "first": first} for path, first, _ in spans]
-    known = task.from_items(items, override_num_blocks=len(items)).map_batches(
-        tasks.ids, batch_size=1, batch_format="numpy", fn_args=(settings.id, whole)
-    )
-    for end, row in (("source", "s"), ("target", "t")):
-        named = known.rename_columns({"id": end, "row": row})
-        pairs = pairs.join(named, join_type="inner", num_partitions=parts, on=(end,))
-    return pairs
+def _names(files: Files) -> list[str]:
+    if files.paths[0].suffix.lower() != ".parquet":
+        raise DataError(f"{files}: must be Parquet to be sharded on a cluster")
+    return [str(path.resolve()) for path in files.paths]
+
+
+def sorted_ids(nodes: Files, id: str, whole: bool) -> tuple[Array, Array]:
+    """The ids in order, numbers or texts of one width, and the row of each.
+
+    DataError where one is empty or repeated. Every machine of the cluster holds them.
+    """
+    key = nodes.key(id, whole)
+    pieces: list[Array] = []
+    for batch in nodes.engine.batches(f"SELECT {key} FROM {nodes.sql}", BATCH):
+        column = batch.column(0)
+        first = sum(map(len, pieces))
+        cells = column.to_pylist() if column.null_count or not whole else None
+        empty = next((i for i, c in enumerate(cells or []) if c is None or c == ""), None)
+        if empty is not None:
+            raise DataError(f"{nodes}: row {first + empty + 1}, column {id!r}: the id is empty")
+        pieces.append(
+            numbers(column) if cells is None else np.array([c.encode() for c in cells], "S")
+        )
+    ids = np.concatenate(pieces)
+    row = np.argsort(ids, kind="stable").astype(np.int32)
+    ids = ids[row]
+    twice = np.flatnonzero(ids[1:] == ids[:-1])
+    if len(twice):
+        a, b = row[twice[0]] + 1, row[twice[0] + 1] + 1
+        said = ids[twice[0]].item()
+        said = said.decode() if isinstance(said, bytes) else str(said)
+        raise DataError(f"{nodes}: row {b}, column {id!r}: the id {said!r} is also that of row {a}")
+    return ids, row
 
 
 def _finished(dataset: Any) -> Any:

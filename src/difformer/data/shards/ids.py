@@ -17,7 +17,7 @@ from difformer.data.shards.edges import Pairs
 from difformer.data.shards.engine import Engine, Files, named, numbers
 from difformer.errors import DataError
 
-__all__ = ["RowNumbers", "edge_columns", "number_ids", "pairs_of"]
+__all__ = ["RowNumbers", "edge_columns", "pairs_of"]
 
 BATCH = 1 << 20  # edges read together
 LOOKED_UP = 0.25  # the share of the memory that an array of row numbers may take
@@ -61,7 +61,7 @@ def pairs_of(
         if all(edges.whole(end) for end in ends):
             known = _row_numbers(engine, nodes, id, rows, int(LOOKED_UP * memory))
         if known is None:
-            number_ids(engine, nodes, id)
+            _number_ids(engine, nodes, id)
             found = _joined(engine, edges, weighted)
         else:
             found = _looked_up(engine, edges, known, weighted)
@@ -124,7 +124,7 @@ def _row_numbers(engine: Engine, nodes: Files, id: str, rows: int, room: int) ->
     return RowNumbers(int(low), row) if int(np.count_nonzero(row >= 0)) == rows else None
 
 
-def number_ids(engine: Engine, nodes: Files, id: str) -> None:
+def _number_ids(engine: Engine, nodes: Files, id: str) -> None:
     """A table `ids` with the number of each; DataError where one is empty or repeated."""
     key = nodes.key(id, nodes.whole(id))
     engine.run("DROP TABLE IF EXISTS ids")

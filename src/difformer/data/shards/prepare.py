@@ -27,7 +27,7 @@ from difformer.data.rawtable import Chunk
 from difformer.data.shards.arrays import ArrayWriter
 from difformer.data.shards.edges import EdgeTable, Pairs
 from difformer.data.shards.engine import Engine, Files, Tell, matching, named
-from difformer.data.shards.ids import edge_columns, number_ids, pairs_of
+from difformer.data.shards.ids import edge_columns, pairs_of
 from difformer.data.shards.manifest import MANIFEST, Manifest, part_folder
 from difformer.data.shards.nearest import nearest_pairs
 from difformer.data.shards.parts import Block, hashed, metis_parts, stream_parts
@@ -176,9 +176,6 @@ class _Job:
         from difformer.data.shards.cluster import write_parts
 
         settings, out = self.settings, self.out
-        if settings.id is not None and self.edges is not None:
-            number_ids(self.engine, self.nodes, settings.id)  # none may be empty or repeated
-            self.engine.run("DROP TABLE ids")
         missing = [k for k in range(settings.parts) if not is_written(out, k, "part")]
         layout = Layout.make(None, rows, settings.parts)
         self.tell("writing parts on the cluster", None)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from difformer.data.shards.write import PartRows, RowEncoder
 
 CHUNK = 32_768  # rows encoded together
+MISSING = -(2**63)  # an id that is not there
 
 Array = NDArray[Any]
 Span = tuple[str, int, int]
@@ -84,74 +85,70 @@ def _chunks(spans: list[Span], low: int, high: int) -> Iterator[tuple[int, Chunk
                 first += rows
 
 
-def named(batch: Any, ends: list[str], weight: str | None, whole: bool) -> Any:
-    """Columns source, target (and w) in the form in which ids are compared."""
+def keyed(batch: Any, job: Mapping[str, Any], known: Any) -> dict[str, Array]:
+    """Edges by the numbers of their rows, both ways, and the part each goes to; loops once."""
+    from ray import get
+
+    ids: Any = None if known is None else get(known)
+    s, t = (rows_of(batch.column(end), ids, job) for end in job["ends"])
+    keep = (s >= 0) & (t >= 0)
+    s, t, weight = s[keep], t[keep], None
+    if job["weight"] is not None:
+        weight = batch.column(job["weight"]).to_numpy().astype(np.float32)[keep]
+        if not ((weight >= 0) & (weight < np.inf)).all():
+            raise DataError(f"column {job['weight']!r} must hold weights, 0 or more, in every row")
+    loops = s[s == t] * (ROW + 2)
+    keys, weights = both_ways(s, t, weight)
+    keys = np.concatenate([keys, loops])
+    part = np.searchsorted(job["starts"], keys // ROW, side="right") - 1
+    found = {"part": part.astype(np.int32), "key": keys}
+    if weights is not None:
+        found["w"] = np.concatenate([weights, np.zeros(len(loops), np.float32)])
+    return found
+
+
+def rows_of(column: Any, known: tuple[Array, Array] | None, job: Mapping[str, Any]) -> Array:
+    """The row that each id names, -1 where it names none."""
     import pyarrow as pa
     from pyarrow import compute
 
-    of: Any = compute
-    columns: dict[str, Any] = {}
-    for name, column in zip(("source", "target"), ends, strict=True):
-        cells = batch.column(column)
-        columns[name] = (
-            cells.cast(pa.int64(), safe=False)
-            if whole
-            else of.utf8_trim_whitespace(cells.cast(pa.string()))
-        )
-    if weight is not None:
-        columns["w"] = batch.column(weight).cast(pa.float32())
-    return pa.table(columns)
+    if job["whole"]:
+        found = column.cast(pa.int64(), safe=False).fill_null(-1 if known is None else MISSING)
+        cells: Array = found.to_numpy()
+        if known is None:
+            return np.where((cells >= 0) & (cells < job["starts"][-1]), cells, -1)
+    else:
+        of: Any = compute
+        texts = of.utf8_trim_whitespace(column.cast(pa.string()).fill_null("")).to_pylist()
+        assert known is not None
+        width = known[0].dtype.itemsize
+        long = [text.encode() for text in texts]
+        cells = np.array([b"" if len(text) > width else text for text in long], known[0].dtype)
+    assert known is not None
+    ids, row = known
+    place = np.searchsorted(ids, cells).clip(max=len(ids) - 1)
+    return np.where(ids[place] == cells, row[place], -1).astype(np.int64)
 
 
-def ids(batch: Mapping[str, Array], id: str, whole: bool) -> dict[str, Array]:
-    """The ids of a file and the numbers of their rows."""
-    from pyarrow import parquet
+def write_edges(group: Mapping[str, Array], job: Any) -> dict[str, Array]:
+    """Sort the edges that enter a part's rows, and write them and the part's record.
 
-    (path,), (first,) = batch["path"].tolist(), batch["first"].tolist()
-    found = parquet.read_table(path, columns=[id]).column(id)
-    cells = found.to_numpy() if whole else [str(cell).strip() for cell in found.to_pylist()]
-    found = np.asarray(cells, np.int64) if whole else np.asarray(cells, object)
-    return {"id": found, "row": np.arange(first, first + len(found), dtype=np.int64)}
+    Also says how many edges of the file enter the part, and how many of them are loops.
+    """
+    from difformer.data.shards.write import PartEdges, is_written
 
-
-def numbered(batch: dict[str, Array], rows: int) -> dict[str, Array]:
-    """Edges whose ends are numbers of rows already."""
-    s, t = batch["source"], batch["target"]
-    keep = (s >= 0) & (s < rows) & (t >= 0) & (t < rows)
-    columns = {"s": s, "t": t, **({"w": batch["w"]} if "w" in batch else {})}
-    return {name: column[keep] for name, column in columns.items()}
-
-
-def counted(batch: Mapping[str, Array]) -> dict[str, Array]:
-    """How many edges there are, and how many of them are loops."""
-    s, t = batch["s"], batch["t"]
-    return {"kept": np.array([len(s)]), "loops": np.array([np.count_nonzero(s == t)])}
-
-
-def keyed(batch: Mapping[str, Array], starts: list[int], weighted: bool) -> dict[str, Array]:
-    """Both ways: the key of each directed edge, and the part it goes to."""
-    weight = batch["w"].astype(np.float32) if weighted else None
-    if weight is not None and not ((weight >= 0) & (weight < np.inf)).all():
-        raise DataError("edges: weights must be 0 or more, in every row")
-    keys, weights = both_ways(batch["s"].astype(np.int64), batch["t"].astype(np.int64), weight)
-    part = np.searchsorted(starts, keys // ROW, side="right") - 1
-    found = {"part": part.astype(np.int32), "key": keys}
-    return found if weights is None else {**found, "w": weights}
-
-
-def write_edges(group: Mapping[str, Array], job: Any, weighted: bool) -> dict[str, Array]:
-    """Sort the edges that enter a part's rows, and write them and the part's record."""
-    from difformer.data.shards.write import PartEdges
-
-    part, starts = int(group["part"][0]), job["starts"]
+    part, starts, out = int(group["part"][0]), job["starts"], Path(job["out"])
     low, high = starts[part], starts[part + 1]
-    loop = np.arange(low, high, dtype=np.int64) * (ROW + 2)
-    weights = None
-    if weighted:
-        weights = np.concatenate([group["w"], np.ones(high - low, np.float32)])
-    keys = np.concatenate([np.asarray(group["key"], np.int64), loop])
-    if not (part_folder(Path(job["out"]), part) / "part.json").exists():
-        with PartEdges(Path(job["out"]), part, (low, high), weighted) as writer:
+    keys, weighted = np.asarray(group["key"], np.int64), job["weight"] is not None
+    loop = keys >> 32 == (keys & (ROW - 1)) >> 1
+    loops, forward = int(np.count_nonzero(loop)), int(np.count_nonzero(keys & 1 == 0))
+    if not is_written(out, part, "part"):
+        each = np.arange(low, high, dtype=np.int64) * (ROW + 2)
+        weights = None
+        if weighted:
+            weights = np.concatenate([group["w"][~loop], np.ones(high - low, np.float32)])
+        keys = np.concatenate([keys[~loop], each])
+        with PartEdges(out, part, (low, high), weighted) as writer:
             writer.append(merged(*sorted_keys(keys, weights)))
             writer.finish()
-    return {"part": group["part"][:1]}
+    return {"part": group["part"][:1], "kept": np.array([forward]), "loops": np.array([loops])}
