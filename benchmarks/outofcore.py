@@ -193,6 +193,8 @@ def _rank(rank: int, folder: str, world: int, batch: int, memory: int, place: st
     sizes = shards.manifest.features, WIDTH, shards.manifest.outputs
     with seeded(0):
         model = DIFFormer(*sizes, **{**options, "num_layers": LAYERS})
+    # What torch imports at the first step is no part of an epoch.
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)]).step()
     begin, processor, read = time.perf_counter(), time.process_time(), bytes_read()
     settings = TrainSettings(epochs=1, lr=0.01, batch_size=batch, threads=1)
     result, _, _ = fit_from_parts(model, shards, settings, comm)

@@ -30,6 +30,7 @@ ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "240",  # a busy machine
     "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
 }
 # Starts the nodes, says where, removes the second when told to, and ends with its input.
@@ -50,15 +51,17 @@ nodes.shutdown()
 class Nodes:
     """A cluster, from outside."""
 
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", NODES],
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", NODES],
+                env=ENVIRONMENT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         self.address = self.said("address")
 
     def said(self, word: str) -> str:
@@ -66,7 +69,8 @@ class Nodes:
         for line in self.process.stdout:
             if line.startswith(word):
                 return line.removeprefix(word).strip()
-        raise AssertionError(f"the cluster ended before it said {word}")
+        self.end()
+        raise AssertionError(f"the cluster ended before it said {word}: {self.log.read_text()}")
 
     def kill_one(self) -> None:
         assert self.process.stdin is not None
@@ -79,8 +83,8 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    made = Nodes()
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    made = Nodes(tmp_path_factory.mktemp("nodes") / "log")
     yield made
     made.end()
 

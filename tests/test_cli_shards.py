@@ -142,3 +142,25 @@ def test_a_tampered_part_stops_every_process_with_one_line(parts: Path, tmp_path
     assert not (tmp_path / "run" / "result.json").exists()
     file.unlink()
     assert run("train", damaged, "--out", tmp_path / "alone", *OPTIONS) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_a_full_disk_under_one_process_is_one_line_and_nothing_is_lost(
+    parts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    full = out / ".predictions-00001-of-00002.parquet.part"
+    full.symlink_to("/dev/full")  # where the second process writes its predictions
+    done = over_processes("train", parts, "--out", out, "--no-report", *OPTIONS)
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("difformer: rank 1")]
+    assert len(lines) == 1
+    assert "predictions-00001-of-00002.parquet: No space left on device" in lines[0]
+    trained = (out / "model.safetensors").read_bytes()
+    assert not (out / "predictions-00001-of-00002.parquet").exists()
+    full.unlink(missing_ok=True)
+    again = over_processes("train", parts, "--out", out, "--resume", "--no-report", *OPTIONS)
+    assert again.returncode == 0, again.stderr
+    assert (out / "model.safetensors").read_bytes() == trained
+    assert len(predictions(out)) == N

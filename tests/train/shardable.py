@@ -17,8 +17,10 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +43,11 @@ from difformer.train import (
 from difformer.train.batches import FullBatch
 from difformer.train.chunks import recompute_layers
 from difformer.train.comm import Comm
-from difformer.train.distributed import fit_distributed, processes
+from difformer.train.distributed import TIMEOUT, fit_distributed, processes
 from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Shards
 
 N = 41
+SILENCE = 4  # seconds without a word after which a process gives up, where a link is cut
 
 INPUT = {"learn_qk": False, "compare": "input", "reach": 4.0}
 
@@ -309,7 +312,8 @@ def faulty(folder: Path, kind: str) -> None:
     os.dup2(errors, 2)
     dataset, split, graph = problem({"graph": True})
     model = model_of({})
-    with processes() as comm:
+    patience = timedelta(seconds=SILENCE) if kind == "silent" else TIMEOUT
+    with processes(timeout=patience) as comm:
         epochs = 0
 
         def hook(*_: Any) -> None:
@@ -319,6 +323,8 @@ def faulty(folder: Path, kind: str) -> None:
                 torch.empty(2**50)
             if epochs == 3 and comm.rank == 1 and kind == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if epochs == 3 and comm.rank == 1 and kind == "silent":
+                time.sleep(3 * SILENCE)  # the link carries nothing any more
             if epochs == 3 and comm.rank == 0 and kind == "disk":
                 os.fsync = full_disk
 
@@ -347,7 +353,7 @@ def full_disk(*_: Any) -> None:
 
 def faults(folder: Path) -> None:
     """The exit codes of both ranks for each kind of fault."""
-    kinds = ("memory", "killed", "disk", "batch", "lr", "epochs", "data", "version")
+    kinds = ("memory", "killed", "disk", "silent", "batch", "lr", "epochs", "data", "version")
     codes = {kind: launch(2, lambda kind=kind: faulty(folder, kind)) for kind in kinds}
     (folder / "codes.json").write_text(json.dumps(codes))
 

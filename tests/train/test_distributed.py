@@ -138,6 +138,7 @@ LOST = "rank {} of 2: lost the other processes"
         ("memory", ["rank 1 of 2: out of memory (", LOST.format(0)], [1, 1]),
         ("killed", [LOST.format(0)], [1, -9]),
         ("disk", ["rank 0 of 2: cannot write", "No space left on device", LOST.format(1)], [2, 1]),
+        ("silent", [LOST.format(0), LOST.format(1)], [1, 1]),
         ("batch", ["rank 0 of 2: batch_size must lie in 1 to 41", "not 42"], [2, 2]),
         ("lr", [AGREE.format("settings")], [2, 2]),
         ("epochs", [AGREE.format("settings")], [2, 2]),
@@ -153,7 +154,7 @@ def test_the_rank_that_saw_a_fault_says_so_and_all_stop(faulty, kind, messages, 
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("kind", ["memory", "killed", "disk"])
+@pytest.mark.parametrize("kind", ["memory", "killed", "disk", "silent"])
 def test_the_last_good_checkpoint_stays_and_the_run_goes_on_from_it(faulty, kind):
     folder = faulty / kind
     assert load_checkpoint(folder / "checkpoint.safetensors").epoch == 2
