@@ -10,7 +10,8 @@ from difformer.baselines.naive import build
 from difformer.baselines.registry.naive import NaiveConfig
 from difformer.data.snapshots import from_windows
 from difformer.train import Snapshots, TrainSettings, fit
-from difformer.train.objective import SnapshotError, broadcast_mse
+from difformer.train.metrics import broadcast_mse
+from difformer.train.objective import SnapshotError
 
 
 def test_last_value_and_mean_of_lags() -> None:

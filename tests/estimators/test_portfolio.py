@@ -15,8 +15,8 @@ from difformer import DIFFormerClassifier, DIFFormerRegressor
 from difformer.data.encoder import TableEncoder
 from difformer.data.split import Split
 from difformer.estimators.choice import Candidate, Form, Training
+from difformer.estimators.judged import Judged, weighed
 from difformer.estimators.problem import Outcome, Problem
-from difformer.estimators.search import Judged, _weighted
 from difformer.estimators.views import STEPS, View, learn_view
 from difformer.train.objective import TEMPERED, CrossEntropy, Monitor, objective_for
 
@@ -228,14 +228,14 @@ def judged(losses: list[float]) -> Judged:
 def test_forms_that_cannot_be_told_apart_count_alike_and_a_worse_one_does_not() -> None:
     equal = [0.1, 0.5, 0.3, 0.7]
     worse = [value + 2 + 0.01 * i for i, value in enumerate(equal)]
-    weights = [one.weight for one in _weighted([judged(equal), judged(equal), judged(worse)])]
+    weights = [one.weight for one in weighed([judged(equal), judged(equal), judged(worse)])]
     assert weights == pytest.approx([0.5, 0.5, 0.0])
 
 
 def test_a_form_is_compared_on_the_rows_that_it_was_judged_by() -> None:
     nan = float("nan")
     first, second = judged([0.1, 0.2, 5.0, 6.0]), judged([0.1, 0.2, nan, nan])
-    weights = [one.weight for one in _weighted([first, second])]
+    weights = [one.weight for one in weighed([first, second])]
     assert weights == pytest.approx([0.5, 0.5])
 
 

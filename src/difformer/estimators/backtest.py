@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from difformer.data.series import fill
+from difformer.data.series import Series, fill
+from difformer.data.snapshots import Edges
+from difformer.data.times import season_of
 from difformer.estimators.classical import auto_forecasts
 from difformer.estimators.conformal import conformal_quantile
 
-__all__ = ["OURS", "Backtest"]
+__all__ = ["OURS", "Backtest", "run_backtest"]
 
 Array = NDArray[Any]
 
@@ -277,3 +279,77 @@ class Backtest:
                 window = np.vstack([window, after])
             found.append(window[self.lags :])
         return np.stack(found)
+
+
+def run_backtest(
+    fit: Callable[[Series, tuple[Edges, ...]], Any],
+    data: Series,
+    edges: tuple[Edges, ...],
+    *,
+    lags: int,
+    horizon: int,
+    origins: Any,
+    refit: bool,
+) -> Backtest:
+    """Forecasts of `horizon` steps from rolling origins: see `DIFFormerForecaster.backtest`.
+
+    `fit` gives a forecaster fitted on the steps, and their graphs, before an origin.
+    """
+    places = _origins(origins, len(data.values), horizon, lags)
+    model: Any = None
+    found: list[Array] = []
+    for origin in places:
+        past = data.before(origin, horizon)
+        seen = edges[:origin] if len(edges) > 1 else edges
+        if model is None or refit:
+            try:
+                model = fit(past, seen)
+            except ValueError as error:  # all nodes may vary only later on
+                raise ValueError(f"the backtest sees {origin} steps, and {error}") from error
+        found.append(model.predict(horizon, series=past, graph=seen))
+    first = edges[places[0] - 1 : places[0]] if len(edges) > 1 else edges
+    return Backtest(
+        origins=np.asarray(places),
+        predicted=np.stack(found),
+        values=data.values,
+        lags=lags,
+        season=season_of(data.stamps),
+        neighbours=_neighbours(first, data),
+    )
+
+
+def _neighbours(edges: tuple[Edges, ...], data: Series) -> Array | None:
+    """(n, n) whose rows are the weights of a node's neighbours, which sum to one (or zero)."""
+    if not edges:
+        return None
+    n = data.values.shape[1]
+    (source, target), weight = edges[0][0].numpy(), edges[0][1]
+    near = np.zeros((n, n))
+    np.add.at(near, (target, source), 1.0 if weight is None else weight.double().numpy())
+    np.fill_diagonal(near, 0.0)
+    total = near.sum(1, keepdims=True)
+    return near / np.where(total > 0, total, 1.0)
+
+
+def _origins(origins: Any, steps: int, horizon: int, lags: int) -> list[int]:
+    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+        raise ValueError(f"horizon must be a whole number of at least 1, got {horizon!r}")
+    last = steps - horizon
+    if last < lags + 2:
+        raise ValueError(
+            f"horizon must leave lags + 2 ({lags + 2}) of the {steps} steps, got {horizon}"
+        )
+    if origins is None:
+        origins = max(1, min(last - lags - 1, steps // 4 - horizon + 1))
+    if isinstance(origins, int):
+        if origins < 1:
+            raise ValueError(f"origins must be at least 1, got {origins}")
+        places = np.arange(max(lags + 2, last - origins + 1), last + 1)
+    else:
+        places = np.unique(np.asarray(origins, dtype=int))
+    if not len(places) or places[0] < lags + 2 or places[-1] > last:
+        raise ValueError(
+            f"origins must lie in {lags + 2} to {last} (lags + 2 steps before, {horizon} after), "
+            f"got {origins!r}"
+        )
+    return [int(place) for place in places]

@@ -54,6 +54,11 @@ class Form:
     view: str = "standard"
     train: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def key(self) -> str:
+        """Its name and that of its view, which tell the forms of a search apart."""
+        return f"{self.name}, {self.view}"
+
 
 @dataclass(frozen=True)
 class Member:

@@ -19,8 +19,8 @@ from difformer.core.graph import Graph
 from difformer.data.dataset import fingerprint
 from difformer.data.series import Series, fill, read_series, with_known
 from difformer.data.snapshots import Edges, TemporalDataset, from_windows, time_split
-from difformer.data.times import calendar, cycles_of, following, season_of
-from difformer.estimators.backtest import Backtest
+from difformer.data.times import calendar, cycles_of, following
+from difformer.estimators.backtest import Backtest, run_backtest
 from difformer.estimators.nodes import TRANSFORMS, NodeScale, looks_like_counts
 from difformer.estimators.settings import ForecastSettings
 from difformer.estimators.step_graphs import read_step_graphs
@@ -363,28 +363,14 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
                 so that no season is passed over; by default over the last quarter of the series.
         """
         data = with_known(read_series(series), known)
-        edges = read_step_graphs(graph, data)
-        places = _origins(origins, len(data.values), horizon, self.lags)
-        model: DIFFormerForecaster | None = None
-        found: list[Array] = []
-        for origin in places:
-            past = data.before(origin, horizon)
-            seen = edges[:origin] if len(edges) > 1 else edges
-            if model is None or refit:
-                try:
-                    model = self._clone().fit(past, seen)
-                except ValueError as error:  # all nodes may vary only later on
-                    raise ValueError(f"the backtest sees {origin} steps, and {error}") from error
-            found.append(model.predict(horizon, series=past, graph=seen))
-        return Backtest(
-            origins=np.asarray(places),
-            predicted=np.stack(found),
-            values=data.values,
+        return run_backtest(
+            lambda past, seen: self._clone().fit(past, seen),
+            data,
+            read_step_graphs(graph, data),
             lags=self.lags,
-            season=season_of(data.stamps),
-            neighbours=_neighbours(
-                edges[places[0] - 1 : places[0]] if len(edges) > 1 else edges, data
-            ),
+            horizon=horizon,
+            origins=origins,
+            refit=refit,
         )
 
     def _clone(self) -> DIFFormerForecaster:
@@ -431,40 +417,3 @@ def _scale_known(data: Series) -> tuple[Array, Array] | None:
 
 def _graph(edges: tuple[Edges, ...], n: int) -> Graph | None:
     return Graph.from_edges(edges[0][0], n, edges[0][1]) if edges else None
-
-
-def _neighbours(edges: tuple[Edges, ...], data: Series) -> Array | None:
-    """(n, n) whose rows are the weights of a node's neighbours, which sum to one (or zero)."""
-    if not edges:
-        return None
-    n = data.values.shape[1]
-    (source, target), weight = edges[0][0].numpy(), edges[0][1]
-    near = np.zeros((n, n))
-    np.add.at(near, (target, source), 1.0 if weight is None else weight.double().numpy())
-    np.fill_diagonal(near, 0.0)
-    total = near.sum(1, keepdims=True)
-    return near / np.where(total > 0, total, 1.0)
-
-
-def _origins(origins: Any, steps: int, horizon: int, lags: int) -> list[int]:
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        raise ValueError(f"horizon must be a whole number of at least 1, got {horizon!r}")
-    last = steps - horizon
-    if last < lags + 2:
-        raise ValueError(
-            f"horizon must leave lags + 2 ({lags + 2}) of the {steps} steps, got {horizon}"
-        )
-    if origins is None:
-        origins = max(1, min(last - lags - 1, steps // 4 - horizon + 1))
-    if isinstance(origins, int):
-        if origins < 1:
-            raise ValueError(f"origins must be at least 1, got {origins}")
-        places = np.arange(max(lags + 2, last - origins + 1), last + 1)
-    else:
-        places = np.unique(np.asarray(origins, dtype=int))
-    if not len(places) or places[0] < lags + 2 or places[-1] > last:
-        raise ValueError(
-            f"origins must lie in {lags + 2} to {last} (lags + 2 steps before, {horizon} after), "
-            f"got {origins!r}"
-        )
-    return [int(place) for place in places]

@@ -2,11 +2,6 @@
 
 No form suits all data: rows may be alike or not, a graph may join like or unlike rows, labels may
 be few. So a few forms of this one model are trained on parts of the labels and judged on the rest.
-A form's weight in the average falls with the evidence that it is worse than the best,
-
-    w ∝ exp(−z²/2),   z = mean(ℓ_form − ℓ_best) / standard error,   ℓ the loss of a held-out row,
-
-so forms that cannot be told apart count alike, and a clearly worse one does not count at all.
 """
 
 from __future__ import annotations
@@ -29,6 +24,7 @@ from difformer.data.convert import csr_tensor, scipy_csr
 from difformer.data.dataset import Dataset
 from difformer.data.split import Split
 from difformer.estimators.choice import Candidate, Form, Member, Training
+from difformer.estimators.judged import Judged, told, weighed
 from difformer.estimators.portfolio import forms
 from difformer.estimators.problem import Problem
 from difformer.estimators.rows import to_tensor
@@ -40,7 +36,7 @@ from difformer.train.replicas import averages, fit_replicas, is_linear
 from difformer.train.run import FitResult
 from difformer.train.seeding import seeded
 
-__all__ = ["Found", "Judged", "Search", "search"]
+__all__ = ["Found", "Search", "search"]
 
 # Up to this many labelled rows several folds are worth their time; above, one held-out part is
 # enough.
@@ -52,25 +48,6 @@ SHARP_ROWS = 16_000
 MAP_NUMBERS = 2**23
 # With more equal rows than this on average, a row's nearest partners are its own copies.
 MOST_EQUAL = 4
-# A form whose weight is below this share of the largest is left out.
-LEAST_WEIGHT = 0.1
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What held-out labels say of one form."""
-
-    form: Form
-    outputs: Tensor  # (rows judged, outputs) at its temperature; nan where it was not judged
-    losses: Tensor  # (rows judged,)
-    temperature: float
-    weight: float = 0.0
-    seconds: float = 0.0
-
-    @property
-    def loss(self) -> float:
-        """The mean over the rows it was judged by; nan without any."""
-        return float(self.losses.nanmean())
 
 
 @dataclass(frozen=True)
@@ -90,21 +67,6 @@ def tell(line: str) -> None:
     """Show a line on stderr in place of the previous one; nothing if stderr is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[2K{line}", end="", file=sys.stderr, flush=True)
-
-
-def _told(judged: Sequence[Judged]) -> str:
-    """What was tried, what was taken, and by what margin."""
-    best, *others = sorted(judged, key=lambda one: one.loss)
-    taken = sorted((one for one in judged if one.weight > 0), key=lambda one: -one.weight)
-    named = ", ".join(f"{_key(one.form)} ({one.weight:.0%})" for one in taken[:3])
-    named += f" and {len(taken) - 3} more" if len(taken) > 3 else ""
-    if best.loss != best.loss:
-        return f"tried {len(judged)} forms, no label could be held out: all count alike"
-    text = f"tried {len(judged)} forms; took {named}; best {_key(best.form)}, loss {best.loss:.3f}"
-    if others:
-        gap = others[0].loss - best.loss
-        text += f", ahead of {_key(others[0].form)} by {gap:.3f} per held-out row"
-    return text
 
 
 def search(
@@ -135,10 +97,10 @@ def search(
             break
         run.judge(form)
         if training.verbose:
-            tell(f"tried {len(run.judged)} forms of DIFFormer; {_key(form)}: {run.loss_of(form)}")
+            tell(f"tried {len(run.judged)} forms of DIFFormer; {form.key}: {run.loss_of(form)}")
     if training.verbose:
         tell("")
-    judged = _weighted(run.judged)
+    judged = weighed(run.judged)
     members = [run.member(one) for one in judged if one.weight > 0]
     members.sort(key=lambda member: -member.weight)
     rows, outputs = run.held_out(judged)
@@ -149,8 +111,8 @@ def search(
     epochs = int(members[0].form.train["epochs"])
     seconds = time.monotonic() - began
     result = FitResult(metrics, epochs, epochs, "epochs", [], seconds)
-    tried = {_key(one.form): one.loss for one in judged}
-    return Found(members, judged, result, rows, outputs, tried, _told(judged))
+    tried = {one.form.key: one.loss for one in judged}
+    return Found(members, judged, result, rows, outputs, tried, told(judged))
 
 
 class Search:
@@ -190,7 +152,7 @@ class Search:
 
     def improving(self, form: Form) -> bool:
         """Whether the form was still getting better when its last epochs came."""
-        fitted = self._states[_key(form)]
+        fitted = self._states[form.key]
         return fitted.result.best_epoch > 0.75 * fitted.result.epochs
 
     @property
@@ -200,13 +162,13 @@ class Search:
 
     def loss_of(self, form: Form) -> str:
         """What a form's held-out rows say, for people."""
-        found = next(one for one in self.judged if _key(one.form) == _key(form))
+        found = next(one for one in self.judged if one.form.key == form.key)
         return f"loss {found.loss:.3f} in {found.seconds:.1f} s"
 
     def in_the_running(self, form: Form) -> bool:
         """Whether the form, as judged so far, would count in the average."""
-        weighted = _weighted(self.judged)
-        return any(one.weight > 0 for one in weighted if _key(one.form) == _key(form))
+        weighted = weighed(self.judged)
+        return any(one.weight > 0 for one in weighted if one.form.key == form.key)
 
     def view(self, kind: str) -> tuple[View, Dataset] | None:
         """A view of the features and the data seen through it, made once."""
@@ -245,7 +207,7 @@ class Search:
         totals = self._judge_copies(form) if self.in_copies(form) else self._judge_alone(form)
         judged = self.problem.temper(totals, self.rows)
         seconds = time.monotonic() - began
-        self.judged = [one for one in self.judged if _key(one.form) != _key(form)]
+        self.judged = [one for one in self.judged if one.form.key != form.key]
         self.judged.append(Judged(form, *judged, seconds=seconds))
 
     def in_copies(self, form: Form) -> bool:
@@ -297,7 +259,7 @@ class Search:
             seed=self.seed,
             **train,
         )
-        self._states[_key(form)] = copies.states[-1]
+        self._states[form.key] = copies.states[-1]
         found_rows: list[tuple[Tensor, Tensor]] = []
         for part, output in zip(parts, copies.outputs, strict=False):
             found_rows.append((part.val, output[torch.searchsorted(copies.rows, part.val)]))
@@ -307,7 +269,7 @@ class Search:
         """By the loop, on one part: its own held-out rows pick the epoch."""
         part = self.parts[0] if self.parts else self.split
         fitted = self._trained(form, part, epochs=int(form.train["epochs"]))
-        self._states[_key(form)] = fitted
+        self._states[form.key] = fitted
         model, found = fitted.model.cpu().eval(), self.view(form.view)
         assert found is not None
         with torch.no_grad():
@@ -341,7 +303,7 @@ class Search:
         """The form trained on every label."""
         form, found = judged.form, self.view(judged.form.view)
         assert found is not None
-        kept = self._states.pop(_key(form))
+        kept = self._states.pop(form.key)
         if isinstance(kept, dict):
             model = self._model(form)
             model.load_state_dict(kept)
@@ -382,10 +344,6 @@ def _fit_near(training: Training, form: Form, part: Split) -> Candidate:
     )
 
 
-def _key(form: Form) -> str:
-    return f"{form.name}, {form.view}"
-
-
 def _hold_out(train: Tensor, strata: Any, seed: int) -> list[Split]:
     """One part where some class has a single label, which stays in training.
 
@@ -399,18 +357,3 @@ def _hold_out(train: Tensor, strata: Any, seed: int) -> list[Split]:
     mask = torch.zeros(len(train), dtype=torch.bool)
     mask[held] = True
     return [Split("part", train[~mask], train[mask], train[:0])] if held else []
-
-
-def _weighted(judged: Sequence[Judged]) -> list[Judged]:
-    """Weights by how sure it is that a form is worse than the best; they sum to one."""
-    best = min(judged, key=lambda one: one.loss if one.loss == one.loss else 0.0)
-    weights: list[float] = []
-    for one in judged:
-        gap = one.losses - best.losses
-        gap = gap[~gap.isnan()]
-        error = float(gap.std()) / math.sqrt(gap.numel()) if gap.numel() > 1 else 0.0
-        z = max(0.0, float(gap.mean()) / (error + 1e-3)) if gap.numel() else 0.0
-        weights.append(math.exp(-(z**2) / 2))
-    largest = max(weights)
-    kept = [w if w >= LEAST_WEIGHT * largest else 0.0 for w in weights]
-    return [replace(one, weight=w / sum(kept)) for one, w in zip(judged, kept, strict=True)]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from difformer.data.columns import Column, encode_numbers
 from difformer.data.snapshots import TemporalDataset
 from difformer.errors import DifformerError, missing_extra
-from difformer.estimators.base import USUAL
+from difformer.estimators.answering import USUAL
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.rows import Rows
 from difformer.estimators.views import FARTHEST, View

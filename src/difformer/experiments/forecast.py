@@ -90,7 +90,7 @@ def train_series(
     """
     from difformer.data.series_files import read_places
     from difformer.files import write_atomic
-    from difformer.train.loop import interruptible
+    from difformer.train.interrupts import interruptible
 
     settings, folder = settings or SeriesSettings(), Path(folder)
     given = {"series": series, "edges": edges, "known": known, "places": places}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from difformer.report.blocks import COLOURS, Note, Plot, Table, number, plain, rounded
-from difformer.train.objective import calibration as calibration_bins
+from difformer.train.metrics import calibration as calibration_bins
 
 __all__ = [
     "calibration",

@@ -19,9 +19,6 @@ What the settings may put beside a model (`companion_for`) has ``training_step``
 from __future__ import annotations
 
 import math
-import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -51,6 +48,7 @@ from difformer.train.checkpoint import (
     save_checkpoint,
 )
 from difformer.train.consistency import consistency_loss
+from difformer.train.interrupts import interruptible
 from difformer.train.memory import peak_memory
 from difformer.train.objective import CrossEntropy, Monitor, Objective
 from difformer.train.optimizer import lr_factor, make_optimizer
@@ -383,31 +381,3 @@ def _threads(number: int | None) -> Generator[None, None, None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def interruptible() -> Generator[threading.Event, None, None]:
-    """The first Ctrl-C in the block sets the event, the next one interrupts as usual."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event  # Python delivers signals to the main thread only
-        return
-    before = signal.getsignal(signal.SIGINT)
-    outer = getattr(before, "event", None)
-    if before in (None, signal.SIG_IGN) or outer is not None:
-        yield outer or event  # ignored on purpose (nohup), or a block around this one listens
-        return
-
-    def request(signum: int, frame: Any) -> None:
-        event.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if sys.stderr.isatty():
-            # Not print: it may be the very thing that was interrupted.
-            os.write(2, b"\nfinishing this epoch; Ctrl-C again to stop at once\n")
-
-    request.event = event  # pyright: ignore[reportFunctionMemberAccess]
-    signal.signal(signal.SIGINT, request)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)

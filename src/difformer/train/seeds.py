@@ -14,7 +14,8 @@ from torch import nn
 from difformer.files import finite, write_atomic
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
-from difformer.train.loop import fit, interruptible
+from difformer.train.interrupts import interruptible
+from difformer.train.loop import fit
 from difformer.train.objective import Objective
 from difformer.train.run import FitResult, agree_config
 from difformer.train.seeding import seeded

@@ -34,7 +34,8 @@ from difformer.nn.remembered import Remembered
 from difformer.train.background import background_worker
 from difformer.train.batches import hide_labels, predict
 from difformer.train.comm import Comm
-from difformer.train.objective import HERE, Monitor, Together
+from difformer.train.metrics import HERE, Together
+from difformer.train.objective import Monitor
 from difformer.train.partition import Epoch, bucket
 from difformer.train.ring import ring_average
 from difformer.train.sharding import Layout, LocalEdges, ShardedGraph

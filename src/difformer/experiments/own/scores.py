@@ -16,7 +16,7 @@ from difformer.data.dataset import Dataset
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.conformal import conformal_quantile, held_out
 from difformer.experiments.own.run import Estimator, OwnRun
-from difformer.train.objective import roc_auc
+from difformer.train.metrics import roc_auc
 
 __all__ = ["HeldOut", "labelled", "score"]
 
