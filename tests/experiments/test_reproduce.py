@@ -203,8 +203,8 @@ def test_measured_figures_stand_beside_the_published_ones(
     measure(spec, cell, tmp_path)
     table = figures_table(View(spec, read_results(tmp_path, "toy")))
     assert table.header == ("Model", "Settings", "Digits")
-    assert table.rows == (("MLP", "published", "90.5 ± 1.5"), ("MLP", "own", "80.5 ± 0.6"))
-    assert "Measured: random splits." in table.notes  # all of them
+    assert table.rows == (("MLP", "published", "90.5 ± 1.5"), ("MLP", "own", "80.5 ± 0.6 (4)"))
+    assert any(n.startswith("Measured: random splits;") for n in table.notes)  # all of them
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,10 @@ def test_an_unfinished_cell_says_how_many_runs_it_has(
     part = replace(result, runs=result.runs[:1], note="slow")
     table = figures_table(View(spec, [part]))
     assert table.rows[1][-1] == "80.0 (1 of 4 runs)¹"
-    assert table.notes == ("¹ slow", "Measured: random splits.")
+    assert table.notes == (
+        "¹ slow",
+        "Measured: random splits; mean ± standard deviation (runs).",
+    )
 
 
 def test_each_note_has_a_mark_of_its_own(

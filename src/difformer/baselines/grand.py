@@ -91,7 +91,10 @@ class GRAND(GraphModel):
         """α and β C (n, d) of the equation, from X(0)."""
         source = self.source(z) if self.config.source else z
         if self.config.learned_scale:
-            return torch.sigmoid(self.speed), self.strength * source
+            # A labelled row collects its own source all the time: β is what it collects by T, so
+            # that the first steps of training do not drown its neighbours.
+            share = 1.0 / self.config.time if self.config.source else 1.0
+            return torch.sigmoid(self.speed), self.strength * share * source
         return 1.0, source if self.config.source else 0.0
 
     def attention(self, z: Tensor, graph: Graph) -> Tensor:

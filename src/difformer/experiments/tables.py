@@ -6,7 +6,8 @@ A page asks for a table between two markers, and `fill_page` writes it there:
     <!-- end of results -->
 
 `verdicts` beside the filters says for each figure whether it reaches the published one, and if not,
-why; `paired=SYSTEM:VARIANT` shows differences run by run (paired.py).
+why; `paired=SYSTEM:VARIANT` shows differences run by run (paired.py), `ranks` mean ranks over the
+columns (ranks.py).
 `compare/NAME` in place of a table's name shows results/compare/NAME.json, the comparison.json of a
 `difformer compare`.
 """
@@ -114,8 +115,8 @@ class View:
 def figures_table(view: View) -> Table:
     """One row per system, settings and kind of split that was measured, the published one first.
 
-    Figures are mean ± standard deviation over the runs of a cell. Where all have runs of one kind,
-    a note says so in place of a column.
+    Figures are mean ± standard deviation over the runs of a cell, their number in brackets. Where
+    all have runs of one kind, a note says so in place of a column.
     """
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []
@@ -130,11 +131,11 @@ def figures_table(view: View) -> Table:
             rows.append((line.title, line.variant.title, line.protocol.title, *cells))
     marked = tuple(f"{_raised(i)} {note}" for i, note in enumerate(notes, 1))
     header = ("Model", "Settings", "Runs", *view.titles)
-    kinds = {row[2] for row in rows} - {""}
+    kinds, how = {row[2] for row in rows} - {""}, "mean ± standard deviation (runs)"
     if len(kinds) == 1:
-        marked = (*marked, f"Measured: {kinds.pop()}.")
+        how = f"{kinds.pop()}; {how}"
         header, rows = (*header[:2], *header[3:]), [(*row[:2], *row[3:]) for row in rows]
-    return Table(header, tuple(rows), (*marked, *_not_measured(view)))
+    return Table(header, tuple(rows), (*marked, f"Measured: {how}.", *_not_measured(view)))
 
 
 def verdicts_table(view: View) -> Table:
@@ -183,7 +184,7 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
 
         return comparison_block(results / f"{name}.json")
     filters: dict[str, list[str]] = {}
-    for word in (word for word in words if word != "verdicts"):
+    for word in (word for word in words if word not in ("verdicts", "ranks")):
         key, _, values = word.partition("=")
         if key not in (*SELECTORS, "paired") or not values:
             raise ValueError(f"results: {name}: {word!r} must be systems=, columns=, variants= ...")
@@ -194,6 +195,10 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
         from difformer.experiments.paired import paired_table
 
         return markdown(paired_table(view, ",".join(paired)))
+    if "ranks" in words:
+        from difformer.experiments.ranks import ranks_table
+
+        return markdown(ranks_table(view))
     return markdown(verdicts_table(view) if "verdicts" in words else figures_table(view))
 
 
@@ -226,8 +231,8 @@ def measured_text(spec: Spec, result: CellResult | None, notes: list[str]) -> st
     text += "" if std is None else f" ± {_number(spec, std)}"
     if spec.beside is not None and result.values("test", spec.beside):
         text += f" [{_number(spec, result.mean(spec.beside))}]"
-    if result.missing:
-        text += f" ({len(result.runs)} of {len(result.wanted)} runs)"
+    done, wanted = len(result.runs), len(result.wanted)
+    text += f" ({done} of {wanted} runs)" if result.missing else f" ({done})"
     if result.note:
         if result.note not in notes:
             notes.append(result.note)
