@@ -146,12 +146,16 @@ def test_grand_learns_how_fast_it_moves_and_how_strong_its_source_is(
     with torch.no_grad():
         model.speed.fill_(0.3)
         model.strength.fill_(0.7)
+        if model.trust is not None:
+            model.trust.fill_(0.4)
     graph, n = own_graph(small), small.num_rows
     z = torch.randn(n, 64)
     dense = torch.zeros(n, n)
     dense[graph.edge_index[1], graph.edge_index[0]] = model.attention(z, graph).detach()
     operator = torch.sigmoid(torch.tensor(0.3)) * (dense - torch.eye(n))
-    source = 0.7 * (model.source(z) if name == "grandpp" else z)
+    source = 0.7 * z
+    if name == "grandpp":
+        source = source + 0.4 * model.source(z)
     # ∂X/∂t = M X + S is linear: [X; I] obeys one matrix exponential, of [[M, S], [0, 0]].
     d = z.shape[1]
     block = torch.zeros(n + d, n + d)
@@ -176,5 +180,24 @@ def test_grand_plus_plus_feeds_labelled_rows_only(
     torch.testing.assert_close(source.sum(0), torch.zeros(64), atol=1e-5, rtol=0)
     model.train()  # sources come and go, a row's as a whole
     share = torch.stack([model.source(z)[rows] / source[rows] for _ in range(200)])
-    assert set(share.round(decimals=4).unique().tolist()) == {0.0, 2.0}
+    assert set(share.round(decimals=4).unique().tolist()) == {0.0, 1.0}
     torch.testing.assert_close(share, share[..., :1].expand_as(share))
+
+
+def test_a_row_that_is_a_source_of_grand_plus_plus_teaches_nothing_in_that_step(
+    small: Dataset, build: Any, own_graph: Any, with_labels: Any
+) -> None:
+    model = build("grandpp", small, source_dropout=0.5).train()
+    rows = torch.arange(6)
+    model.observe(with_labels(small, rows))
+    judged = list[float]()
+    for _ in range(20):
+        output = model(small.x, own_graph(small))
+        (slope,) = torch.autograd.grad(output[rows].sum(), [model.decode.bias])
+        judged.append(float(slope[0]))  # one for every row that passes its gradient on
+    assert len(set(judged)) > 2  # another draw in each step
+    assert 1.5 < sum(judged) / 20 < 4.5
+    model.eval()
+    output = model(small.x, own_graph(small))
+    (slope,) = torch.autograd.grad(output[rows].sum(), [model.decode.bias])
+    assert float(slope[0]) == 6

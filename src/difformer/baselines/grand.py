@@ -22,15 +22,19 @@ FIXED_STEP = ("euler", "midpoint", "rk4")
 class GRAND(GraphModel):
     """Graph neural diffusion along the edges, O(steps · e · d).
 
-        ∂X/∂t = α (A(X) − I) X + β C,   X(0) = φ(x),   y = ψ(X(T))                    (eqs. 7, 9)
+        ∂X/∂t = α (A(X) − I) X + β X(0) + γ C,   X(0) = φ(x),   y = ψ(X(T))           (eqs. 7, 9)
         A_ij = mean over heads of softmax over j of (W_Q X_i · W_K X_j) / √d           (eq. 10)
 
-    GRAND-l keeps A(X(0)) throughout; GRAND takes A(X(t)). Their source is C = X(0); that of GRAND++
-    is C_i = X_i(0) − mean of X(0) over labelled rows, where i is labelled, else 0 (its eq. 9).
-    `learned_scale` learns α, between 0 and 1, and β, as the released code does, from α = 1/2 and
-    β = 0; without it the equations are those of the papers: α = 1, and β = 1 for GRAND++, else 0.
+    GRAND-l keeps A(X(0)) throughout; GRAND takes A(X(t)). Both have γ = 0; GRAND++ has
+    C_i = X_i(0) − mean of X(0) over labelled rows, where i is labelled, else 0 (its eq. 9).
+    `learned_scale` learns α, between 0 and 1, and β, as the released code of GRAND does, and γ,
+    from α = 1/2 and β = γ = 0; without it the equations are those of the papers: α = 1, β = 0, and
+    γ = 1 for GRAND++.
     The solver is torchdiffeq's. Left out: rewiring, and the adjoint method (the graphs here fit).
-    Added: `source_dropout`.
+
+    Added: `source_dropout`. A row that is its own source is recognised by it, and a loss of such
+    rows teaches nothing about rows without one. So a training step leaves out this share of the
+    sources, and only the rows that were left out pass a gradient on; a prediction has all sources.
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
     """
@@ -51,9 +55,13 @@ class GRAND(GraphModel):
         if config.learned_scale:
             self.speed = nn.Parameter(torch.tensor(0.0))
             self.strength = nn.Parameter(torch.tensor(0.0))
+            self.trust = nn.Parameter(torch.tensor(0.0)) if config.source else None
         self.config = config
         self._plan: Remembered[EdgeProduct] = Remembered()
         self._labelled: Tensor | None = None
+        self._known: Tensor | None = (
+            None  # the sources of a training step, if not all labelled rows
+        )
 
     def observe(self, batch: Batch) -> None:
         """Remember which rows are labelled: they are the sources of GRAND++."""
@@ -65,7 +73,10 @@ class GRAND(GraphModel):
             self.one_graph(batch)
         z = F.dropout(self.encode(x), self.config.dropout, self.training)
         z = self.diffuse(z, graph)
-        return self.decode(F.dropout(F.relu(z), self.config.dropout, self.training))
+        output = self.decode(F.dropout(F.relu(z), self.config.dropout, self.training))
+        if self._known is None:
+            return output
+        return output.index_copy(0, self._known, output.detach()[self._known])
 
     def diffuse(self, z: Tensor, graph: Graph) -> Tensor:
         """X(T) (n, d) from X(0)."""
@@ -88,14 +99,13 @@ class GRAND(GraphModel):
         return path[-1]
 
     def scales(self, z: Tensor) -> tuple[Tensor | float, Tensor | float]:
-        """α and β C (n, d) of the equation, from X(0)."""
-        source = self.source(z) if self.config.source else z
-        if self.config.learned_scale:
-            # A labelled row collects its own source all the time: β is what it collects by T, so
-            # that the first steps of training do not drown its neighbours.
-            share = 1.0 / self.config.time if self.config.source else 1.0
-            return torch.sigmoid(self.speed), self.strength * share * source
-        return 1.0, source if self.config.source else 0.0
+        """α and the sources (n, d) of the equation, from X(0)."""
+        if not self.config.learned_scale:
+            return 1.0, self.source(z) if self.config.source else 0.0
+        source = self.strength * z
+        if self.trust is not None:
+            source = source + self.trust * self.source(z)
+        return torch.sigmoid(self.speed), source
 
     def attention(self, z: Tensor, graph: Graph) -> Tensor:
         """A on the edges (e,): each row's weights sum to one."""
@@ -111,8 +121,10 @@ class GRAND(GraphModel):
         if self._labelled is None:
             raise ValueError("observe(batch) must be called first: GRAND++ has labelled sources")
         labelled = z[self._labelled]
-        # If a row were always its own source, the model would memorise it and learn nothing from
-        # neighbours.
-        kept = F.dropout(z.new_ones(len(labelled), 1), self.config.source_dropout, self.training)
-        source = (labelled - labelled.mean(0)) * kept
+        source = labelled - labelled.mean(0)
+        self._known = None
+        if self.training and self.config.source_dropout:
+            kept = torch.rand(len(labelled), device=z.device) >= self.config.source_dropout
+            self._known = self._labelled[kept]
+            source = source * kept.unsqueeze(1)
         return torch.zeros_like(z).index_copy(0, self._labelled, source)

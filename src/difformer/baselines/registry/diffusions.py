@@ -107,8 +107,10 @@ class GRANDConfig(Width):
     num_heads: int = option(4, "attention heads, averaged")
     nonlinear: bool = option(False, "attention follows the state; off: that of the first state")
     source: bool = option(False, "GRAND++: labelled rows are sources")
-    source_dropout: float = option(0.5, "share of GRAND++'s sources left out of a training step")
-    learned_scale: bool = option(True, "learn how fast X(t) moves and how strong the source is")
+    source_dropout: float = option(
+        0.5, "share of GRAND++'s sources left out of a training step, which learns from these only"
+    )
+    learned_scale: bool = option(True, "learn how fast X(t) moves and how strong the sources are")
     time: float = option(8.0, "terminal time T")
     method: str = option(
         "rk4", "torchdiffeq's solver", ("euler", "midpoint", "rk4", "dopri5", "adaptive_heun")
