@@ -105,6 +105,32 @@ def test_dense_gat_is_graph_attention_along_every_pair(n: int, heads: int) -> No
         torch.testing.assert_close(fast, slow, atol=1e-11, rtol=1e-9)
 
 
+@pytest.mark.parametrize("bias", [0.0, 2.5, -1.0])
+def test_edges_in_dense_attention_raise_the_score_of_the_pairs_they_join(bias: float) -> None:
+    torch.manual_seed(0)
+    n, heads = 13, 2
+    edges = torch.randint(0, n, (2, 30))
+    graph = Graph.undirected_with_loops(edges, n)
+    target, source = torch.randn(2, n, heads, dtype=torch.float64)
+    value = torch.randn(n, heads, 3, dtype=torch.float64)
+    joined = torch.zeros(n, n, 1, dtype=torch.float64)
+    joined[graph.edge_index[1], graph.edge_index[0]] = 1.0
+    inputs = [target, source, value, torch.full((heads,), bias, dtype=torch.float64)]
+    results: list[list[Tensor]] = []
+    for fast in (True, False):
+        s, t, v, b = (x.clone().requires_grad_() for x in inputs)
+        if fast:
+            out = all_pairs_attention(s, t, v, 0.2, (EdgeProduct(graph), b))
+        else:
+            score = F.leaky_relu(s[:, None] + t[None], 0.2) + joined * b
+            out = torch.einsum("ijh,jhd->ihd", score.softmax(1), v)
+        out.square().sum().backward()
+        results.append([out, *(x.grad for x in (s, t, v, b) if x.grad is not None)])
+    assert len(results[0]) == 5
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_all_pairs_attention_neither_overflows_nor_loses_a_row_with_ties() -> None:
     score = torch.tensor([[400.0], [-400.0], [0.0], [0.0], [400.0]])
     value = torch.arange(5.0).view(5, 1, 1)

@@ -66,6 +66,11 @@ def _running_sums(n: int, e: int, p: int, c: int, config: GATConfig) -> float:
     return linear(n, 0, p, c, config) + FLOAT * sums
 
 
+def _sums_and_edges(n: int, e: int, p: int, c: int, config: GATConfig) -> float:
+    """The sums over all pairs, and the edges' part of them."""
+    return _running_sums(n, e, p, c, config) + _attention(n, e, p, c, config)
+
+
 _GAT = System(
     name="gat",
     title="GAT",
@@ -99,6 +104,15 @@ _DENSE_GAT = replace(
     train=KIPF,
     space={"hidden_channels": (8, 16), "dropout": (0.2, 0.5)},
 )
+_DENSE_GAT_EDGES = replace(
+    _DENSE_GAT,
+    name="densegat-edges",
+    title="Dense GAT with edges",
+    model="densegat.BiasedDenseGAT",
+    graph="given",
+    memory=_sums_and_edges,
+    needs_graph=True,
+)
 _SAGE = replace(
     _GCN,
     name="graphsage",
@@ -114,6 +128,7 @@ SYSTEMS = (
     _GCN.on_neighbours("hidden_channels"),
     _GAT.on_neighbours("hidden_channels"),
     _DENSE_GAT,
+    _DENSE_GAT_EDGES,
     _GCN_TUNED,
     _GAT_TUNED,
 )
