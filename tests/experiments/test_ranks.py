@@ -1,4 +1,4 @@
-"""Ranks over the columns of a table: published examples, ties, and the page."""
+"""Ranks over the columns of a table, and where ours are behind: examples, ties, and the page."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from difformer.experiments.losses import losses
 from difformer.experiments.ranks import rank
-from difformer.experiments.tables import fill_page
+from difformer.experiments.reproduce import CellResult
+from difformer.experiments.specs import load_spec
+from difformer.experiments.tables import View, fill_page
 
 
 def test_the_best_is_first_and_equal_figures_share_a_rank() -> None:
@@ -42,3 +45,26 @@ def test_a_page_shows_the_rows_that_have_every_figure_the_best_first() -> None:
     assert len(means) > 15
     assert means == sorted(means)
     assert "Nemenyi" in text
+
+
+def result(system: str, variant: str, column: str, accuracy: float) -> CellResult:
+    cell = f"{column}.{system}.{variant}.released"
+    run = {"split": "released", "seed": 0, "metrics": {"test": {"accuracy": accuracy}}}
+    words = ("table2", cell, system, column, variant, "released", column, "", {})
+    return CellResult(*words, [("released", 0)], {}, "", "", [run])
+
+
+def test_losses_name_the_published_figure_and_who_is_ahead_the_first_of_them_first() -> None:
+    results = [
+        result("difformer-s", "stable", "cora", 0.80),
+        result("difformer-s", "stable", "pubmed", 0.99),
+        result("gcn", "default", "cora", 0.81),
+        result("gat", "default", "cora", 0.82),
+        result("sgc", "default", "cora", 0.80),
+    ]
+    view = View(load_spec("table2"), results, protocols=["released"])
+    assert losses(view) == (
+        "- DIFFormer-s, stable recipe: on Cora, 80.0, behind published 85.9, GAT 82.0, GCN 81.0."
+    )
+    best = View(load_spec("table2"), results[1:2], protocols=["released"])
+    assert losses(best) == "- DIFFormer-s, stable recipe: nowhere."

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from difformer.baselines.gat import GAT, EdgeGATConv
 from difformer.baselines.layers import EdgeProduct
-from difformer.baselines.registry.convolutions import GATConfig
+from difformer.baselines.registry.convolutions import BiasedGATConfig, GATConfig
 from difformer.core.graph import Graph
 
 __all__ = ["AllPairsGATConv", "BiasedDenseGAT", "DenseGAT", "all_pairs_attention"]
@@ -121,12 +121,18 @@ class BiasedDenseGAT(DenseGAT):
 
         α_ij = softmax over all j of LeakyReLU(a · [W h_i ‖ W h_j]) + b A_ij
 
-    b, one per head and layer, is learned from 0, where it is Dense GAT; as it grows, GAT. It is not
-    in its paper, and here to show what the edges would be worth to it.
+    b, one per head and layer, is learned from `edge_bias`: at 0 it is Dense GAT, and as it grows,
+    GAT. It is not in its paper, and here to show what the edges would be worth to it.
     """
 
     title = "Dense GAT with edges"
     layer = BiasedGATConv
+
+    def __init__(self, in_channels: int, out_channels: int, config: BiasedGATConfig) -> None:
+        super().__init__(in_channels, out_channels, config)
+        for conv in self.convs:
+            assert isinstance(conv, BiasedGATConv)
+            nn.init.constant_(conv.edge_bias, config.edge_bias)
 
     @property
     def needs_graph(self) -> bool:

@@ -7,7 +7,7 @@ A page asks for a table between two markers, and `fill_page` writes it there:
 
 `verdicts` beside the filters says for each figure whether it reaches the published one, and if not,
 why; `paired=SYSTEM:VARIANT` shows differences run by run (paired.py), `ranks` mean ranks over the
-columns (ranks.py).
+columns (ranks.py), `losses` where ours are behind (losses.py).
 `compare/NAME` in place of a table's name shows results/compare/NAME.json, the comparison.json of a
 `difformer compare`.
 """
@@ -39,6 +39,7 @@ __all__ = [
 
 BEGIN = re.compile(r"<!-- results: (\S+)((?: [^>]*?)?) -->\n")
 END = "<!-- end of results -->"
+KINDS = ("verdicts", "ranks", "losses")  # of tables, beside that of figures
 EMPTY = "—"
 CANNOT = "cannot run here"
 ERRORS = ("mse",)  # metrics that are better when they are lower
@@ -153,7 +154,10 @@ def verdicts_table(view: View) -> Table:
         "*within*: no further than two published deviations from the published mean, or two of "
         "ours where none is published or it is zero; *better* and *worse*: by how much."
     )
-    return Table(("Model", *view.titles, "Why not"), tuple(rows), (note,))
+    reached = [sum(cell.startswith(("within", "better")) for cell in row[1:-1]) for row in rows]
+    enough = sum(count >= 2 for count in reached)
+    count = f"{enough} of {len(rows)} rows are *within* or *better* in two columns or more."
+    return Table(("Model", *view.titles, "Why not"), tuple(rows), (note, count))
 
 
 def markdown(table: Table) -> str:
@@ -184,7 +188,7 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
 
         return comparison_block(results / f"{name}.json")
     filters: dict[str, list[str]] = {}
-    for word in (word for word in words if word not in ("verdicts", "ranks")):
+    for word in (word for word in words if word not in KINDS):
         key, _, values = word.partition("=")
         if key not in (*SELECTORS, "paired") or not values:
             raise ValueError(f"results: {name}: {word!r} must be systems=, columns=, variants= ...")
@@ -195,6 +199,10 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
         from difformer.experiments.paired import paired_table
 
         return markdown(paired_table(view, ",".join(paired)))
+    if "losses" in words:
+        from difformer.experiments.losses import losses
+
+        return losses(view)
     if "ranks" in words:
         from difformer.experiments.ranks import ranks_table
 

@@ -9,7 +9,7 @@ from difformer.baselines.registry.memory import FLOAT, by_edge, linear
 from difformer.baselines.registry.stack import KIPF, Convolutions
 from difformer.baselines.system import System, option
 
-__all__ = ["SYSTEMS", "GATConfig"]
+__all__ = ["SYSTEMS", "BiasedGATConfig", "GATConfig"]
 
 _TUNED_SPACE = {
     "num_layers": (2, 3),
@@ -51,6 +51,15 @@ class GATConfig(Convolutions):
     num_heads: int = option(8, "heads of the hidden layers, concatenated")
     out_heads: int = option(1, "heads of the last layer, averaged")
     attention_dropout: float = option(0.6, "dropout on the attention weights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasedGATConfig(GATConfig):
+    """Attention over all pairs with a bias for those that an edge joins."""
+
+    edge_bias: float = option(
+        6.0, "first value of the bias; 6: an edge counts as e⁶, about 400, pairs without one"
+    )
 
 
 def _attention(n: int, e: int, p: int, c: int, config: GATConfig) -> float:
@@ -109,6 +118,7 @@ _DENSE_GAT_EDGES = replace(
     name="densegat-edges",
     title="Dense GAT with edges",
     model="densegat.BiasedDenseGAT",
+    config=BiasedGATConfig,
     graph="given",
     memory=_sums_and_edges,
     needs_graph=True,
