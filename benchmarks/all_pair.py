@@ -32,7 +32,6 @@ from torch.nn import functional as F
 
 from benchmarks.measure import write
 from difformer import DIFFormer, load_dataset
-from difformer.core.diffusivity import Sharp
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.neighbours import nearest_neighbours
@@ -72,7 +71,7 @@ FORMS: dict[str, dict[str, Any]] = {
         "reach": 3.0,
         "num_landmarks": 512,
     },
-    "near": {"kernel": Sharp(40.0, 10.0, exact_rows=0), **COMPARED},
+    "near": {**SHARP, "exact_rows": 0},
     "kNN graph": {"kernel": "identity", "graph_weight": 1.0},
 }
 # Flat weights of all pairs are a dense matrix: beyond so many rows they are left out.
@@ -140,7 +139,9 @@ class Rows:
         width = -(-self.data.num_outputs // 8) * 8
         torch.manual_seed(0)
         model = DIFFormer(self.x.shape[1], width, self.data.num_outputs, kernel=kernel, **own)
-        alike = json.dumps([repr(kernel), *(own.get(k) for k in ("sharpness", "reach"))])
+        alike = json.dumps(
+            [repr(kernel), *(own.get(k) for k in ("sharpness", "reach", "exact_rows"))]
+        )
         first = self._made.setdefault(alike, model)
         if first is not model:
             model.share_fixed(first)

@@ -92,6 +92,7 @@ CASES: dict[str, dict[str, Any]] = {
         "model": {"kernel": "sharp", **INPUT},
         "partition": "metis",
     },
+    "sharp near": {"model": {"kernel": "sharp", **INPUT, "exact_rows": 5}},
     "sharp input batches": {"model": {"kernel": "sharp", **INPUT}, "batch_size": 13},
     "sharp input sparse": {"model": {"kernel": "sharp", **INPUT}, "sparse": True},
     "landmarks": {"model": {"kernel": "landmarks", **INPUT, "num_landmarks": 9}},
@@ -126,6 +127,7 @@ FOUR = (
     "sharp",
     "sharp input",
     "sharp learned",
+    "sharp near",
     "landmarks",
 )
 

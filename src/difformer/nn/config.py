@@ -37,6 +37,11 @@ class DIFFormerConfig(Options):
         "none: 10, landmarks 3, gaussian: one width for all rows",
         number(above_zero=True),
     )
+    exact_rows: int = option(
+        60_000,
+        "sharp by input features: up to so many rows all pairs are compared, beyond near rows only",
+        whole(0),
+    )
     learn_reach: str | None = option(
         None,
         "sharp only: learn a factor of the sharpness and a shift of the calibrated offsets, "

@@ -78,7 +78,11 @@ class DiffusionLayer(nn.Module):
         super().__init__()
         self.width, self.num_heads, self.config = width, config.num_heads, config
         self.kernel: Diffusivity = make_diffusivity(
-            config.kernel, config.qk_norm, sharpness=config.sharpness, reach=config.reach
+            config.kernel,
+            config.qk_norm,
+            sharpness=config.sharpness,
+            reach=config.reach,
+            exact_rows=config.exact_rows,
         )
         self.tuning = Tuning() if config.learn_reach == "layer" else None
         self._shared = (tuning,)  # a tuple: its parameters are the model's, not this layer's

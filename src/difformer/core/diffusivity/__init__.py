@@ -10,6 +10,8 @@ The energy side is f(z²), a function of a squared distance, and its integral δ
 
 from __future__ import annotations
 
+from typing import Any
+
 from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.diffusivity.constant import Constant
 from difformer.core.diffusivity.gaussian import Gaussian
@@ -43,9 +45,7 @@ KERNELS: dict[str, type[Diffusivity]] = {
 """Every diffusivity by name."""
 
 
-def make_diffusivity(
-    kernel: str | Diffusivity, qk_norm: str = "row", **knobs: float | None
-) -> Diffusivity:
+def make_diffusivity(kernel: str | Diffusivity, qk_norm: str = "row", **knobs: Any) -> Diffusivity:
     """The diffusivity a name stands for; an object is returned unchanged.
 
     `knobs` are options such as sharpness; each class takes those it names in its `knobs`, and None

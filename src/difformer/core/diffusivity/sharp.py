@@ -42,22 +42,22 @@ class Sharp(Sigmoid):
         sharpness: s.
         reach: how many partners a row has; with None every offset is `offset` and no column is
             added.
+        exact_rows: up to how many rows `fixed` compares all pairs; beyond, near ones (`near_rows`).
         offset: t where it is not calibrated, and in `f` and `delta`.
         unit: scale rows to unit length. Without, s = 1 and t = 0 is the sigmoid of DIFFormer-a.
-        exact_rows: up to how many rows `fixed` compares all pairs; beyond, near ones (`near_rows`).
     """
 
     name = "sharp"
-    knobs = ("sharpness", "reach")
+    knobs = ("sharpness", "reach", "exact_rows")
 
     def __init__(
         self,
         sharpness: float = 40.0,
         reach: float | None = 10.0,
+        exact_rows: int = EXACT_ROWS,
         *,
         offset: float = 0.0,
         unit: bool = True,
-        exact_rows: int = EXACT_ROWS,
     ) -> None:
         for name, value in (("sharpness", sharpness), ("reach", reach)):
             if value is not None and not value > 0:
