@@ -106,7 +106,7 @@ def check_count(name: str, value: int, at_least: int = 1) -> int:
 
 
 def whole(at_least: int = 1) -> Rule:
-    """A whole number of at least so much."""
+    """A whole number, at least `at_least`."""
 
     def check(name: str, value: Any) -> None:
         check_count(name, value, at_least)

@@ -128,7 +128,7 @@ def test_a_graph_of_other_nodes_is_answered_in_one_line(
     files[1].write_text("source,target\na,z\n")
     words = ["train", "--series", str(files[0]), "--edges", str(files[1])]
     assert run(*words, "--out", str(tmp_path / "run")) == 2
-    assert "'z' is no node of the series" in capsys.readouterr().err
+    assert "'z' is not a node of the series" in capsys.readouterr().err
     assert run("train", "cora", "--edges", str(files[1])) == 2
     assert "--edges must come with --series" in capsys.readouterr().err
 

@@ -65,7 +65,7 @@ def test_a_table_is_shown_trained_on_and_predicted_with(
         (
             ["train", "t.csv", "--label", "kind", "--edges", "t.csv"],
             "t.csv: row 1, column 'name': 'n0'"
-            " is no known id: rows are numbered from 0, or name the column of their ids",
+            " is not a known id: rows are numbered from 0, or name the column of their ids",
         ),
         (["predict", "nowhere", "t.csv", "-o", "o.csv"], "is not a run folder"),
         (["serve", "nowhere"], "is not a finished run"),

@@ -74,7 +74,10 @@ def test_edges_go_by_name_and_may_change_over_time(tmp_path: Path) -> None:
         ("day,a,b\n1,2\n", r"row 1 \(line 2\) has 2 cells, the header 3"),
         ("day,a\n1,x\n", "row 1, column 'a': 'x' is not a number"),
         ("day,a\ntwo,1\none,1\n", "sorted by time, step 1"),
-        ("day,a\n2020-01-01,1\nsoon,2\n2020-01-03,1\n", "times must be alike, 'soon' is no date"),
+        (
+            "day,a\n2020-01-01,1\nsoon,2\n2020-01-03,1\n",
+            "be alike, 'soon' is not a date",
+        ),
         ("day,a\n9,1\n10,1\n10,1\n", "10.0 comes twice"),
         ("day,a,a\n1,1,2\n", "has two columns named 'a'"),
     ],
@@ -177,10 +180,13 @@ def test_a_frame_may_have_its_times_in_a_column() -> None:
     ("text", "message"),
     [
         ("from,to\na,b\n", "must have columns source, target"),
-        ("source,target\na,c\n", "row 1, column 'target': 'c' is no node of the series"),
+        ("source,target\na,c\n", "row 1, column 'target': 'c' is not a node of the series"),
         ("source,target,weight\na,b,-1\n", "column 'weight': '-1' must be a weight, 0 or more"),
         ("source,target,weight\na,b,1e39\n", "'1e39' must be a weight, 0 or more"),
-        ("source,target,time\na,b,2021-01-01\n", "row 1, column 'time'.*is no step of the series"),
+        (
+            "source,target,time\na,b,2021-01-01\n",
+            "column 'time': .* is not a step of the series",
+        ),
     ],
 )
 def test_a_bad_edges_file_is_named_with_its_row(tmp_path: Path, text: str, message: str) -> None:
@@ -265,7 +271,7 @@ def test_places_go_by_name_in_any_order_of_columns(tmp_path: Path) -> None:
         read_places(write(tmp_path / "p.csv", "node,east,north\na,1,2\n"), ("a",)), [[1, 2]]
     )
     for wrong, reason in (
-        ("node,x,y\nz,1,2\n", "row 1: 'z' is no node of the series"),
+        ("node,x,y\nz,1,2\n", "row 1: 'z' is not a node of the series"),
         ("node,x\na,1\n", "must have columns node, x and y"),
     ):
         with pytest.raises(DataError, match=reason):

@@ -196,7 +196,7 @@ def test_time_stamps_must_go_up() -> None:
     values = waves(3)
     with pytest.raises(ValueError, match="sorted by time, step 2"):
         Series(values, stamps=(1, 3, 2))
-    with pytest.raises(ValueError, match="one row a time, 2 comes twice"):
+    with pytest.raises(ValueError, match="one row per time, 2 comes twice"):
         Series(values, stamps=(1, 2, 2))
     with pytest.raises(ValueError, match="comparable times"):
         Series(values, stamps=(1, "a", 2))

@@ -208,7 +208,7 @@ def test_edges_join_new_rows_to_known_ones(tmp_path: Path) -> None:
         )
         assert lines(tmp_path / "out.csv")[0]["kind"] == kind
     bad = write(tmp_path / "n.csv", [("r1", "stranger")], ("from", "to"))
-    with pytest.raises(DataError, match="row 1, column 'to': 'stranger' is no known id"):
+    with pytest.raises(DataError, match="row 1, column 'to': 'stranger' is not a known id"):
         predict_own(
             tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv", edges=bad, overwrite=True
         )
@@ -487,7 +487,7 @@ def test_edges_among_new_rows_are_used(field: Path, tmp_path: Path) -> None:
         answers = client.post("/predict", json=body).json()["predictions"]
         assert [row["probabilities"]["b"] for row in answers] == pytest.approx(chance)
         for wrong, reason in (
-            ([["x", "nobody"]], "'nobody' is no known id"),
+            ([["x", "nobody"]], "'nobody' is not a known id"),
             ([["x"]], "must all be [id, id]"),
             ([["x", "y", -1]], "edge 1: the weight"),
             ([["x", ["y"]]], "edge 1 must join two ids"),

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from difformer.commands.output import DataDir, Json, print_json, say
+from difformer.commands.output import print_json, say
+from difformer.commands.shared import DataDir, Json, argument, option
 from difformer.errors import DifformerError
 
 # Modules of benchmarks/ that measure something and write results/benchmarks/NAME.json.
@@ -48,13 +49,13 @@ BENCHMARKS = (
 
 
 def _of_suite(flag: str, metavar: str, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, rich_help_panel="Of the suite")
+    return option(flag, metavar=metavar, help=help, panel="Of the suite")
 
 
 def command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help=f"Some of {', '.join(BENCHMARKS)}. [steps]"),
+        argument("[NAME]...", f"Some of {', '.join(BENCHMARKS)}. [steps]"),
     ] = None,
     datasets: Annotated[
         str | None, _of_suite("--datasets", "A,B,...", "Its tables and graphs. [all]")

@@ -5,26 +5,32 @@ from __future__ import annotations
 import shlex
 import sys
 from datetime import datetime, timezone
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from difformer.baselines.registry import SYSTEMS
-from difformer.commands.options import DatasetName, Epochs, Patience, parse_names
-from difformer.commands.output import (
+from difformer.commands.options import parse_names
+from difformer.commands.output import print_json, print_table, say, search_stopped
+from difformer.commands.own import own_dataset
+from difformer.commands.shared import (
     DataDir,
+    DatasetName,
+    EdgesFile,
+    Epochs,
+    Id,
     Json,
+    Label,
+    Patience,
     Quiet,
-    interrupted,
-    print_json,
-    print_table,
-    say,
+    option,
 )
-from difformer.commands.own import EdgesFile, Id, Label, own_dataset
 from difformer.experiments.compare import DEFAULT_MODELS, DEFAULT_TRAIN, Comparison, compare
 from difformer.experiments.comparisons import comparison_table
 from difformer.experiments.verdict import verdict
+from difformer.files import write_atomic
 
 
 def command(
@@ -46,13 +52,11 @@ def command(
     patience: Patience = DEFAULT_TRAIN["patience"],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="FOLDER", help="Keep the results; the same command resumes there."
-        ),
+        option("--out", metavar="FOLDER", help="Keep the results; the same command resumes there."),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", help="Processes side by side. [one per core]"),
+        option("--workers", metavar="N", help="Processes side by side.", default="one per core"),
     ] = None,
     label: Label = None,
     id: Id = None,
@@ -83,17 +87,12 @@ def command(
             look=lambda line: say(line, quiet=quiet or json),
         )
     except KeyboardInterrupt:
-        kept = "nothing is kept without --out" if out is None else "the same command resumes it"
-        raise interrupted(kept) from None
+        raise search_stopped("--out", out) from None
     record = _record(result)
     if out is not None:
-        from json import dumps
-
-        from difformer.files import write_atomic
-
-        write_atomic(out / "comparison.json", (dumps(record, indent=1) + "\n").encode())
         from difformer.report import write_comparison
 
+        write_atomic(out / "comparison.json", dumps(record, indent=1) + "\n")
         say(f"look at {write_comparison(out)}", quiet=quiet or json)
     if json:
         return print_json(record)

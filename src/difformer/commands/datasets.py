@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from difformer.commands.output import DataDir, Json, print_json, print_table
+from difformer.commands.output import print_json, print_table
+from difformer.commands.shared import DataDir, Json, argument
 from difformer.data.registry import DATASETS
 from difformer.experiments.tables import Table
 
@@ -38,7 +39,7 @@ def datasets(ctx: typer.Context, json: Json = False) -> None:
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A dataset's name.")],
+    name: Annotated[str, argument("NAME", "A dataset's name.")],
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:

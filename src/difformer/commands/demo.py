@@ -13,14 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from difformer.baselines.registry import get_system
-from difformer.commands.output import (
-    Json,
-    Quiet,
-    interrupted,
-    print_json,
-    print_table,
-    say,
-)
+from difformer.commands.output import interrupted, print_json, print_table, say
+from difformer.commands.shared import Json, Quiet, option
 from difformer.experiments.reproduce import read_cell
 from difformer.experiments.specs import Cell, load_spec
 from difformer.experiments.tables import Table, measured_text, published_text
@@ -78,7 +72,7 @@ def command(
     ] = Path("runs/demo"),
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also draw states and energy to this svg or png."),
+        option("--picture", metavar="FILE", help="Also draw states and energy to this svg or png."),
     ] = None,
     json: Json = False,
     quiet: Quiet = False,

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from difformer.commands.output import DataDir, Json, print_json, print_table
+from difformer.commands.output import print_json, print_table
+from difformer.commands.shared import DataDir, Json, RunFolder, option
 from difformer.errors import DifformerError
 from difformer.experiments.tables import Table
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)],
+    run: RunFolder,
     seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed", metavar="N", help="Which seed's run. [the first]", show_default=False
-        ),
+        int | None, option("--seed", metavar="N", help="Which seed's run.", default="the first")
     ] = None,
     weight: Annotated[
         float | None,
-        typer.Option(
-            "--weight", metavar="X", help="The energy's weight λ. [1/rows]", show_default=False
-        ),
+        option("--weight", metavar="X", help="The energy's weight λ.", default="1/rows"),
     ] = None,
     data_dir: DataDir = None,
     json: Json = False,

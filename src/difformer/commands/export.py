@@ -5,19 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from difformer.commands.output import DataDir, Json, print_json, say
+from difformer.commands.output import print_json, say
+from difformer.commands.shared import DataDir, Json, Overwrite, RunFolder, option
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `train`.")],
-    onnx: Annotated[
-        Path, typer.Option("--onnx", metavar="FILE.onnx", help="Where the model goes, as ONNX.")
-    ],
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace FILE.onnx where it is there.")
-    ] = False,
+    run: RunFolder,
+    onnx: Annotated[Path, option("--onnx", metavar="FILE", help="Where the model goes, as ONNX.")],
+    overwrite: Overwrite = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:

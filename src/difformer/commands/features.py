@@ -2,45 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from difformer.commands.output import DataDir, Json, Quiet, print_json
+from difformer.commands.output import print_json
+from difformer.commands.shared import DataDir, Json, Quiet, argument, option
 from difformer.data.registry import raw_datasets
 from difformer.experiments.encoders import ENCODERS
+from difformer.experiments.encoders.settings import FeatureSettings
 
 DATASETS = ", ".join(raw_datasets())
+USUAL = FeatureSettings()
 NAMES = ", ".join(f"{name} ({encoder.takes})" for name, encoder in ENCODERS.items())
 
 
 def command(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="SOURCE",
-            help=f"{DATASETS}, a folder of images, or a .txt file with one text per line.",
+        argument(
+            "SOURCE", f"{DATASETS}, a folder of images, or a .txt file with one text per line."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The .npz to write.")],
+    out: Annotated[Path, option("--out", metavar="FILE", help="The .npz to write.")],
     encoder: Annotated[
         str, typer.Option("--encoder", metavar="NAME", help=f"One of {NAMES}.")
-    ] = "simclr",
-    epochs: Annotated[int, typer.Option("--epochs", help="Of SimCLR.")] = 100,
-    lr: Annotated[float, typer.Option("--lr", help="Of SimCLR.")] = 0.001,
-    width: Annotated[int, typer.Option("--width", help="Width of ResNet-18's first stage.")] = 64,
+    ] = USUAL.encoder,
+    epochs: Annotated[int, typer.Option("--epochs", help="Of SimCLR.")] = USUAL.train.epochs,
+    lr: Annotated[float, typer.Option("--lr", help="Of SimCLR.")] = USUAL.train.lr,
+    width: Annotated[
+        int, typer.Option("--width", help="Width of ResNet-18's first stage.")
+    ] = USUAL.width,
     batch_size: Annotated[
         int, typer.Option("--batch-size", help="Images per step of SimCLR.")
-    ] = 256,
+    ] = USUAL.batch_size,
     side: Annotated[
         int, typer.Option("--side", help="Pixels per side, of a folder's images.")
     ] = 32,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = (
+        USUAL.train.seed
+    ),
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = (
+        USUAL.train.device
+    ),
     run: Annotated[
         Path | None,
-        typer.Option("--run", metavar="FOLDER", help="Keep SimCLR's run here, and go on with it."),
+        option("--run", metavar="FOLDER", help="Keep SimCLR's run here, and go on with it."),
     ] = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -54,9 +63,7 @@ def command(
     """
     from difformer.data.features import write_features
     from difformer.experiments.encoders.features import load_source, make_features
-    from difformer.experiments.encoders.settings import FeatureSettings
     from difformer.train.callbacks import Progress
-    from difformer.train.settings import TrainSettings
 
     if out.suffix != ".npz":
         raise ValueError(f"out must end in .npz, got {str(out)!r}")
@@ -64,12 +71,11 @@ def command(
         encoder=encoder,
         width=width,
         batch_size=batch_size,
-        train=TrainSettings(
+        train=replace(
+            USUAL.train,
             epochs=epochs,
             lr=lr,
-            weight_decay=1e-6,
-            schedule="cosine",
-            warmup=min(5, epochs // 10),
+            warmup=min(USUAL.train.warmup, epochs // 10),
             eval_every=max(1, epochs // 20),
             seed=seed,
             device=device,

@@ -7,49 +7,39 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from difformer.commands.asked import KERNELS, Asked, of_series
 from difformer.commands.options import Given, parse_set
 from difformer.commands.output import (
-    how_to_resume,
-    interrupted,
     print_json,
     print_table,
     run_folder,
     say,
+    stopped,
     write_page,
 )
-from difformer.experiments.forecast import SeriesSettings, train_series
+from difformer.experiments.forecast import SeriesSettings
+from difformer.experiments.forecast import train_series as train
 from difformer.experiments.tables import Table
 from difformer.experiments.values import options_of
 
-__all__ = ["forecast", "series_settings"]
+__all__ = ["train_series"]
 
 ERRORS = ("mse", "mae", "mase")
-KERNELS = {"difformer-s": "simple", "difformer-a": "sigmoid"}
 
 
-def forecast(
-    series: Path,
-    edges: Path | None,
-    out: Path | None,
-    settings: SeriesSettings,
-    *,
-    known: Path | None = None,
-    places: Path | None = None,
-    resume: bool,
-    report: bool,
-    as_json: bool,
-) -> None:
+def train_series(series: Path, asked: Asked, given: Given) -> None:
     """Train, test from rolling origins, forecast, and say where the run is."""
-    for path in (series, edges, known, places):
+    of_series(asked)
+    settings = _settings(asked, given)
+    for path in (series, asked.edges, asked.known, asked.places):
         if path is not None and not path.is_file():
-            raise ValueError(f"cannot read {path}: no such file")
-    folder = run_folder(f"{series.stem}-forecast", out, resume=resume)
-    record = train_series(series, edges, folder, settings, known=known, places=places)
+            raise ValueError(f"{path}: no such file")
+    folder = run_folder(f"{series.stem}-forecast", asked.out, resume=asked.resume)
+    record = train(series, asked.edges, folder, settings, known=asked.known, places=asked.places)
     if record["interrupted"]:
-        again = how_to_resume(folder)
-        raise interrupted(f"the best epoch so far is kept in {folder}; go on with: {again}")
-    page = write_page(folder) if report else None
-    if as_json:
+        raise stopped(folder)
+    page = write_page(folder) if asked.report else None
+    if asked.json:
         print_json({**record, "folder": str(folder)})
         return
     for note in record["notes"]:
@@ -59,22 +49,21 @@ def forecast(
     print(f"the next {settings.steps} steps are in {folder / 'forecast.csv'}")
 
 
-def series_settings(
-    given: Given, model: str | None, recipe: str | None, pairs: list[str] | None
-) -> SeriesSettings:
+def _settings(asked: Asked, given: Given) -> SeriesSettings:
     """The settings that the command line gives; ValueError for an option that is not for series."""
     names = {f.name for f in fields(SeriesSettings)}
+    model = asked.model
     if model is not None and model not in KERNELS:
         raise ValueError(f"--model must be one of {', '.join(KERNELS)} with --series, got {model}")
     for name in given.train:
         if name not in names:
             raise ValueError(f"--{name.replace('_', '-')} must be left out with --series")
     found: dict[str, Any] = {"kernel": KERNELS[model]} if model else {}
-    found |= {"recipe": recipe} if recipe else {}
+    found |= {"recipe": asked.recipe} if asked.recipe else {}
     found |= given.train | {k: v for k, v in given.model.items() if k in names}
     found["options"] = {k: v for k, v in given.model.items() if k not in names}
     known = {k: v for k, v in options_of(SeriesSettings).items() if k != "options"}
-    return SeriesSettings(**{**found, **parse_set(pairs, known)})
+    return SeriesSettings(**{**found, **parse_set(asked.set, known)})
 
 
 def _table(record: Mapping[str, Any]) -> Table:
@@ -98,5 +87,5 @@ def _table(record: Mapping[str, Any]) -> Table:
     if record["naive_nodes"]:
         left = record["naive_nodes"]
         named = ", ".join(left[:8]) + (" and others" if len(left) > 8 else "")
-        notes.append(f"left to their last value, for they hardly vary ({len(left)}): {named}")
+        notes.append(f"their last value is kept, because they hardly vary ({len(left)}): {named}")
     return Table(("", "mse", "mae", "mase"), rows, tuple(notes))

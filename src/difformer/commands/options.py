@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
-import typer
-
 from difformer.baselines.registry.difformer import DIFFormerOptions
+from difformer.commands import shared
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.forecast import SeriesSettings
 from difformer.experiments.values import Option, check_keys, options_of
@@ -18,23 +17,13 @@ from difformer.nn.recipes import ALONE_RECIPE, DEFAULT_RECIPE
 from difformer.train.settings import TrainSettings
 
 __all__ = [
-    "DatasetName",
-    "Epochs",
     "Given",
-    "Patience",
     "given_options",
     "parse_names",
     "parse_seeds",
     "parse_set",
-    "refuse_others",
     "shown_default",
     "with_options",
-]
-
-DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="See `difformer datasets`.")]
-Epochs = Annotated[int, typer.Option("--epochs", metavar="N", help="The most epochs.")]
-Patience = Annotated[
-    int, typer.Option("--patience", metavar="N", help="Stop without progress after.")
 ]
 
 
@@ -76,15 +65,6 @@ def with_options(function: Callable[[Any, Given], None], asked: type[Any]) -> Ca
     return command
 
 
-def refuse_others(asked: Any, allowed: Container[str], door: str) -> None:
-    """ValueError for the first field that was given and is not allowed with an option."""
-    for option in fields(asked):
-        value = getattr(asked, option.name)
-        if option.name not in allowed and value not in (option.default, []):
-            flag = "NAME" if option.name == "name" else f"--{option.name.replace('_', '-')}"
-            raise ValueError(f"{flag} must be left out with {door}")
-
-
 def _declared(name: str, default: Any, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
@@ -95,12 +75,12 @@ def _parameter(option: Option, panel: str) -> inspect.Parameter:
     """Text, so that "none" can be said, or a pair of flags; None is an option not given."""
     flag = option.kind is bool and not option.optional
     names = f"{option.flag}/--no-{option.flag[2:]}" if flag else option.flag
-    info = typer.Option(
+    info = shared.option(
         names,
-        help=f"{option.help} [{shown_default(option.name, panel)}]",
         metavar=None if flag else option.metavar,
-        show_default=False,
-        rich_help_panel=panel,
+        help=option.help,
+        default=shown_default(option.name, panel),
+        panel=panel,
     )
     return _declared(option.name, None, Annotated[bool | None if flag else str | None, info])
 

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -19,25 +19,14 @@ if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
 
 __all__ = [
-    "DataDir",
-    "Json",
-    "Quiet",
-    "how_to_resume",
     "interrupted",
     "print_json",
     "print_table",
     "run_folder",
     "say",
+    "search_stopped",
+    "stopped",
     "write_page",
-]
-
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
-DataDir = Annotated[
-    str | None,
-    typer.Option("--data-dir", metavar="DIR", help="Where datasets are; before $DIFFORMER_DATA."),
 ]
 
 
@@ -102,12 +91,19 @@ def run_folder(stem: str, out: Path | None, *, resume: bool) -> Path:
     return Path("runs") / f"{stem}-{number if resume else number + 1}"
 
 
-def how_to_resume(folder: Path) -> str:
-    """The command that goes on with an interrupted run: this one, and where it is kept."""
+def stopped(folder: Path, what: str = "the best epoch so far") -> typer.Exit:
+    """To raise where Ctrl-C ended a run of `train`: says how to resume it, exit code 130."""
     words = sys.argv[1:]
     if not {"--out", "-o"} & {word.split("=")[0] for word in words}:
         words += ["--out", str(folder)]
-    return shlex.join(["difformer", *words, *([] if "--resume" in words else ["--resume"])])
+    again = shlex.join(["difformer", *words, *([] if "--resume" in words else ["--resume"])])
+    return interrupted(f"{what} is kept in {folder}; go on with: {again}")
+
+
+def search_stopped(option: str, kept: Path | None) -> typer.Exit:
+    """To raise where Ctrl-C ended a search, which resumes only where an option kept it."""
+    nothing = f"nothing is kept without {option}"
+    return interrupted(nothing if kept is None else "the same command resumes it")
 
 
 def interrupted(message: str) -> typer.Exit:

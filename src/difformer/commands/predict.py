@@ -5,63 +5,53 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from difformer.commands.output import DataDir, Json, print_json, say
+from difformer.commands.output import print_json, say
+from difformer.commands.shared import DataDir, Json, Overwrite, RunFolder, argument, option
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `train`.")],
+    run: RunFolder,
     out: Annotated[
         str,
-        typer.Option(
+        option(
             "--out", "-o", metavar="FILE.csv", help="Where predictions go; - is standard output."
         ),
     ],
-    table: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="New rows; see below.", show_default=False),
-    ] = None,
+    table: Annotated[Path | None, argument("FILE", "New rows; see below.")] = None,
     series: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--series",
             metavar="FILE",
             help="In place of FILE: newer values, whose next steps are forecast without refitting.",
-            show_default=False,
         ),
     ] = None,
     edges: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--edges",
             metavar="FILE",
             help="Id, id (and weight): what joins new rows to known ones and to one another.",
-            show_default=False,
         ),
     ] = None,
     known: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--known",
             metavar="FILE",
             help="With a run of `train --series --known`: the same columns for the newer values.",
-            show_default=False,
         ),
     ] = None,
     level: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--level",
             metavar="SHARE",
             help="Add intervals (of numbers) or sets (of classes) that hold the truth this often, "
             "such as 0.9.",
-            show_default=False,
         ),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace FILE.csv where it is there.")
-    ] = False,
+    overwrite: Overwrite = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -72,9 +62,8 @@ def command(
     For a run of `train --nodes` FILE has the columns of training, in any format, and others that
     are not looked at; the output gives each row's label, the probability of every class, and the
     known rows that weigh most in it. A row with the id and the values of a row of training is
-    answered as in training. For a run on a dataset FILE has
-    one column per feature, in order; for a run of `train --series` it is a series of the same
-    nodes, whose next steps are forecast.
+    answered as in training. For a run on a dataset FILE has one column per feature, in order; for
+    a run of `train --series` it is a series of the same nodes, whose next steps are forecast.
     """
     from difformer.experiments.answers import predict_run
 

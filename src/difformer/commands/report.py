@@ -7,19 +7,16 @@ from typing import Annotated
 
 import typer
 
-from difformer.commands.output import DataDir, Json, print_json
+from difformer.commands.output import print_json
+from difformer.commands.shared import DataDir, Json, RunFolder, option
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)],
+    run: RunFolder,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="Where the page goes. [RUN/report.html]",
-            show_default=False,
+        option(
+            "--out", "-o", metavar="FILE", help="Where the page goes.", default="RUN/report.html"
         ),
     ] = None,
     projection: Annotated[

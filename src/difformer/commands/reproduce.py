@@ -13,15 +13,8 @@ import typer
 
 from difformer.commands import demo
 from difformer.commands.options import parse_names, parse_seeds
-from difformer.commands.output import (
-    DataDir,
-    Json,
-    Quiet,
-    interrupted,
-    print_json,
-    print_table,
-    say,
-)
+from difformer.commands.output import interrupted, print_json, print_table, say
+from difformer.commands.shared import DataDir, Json, Quiet, argument, option
 from difformer.errors import RunError
 from difformer.experiments.reproduce import CellResult, measure_cell, read_cell, run_path
 from difformer.experiments.specs import Cell, Spec, list_specs, load_spec
@@ -39,18 +32,11 @@ DEMO = f"src/difformer/commands/{demo.MEASURED}"
 
 
 def _list(flag: str, help: str) -> Any:
-    return typer.Option(flag, metavar="A,B,...", help=help, show_default=False)
+    return option(flag, metavar="A,B,...", help=help)
 
 
 def command(
-    table: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TABLE",
-            help=f"One of {', '.join(KNOWN)}.",
-            show_default=False,
-        ),
-    ] = None,
+    table: Annotated[str | None, argument("TABLE", f"One of {', '.join(KNOWN)}.")] = None,
     models: Annotated[str | None, _list("--models", "Only these rows. [all]")] = None,
     datasets: Annotated[str | None, _list("--datasets", "Only these columns. [all]")] = None,
     variants: Annotated[str | None, _list("--variants", "Only these settings. [all]")] = None,
@@ -68,17 +54,17 @@ def command(
     ] = Path("results"),
     runs: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--runs",
             metavar="FOLDER",
             help="Also keep the run folders here, so that an interrupted run is resumed.",
         ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what exists.")] = False,
-    show: Annotated[bool, typer.Option("--show", help="Run nothing, show what exists.")] = False,
+    fresh: Annotated[bool, option("--fresh", help="Measure again what exists.")] = False,
+    show: Annotated[bool, option("--show", help="Run nothing, show what exists.")] = False,
     readme: Annotated[
         bool,
-        typer.Option("--readme", help=f"Write the tables in {' and '.join(PAGES)} anew; no TABLE."),
+        option("--readme", help=f"Write the tables in {' and '.join(PAGES)} anew; no TABLE."),
     ] = False,
     data_dir: DataDir = None,
     json: Json = False,
@@ -108,20 +94,17 @@ def command(
         protocols=parse_names(protocols),
     )
     cells = _narrowed(cells, parse_names(splits), parse_seeds(seeds, 0))
-    stopped = False
-    found: list[CellResult] = []
-    load = _loader(data_dir)
     with ExitStack() as stack:
         if runs is None and table in FIGURES and FIGURES[table].looks:
             runs = Path(stack.enter_context(TemporaryDirectory()))
-        for cell in cells:
-            if show:
-                result = read_cell(spec, cell, out)
-            else:
-                result, stopped = _measure(spec, cell, out, runs, fresh, load, quiet=quiet or json)
-            found += [] if result is None else [result]
-            if stopped:
-                break
+        if show:
+            results = (read_cell(spec, cell, out) for cell in cells)
+            found, stopped = [result for result in results if result is not None], False
+        else:
+            load = _loader(data_dir)
+            found, stopped = _measure_all(
+                spec, cells, out, runs, fresh=fresh, load=load, quiet=quiet or json
+            )
         if drawn := table in FIGURES and not stopped and any(result.runs for result in found):
             _figure(table, out, _run_folders(runs, cells), data_dir, json=json)
     if drawn:
@@ -158,39 +141,42 @@ def _run_folders(runs: Path | None, cells: list[Cell]) -> list[Path]:
     return [folder for folder in every if folder.is_dir()]
 
 
-def _measure(
+def _measure_all(
     spec: Spec,
-    cell: Cell,
+    cells: list[Cell],
     out: Path,
     runs: Path | None,
+    *,
     fresh: bool,
     load: Callable[[Experiment], Dataset],
-    *,
     quiet: bool,
-) -> tuple[CellResult, bool]:
+) -> tuple[list[CellResult], bool]:
+    """What the cells measure, one after the other, and whether Ctrl-C ended it."""
     from difformer.train.callbacks import Callback, Progress
 
     def look(cell: Cell, experiment: Experiment, seed: int) -> list[Callback]:
         return [Progress(f"{cell.name} {experiment.split} seed {seed}", quiet=quiet)]
 
-    result, stopped = measure_cell(
-        spec,
-        cell,
-        out,
-        dataset=load,
-        runs=runs,
-        fresh=fresh,
-        look=look,
-        say=lambda message: say(message, quiet=quiet),
-    )
-    if result.runs:
-        metric = spec.metric_of(result.column)
-        std = result.std(metric)
-        figure = f"{result.mean(metric):.4f}" + ("" if std is None else f" ± {std:.4f}")
-        say(f"{cell.name}: {figure} ({len(result.runs)} runs)", quiet=quiet)
-    elif result.cannot:
-        say(f"{cell.name}: {result.cannot}", quiet=quiet)
-    return result, stopped
+    def tell(message: str) -> None:
+        say(message, quiet=quiet)
+
+    found: list[CellResult] = []
+    stopped = False
+    for cell in cells:
+        result, stopped = measure_cell(
+            spec, cell, out, dataset=load, runs=runs, fresh=fresh, look=look, say=tell
+        )
+        found.append(result)
+        if result.runs:
+            metric = spec.metric_of(result.column)
+            std = result.std(metric)
+            figure = f"{result.mean(metric):.4f}" + ("" if std is None else f" ± {std:.4f}")
+            tell(f"{cell.name}: {figure} ({len(result.runs)} runs)")
+        elif result.cannot:
+            tell(f"{cell.name}: {result.cannot}")
+        if stopped:
+            break
+    return found, stopped
 
 
 def _narrowed(cells: list[Cell], splits: list[str] | None, seeds: list[int] | None) -> list[Cell]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from difformer.commands.output import Json, print_json, print_table
+from difformer.commands.output import print_json, print_table
+from difformer.commands.shared import Json, argument, option
 from difformer.experiments.tables import EMPTY, Table
 
 if TYPE_CHECKING:
@@ -18,14 +17,10 @@ MOST_COMPARED = 8  # runs whose settings fit side by side in a terminal
 
 def command(
     paths: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[PATH]...", help="Run folders, or folders of runs. [runs]", show_default=False
-        ),
+        list[Path] | None, argument("[PATH]...", "Run folders, or folders of runs. [runs]")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE.html", help="Also write a page."),
+        Path | None, option("--out", "-o", metavar="FILE.html", help="Also write a page.")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from difformer.commands.output import say
+from difformer.commands.shared import argument, option
 
 
 def command(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run of `train --nodes`.")
-    ],
+    run: Annotated[Path, argument("RUN", "The folder of a run of `train --nodes`.")],
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every one.")
     ] = "127.0.0.1",
@@ -35,17 +34,17 @@ def command(
     ] = 60.0,
     level: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--level", metavar="SHARE", help="Add intervals or sets of this level, such as 0.9."
         ),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option("--token", envvar="DIFFORMER_TOKEN", help="Clients must send it as Bearer."),
+        option("--token", envvar="DIFFORMER_TOKEN", help="Clients must send it as Bearer."),
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option("--allowed-host", help="Name clients may call it by; repeatable."),
+        option("--allowed-host", help="Name clients may call it by; repeatable."),
     ] = None,
 ) -> None:
     """Answer predictions over HTTP until stopped.
@@ -60,7 +59,7 @@ def command(
     from difformer.experiments.service import Limits, serve
 
     if run.is_dir() and not (run / "estimator.safetensors").exists():
-        raise ValueError(f"RUN must be a run of `train --nodes`, {run} is none")
+        raise ValueError(f"RUN must be a run of `train --nodes`, {run} is not")
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
         raise ValueError("--token must be printable ASCII characters, at least one")
     limits = Limits(

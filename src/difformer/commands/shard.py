@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from difformer.commands.output import Json, Quiet, print_json, print_table, say
-from difformer.commands.own import Id, Kinds, Label, Task, parse_kinds
+from difformer.commands.output import print_json, print_table, say
+from difformer.commands.own import parse_kinds
+from difformer.commands.shared import Address, Id, Json, Kinds, Label, Quiet, Task
 from difformer.data.shards.parts import PARTITIONERS
 from difformer.data.shards.settings import ShardSettings
 from difformer.experiments.tables import Table
@@ -85,15 +86,7 @@ def command(
             help="What joins and sorts: DuckDB on this machine, or Ray on a cluster.",
         ),
     ] = ENGINES[0],
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--address",
-            metavar="HOST:PORT",
-            help="With --engine ray: the cluster. Without it, one of this machine alone.",
-            show_default=False,
-        ),
-    ] = None,
+    address: Address = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -1,230 +1,26 @@
-"""difformer train: one dataset, one system, a run folder."""
+"""difformer train: a dataset, a table or a series of one's own, and a run folder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from difformer.baselines.registry import SYSTEMS, get_system
-from difformer.commands.forecast import forecast, series_settings
-from difformer.commands.options import (
-    Given,
-    parse_seeds,
-    parse_set,
-    refuse_others,
-    with_options,
-)
-from difformer.commands.output import (
-    DataDir,
-    Json,
-    Quiet,
-    how_to_resume,
-    interrupted,
-    print_json,
-    print_table,
-    run_folder,
-    write_page,
-)
-from difformer.commands.own import (
-    EdgesFile,
-    Id,
-    Kinds,
-    Label,
-    Nodes,
-    Task,
-    Told,
-    check_own,
-    own_params,
-    own_table,
-    table_named,
-    train_table,
-)
+from difformer.baselines.registry import get_system
+from difformer.commands.asked import Asked, of_dataset
+from difformer.commands.forecast import train_series
+from difformer.commands.options import Given, parse_seeds, parse_set, with_options
+from difformer.commands.output import print_json, print_table, run_folder, stopped, write_page
+from difformer.commands.own import table_named, train_table
 from difformer.data.shards.manifest import Manifest, is_shards
-from difformer.experiments.experiment import (
-    AUTO_SPLIT,
-    Experiment,
-    read_config_file,
-    recipe_for,
-)
+from difformer.experiments.experiment import AUTO_SPLIT, Experiment, read_config_file, recipe_for
 from difformer.experiments.tables import Table
 from difformer.experiments.values import options_of
-from difformer.nn.recipes import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
 from difformer.train.launch import is_lead, launched
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.train.run import FitResult
     from difformer.train.seeds import SeedsResult
-
-
-def _option(*names: str, metavar: str | None = None, help: str, default: str = "") -> Any:
-    text = f"{help} [{default}]" if default else help
-    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The options of `difformer train` besides those of the model and of the loop."""
-
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="A dataset of `difformer datasets`, a .pt file with a Data of PyG, or a folder "
-            "that `difformer shard` made.",
-            show_default=False,
-        ),
-    ] = None
-    model: Annotated[
-        str | None,
-        _option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            help=f"One of {', '.join(SYSTEMS)}.",
-            default="difformer, the best forms by held-out labels; difformer-s where options "
-            "of the model or of the loop are given",
-        ),
-    ] = None
-    recipe: Annotated[
-        str | None,
-        _option(
-            "--recipe",
-            metavar="|".join(RECIPES),
-            help="A named form of DIFFormer: sets some model options; those given here win.",
-            default=f"{DEFAULT_RECIPE}; {ALONE_RECIPE} without a graph",
-        ),
-    ] = None
-    split: Annotated[
-        str | None,
-        _option(
-            "--split",
-            metavar="SPLIT",
-            help="public, released, random[:SEED], ratio:A/B/C[:SEED] or a JSON file.",
-            default="the one that comes with the data, else random:0",
-        ),
-    ] = None
-    seeds: Annotated[
-        str | None,
-        _option(
-            "--seeds",
-            metavar="N|LIST",
-            help="How many initialisations from --seed on, or which: 5, or 0,3,7.",
-            default="--seed alone",
-        ),
-    ] = None
-    set: Annotated[
-        list[str] | None,
-        _option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="An option of another system than DIFFormer, or of --series (lags, steps, "
-            "origins); may be repeated.",
-        ),
-    ] = None
-    config: Annotated[
-        Path | None,
-        _option(
-            "--config",
-            metavar="FILE.toml",
-            help="Settings from a file, such as a run's config.toml; options here win.",
-        ),
-    ] = None
-    neighbours: Annotated[
-        int | None,
-        _option(
-            "--neighbours",
-            metavar="K",
-            help="Join each row to its K nearest by features, where the data has no graph.",
-        ),
-    ] = None
-    series: Annotated[
-        Path | None,
-        _option(
-            "--series",
-            metavar="FILE.csv",
-            help="In place of NAME: your own series, a column of times and one per node.",
-        ),
-    ] = None
-    known: Annotated[
-        Path | None,
-        _option(
-            "--known",
-            metavar="FILE.csv",
-            help="With --series: what is known ahead, such as holidays. A column of times, those "
-            "of the series and of the steps to forecast, and one per thing known.",
-        ),
-    ] = None
-    places: Annotated[
-        Path | None,
-        _option(
-            "--places",
-            metavar="FILE.csv",
-            help="With --series: node, x and y (or longitude, latitude), for a map on the page.",
-        ),
-    ] = None
-    nodes: Nodes = None
-    label: Label = None
-    id: Id = None
-    edges: EdgesFile = None
-    kind: Kinds = None
-    task: Task = None
-    data_dir: DataDir = None
-    out: Annotated[
-        Path | None,
-        _option(
-            "--out",
-            "-o",
-            metavar="FOLDER",
-            help="Where the run is kept.",
-            default="runs/NAME-MODEL, numbered",
-        ),
-    ] = None
-    resume: Annotated[
-        bool,
-        _option(
-            "--resume", help="Resume the run in --out (without --out: the last one like this)."
-        ),
-    ] = False
-    tensorboard: Annotated[
-        bool, _option("--tensorboard", help="Also log to FOLDER/tensorboard.")
-    ] = False
-    monitor: Annotated[
-        str | None,
-        _option("--monitor", metavar="energy", help="Also log each layer's energy to metrics.csv."),
-    ] = None
-    report: Annotated[
-        bool, _option("--report/--no-report", help="Write FOLDER/report.html.", default="report")
-    ] = True
-    engine: Annotated[
-        str | None,
-        _option(
-            "--engine",
-            metavar="ray",
-            help="Train from parts with the workers of a Ray cluster.",
-        ),
-    ] = None
-    workers: Annotated[
-        int | None, _option("--workers", metavar="N", help="With --engine ray: how many.")
-    ] = None
-    address: Annotated[
-        str | None,
-        _option(
-            "--address",
-            metavar="HOST:PORT",
-            help="With --engine ray: the cluster. Without it, one of this machine alone.",
-        ),
-    ] = None
-    json: Json = False
-    quiet: Quiet = False
-
-
-SHARED = ("edges", "out", "resume", "report", "json", "quiet", "model", "recipe")
-OF_SERIES = ("series", "known", "places", "set", *SHARED)
-OF_TABLES = ("nodes", "label", "id", "kind", "task", "neighbours", *SHARED)
 
 
 def train(asked: Asked, given: Given) -> None:
@@ -247,47 +43,20 @@ def train(asked: Asked, given: Given) -> None:
     With --series it fits a forecaster to a series of your own (--set lags=8 and the like), tests
     it from rolling origins beside naive forecasts, and writes forecast.csv.
     """
+    table = asked.nodes or (table_named(asked.name) if asked.config is None else None)
     if asked.series is not None:
-        refuse_others(asked, OF_SERIES, "--series")
-        settings = series_settings(given, asked.model, asked.recipe, asked.set)
-        kept: Any = {"resume": asked.resume, "report": asked.report, "as_json": asked.json}
-        kept |= {"known": asked.known, "places": asked.places}
-        forecast(asked.series, asked.edges, asked.out, settings, **kept)
-        return
-    named = table_named(asked.name) if asked.config is None else None
-    if asked.nodes is not None or named is not None:
-        refuse_others(asked, OF_TABLES if named is None else ("name", *OF_TABLES), "--nodes")
-        nodes = asked.nodes or named
-        assert nodes is not None
-        table = own_table(
-            nodes,
-            asked.label,
-            id=asked.id,
-            edges=asked.edges,
-            task=asked.task,
-            kinds=asked.kind,
-        )
-        params = own_params(given, asked.model, asked.recipe, asked.neighbours)
-        told = Told(asked.resume, asked.report, asked.json, asked.quiet)
-        train_table(table, params, asked.out, told)
-        return
-    for name in ("known", "places"):
-        if getattr(asked, name) is not None:
-            raise ValueError(f"--{name} must come with --series: it is about its steps or nodes")
-    check_own(label=asked.label, id=asked.id, edges=asked.edges, kind=asked.kind, task=asked.task)
-    _train_dataset(asked, given)
+        train_series(asked.series, asked, given)
+    elif table is not None:
+        train_table(table, asked, given)
+    else:
+        _train_dataset(asked, given)
 
 
 command = with_options(train, Asked)
 
 
 def _train_dataset(asked: Asked, given: Given) -> None:
-    if asked.monitor not in (None, "energy"):
-        raise ValueError(f"--monitor must be energy, got {asked.monitor!r}")
-    if asked.engine not in (None, "ray"):
-        raise ValueError(f"--engine must be ray, got {asked.engine!r}")
-    if asked.engine is None and (asked.workers or asked.address):
-        raise ValueError("--workers and --address must come with --engine ray")
+    of_dataset(asked)
     experiment = _experiment(asked, given)  # all options are checked before any data is read
     manifest = Manifest.read(experiment.dataset) if is_shards(experiment.dataset) else None
     if asked.engine is not None and manifest is None:
@@ -310,8 +79,7 @@ def _train_dataset(asked: Asked, given: Given) -> None:
         told = "; predictions of all rows in predictions-*" if manifest is not None else ""
         print(f"kept in {folder}" + (f"; look at {page}" if page else "") + told)
     if result.interrupted:
-        again = how_to_resume(folder)
-        raise interrupted(f"the best epoch so far is kept in {folder}; go on with: {again}")
+        raise stopped(folder)
 
 
 def _is_whole(data: Dataset) -> bool:

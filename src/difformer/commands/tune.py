@@ -8,17 +8,21 @@ from typing import Annotated
 import typer
 
 from difformer.baselines.registry import get_system
-from difformer.commands.options import DatasetName, Epochs, Patience, parse_set
-from difformer.commands.output import (
+from difformer.commands.options import parse_set
+from difformer.commands.output import print_json, print_table, say, search_stopped
+from difformer.commands.own import own_options
+from difformer.commands.shared import (
     DataDir,
+    DatasetName,
+    EdgesFile,
+    Epochs,
+    Id,
     Json,
+    Label,
+    Patience,
     Quiet,
-    interrupted,
-    print_json,
-    print_table,
-    say,
+    option,
 )
-from difformer.commands.own import EdgesFile, Id, Label, own_options
 from difformer.experiments.compare import DEFAULT_TRAIN
 from difformer.experiments.experiment import AUTO_SPLIT, Experiment
 from difformer.experiments.tables import Table
@@ -50,15 +54,11 @@ def command(
     patience: Patience = DEFAULT_TRAIN["patience"],
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Fix an option of the system."),
+        option("--set", metavar="KEY=VALUE", help="Fix an option of the system."),
     ] = None,
     storage: Annotated[
         Path | None,
-        typer.Option(
-            "--storage",
-            metavar="FILE",
-            help="An SQLite file to resume the search from.",
-        ),
+        option("--storage", metavar="FILE", help="An SQLite file to resume the search from."),
     ] = None,
     label: Label = None,
     id: Id = None,
@@ -99,21 +99,18 @@ def command(
             look=look,
         )
     except KeyboardInterrupt:
-        kept = (
-            "nothing is kept without --storage"
-            if storage is None
-            else "the same command resumes it"
-        )
-        raise interrupted(kept) from None
+        raise search_stopped("--storage", storage) from None
     if json:
         return print_json(_record(result))
     print_table(_table(result), f"{model} on {dataset}: validation {result.metric}")
-    best = result.tuned()
-    settings = {**result.best.model, **result.best.train}
-    words = " ".join(
-        f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in settings.items()
-    )
-    print(f"best: {words or 'the defaults'}; lr={best.train.lr:.4g}")
+    print(f"best: {_settings(result.best)}; lr={result.tuned().train.lr:.4g}")
+
+
+def _settings(trial: Trial) -> str:
+    """What a trial set, in one line."""
+    found = {**trial.train, **trial.model}.items()
+    words = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in found]
+    return ", ".join(words) or "the defaults"
 
 
 def _table(result: TuneResult) -> Table:
@@ -122,16 +119,7 @@ def _table(result: TuneResult) -> Table:
         (t for t in result.trials if t.value is not None), key=lambda t: sign * (t.value or 0.0)
     )
     rows = [
-        (
-            str(trial.number),
-            f"{trial.value:.4f}",
-            f"{trial.seconds:.1f}",
-            ", ".join(
-                f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}"
-                for k, v in {**trial.train, **trial.model}.items()
-            )
-            or "the defaults",
-        )
+        (str(trial.number), f"{trial.value:.4f}", f"{trial.seconds:.1f}", _settings(trial))
         for trial in done[:SHOWN]
     ]
     failed = [t for t in result.trials if t.value is None]

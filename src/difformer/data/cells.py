@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 MISSING = frozenset({"", "na", "n/a", "nan", "nat", "null", "none", "?", "<na>"})
-BAD_SHARE = 0.05  # a number or date column may have so many cells that are none
-FEW_NUMBERS = 10  # up to so many distinct numbers, among other texts, are codes: a category
+BAD_SHARE = 0.05  # share of a column's cells that may be neither its numbers (or dates) nor missing
+FEW_NUMBERS = 10  # distinct numbers which, among other texts, are still codes of a category
 MOST_CATEGORIES = 100  # distinct values of a category; above, it is text or an identifier
 SAMPLE = 1000  # cells by which a column's format is recognised
 

@@ -65,7 +65,7 @@ def encode_numbers(values: Array, columns: Sequence[Column]) -> Array:
 class Survey:
     """What one pass over a column's cells finds; eight bytes per cell, and bounded texts.
 
-    With `most` no more than twice so many numbers are held; see `Numbers`.
+    With `most`, at most 2 `most` numbers are held at once; see `Numbers`.
     """
 
     name: str
@@ -235,9 +235,9 @@ class Column:
         return _tfidf(self.learned["terms"], self.learned["idf"]).transform(texts)
 
     def unreadable(self, cells: Cells, start: int) -> list[str]:
-        """The cells that are no number or date though training had such, by row and column.
+        """The cells that are not the numbers or dates of training, by row and column.
 
-        DataError where more than a few are none: the column is written in another way.
+        DataError where they are more than a few: the column is written in another way.
         """
         if self.kind not in ("number", "date"):
             return []

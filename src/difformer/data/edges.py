@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 
 def read_edges(
-    source: Source, where: Mapping[str, int], *, unknown: str = "is no known id"
+    source: Source, where: Mapping[str, int], *, unknown: str = "is not a known id"
 ) -> Edges:
     """Edges (2, e) of a table, and their weights (e,) or None; read in chunks, O(e).
 
@@ -66,7 +66,7 @@ def read_step_edges(source: Source, series: Series) -> tuple[Edges, ...]:
         )
     table = _Table(name_of(source), rows)
     where = {name: i for i, name in enumerate(series.names)}
-    unknown = "is no node of the series"
+    unknown = "is not a node of the series"
     ends = np.stack([table.places(n, columns[n], where, unknown) for n in known[:2]])
     weights: list[Array] = []
     if "weight" in columns:
@@ -77,7 +77,7 @@ def read_step_edges(source: Source, series: Series) -> tuple[Edges, ...]:
     times, step = read_times(columns["time"]), {t: i for i, t in enumerate(series.stamps)}
     for i, time in enumerate(times):
         if time not in step:
-            raise DataError(f"{table.at(i, 'time', columns['time'])} is no step of the series")
+            raise DataError(f"{table.at(i, 'time', columns['time'])} is not a step of the series")
     at = np.array([step[time] for time in times])
     graphs = (at == t for t in range(len(series.values)))
     return tuple(_edges([ends[:, own]], [w[own] for w in weights]) for own in graphs)

@@ -77,7 +77,7 @@ class LabelColumn:
     def task(self) -> str:
         """Texts and few whole numbers are classes; other numbers are quantities.
 
-        As in any column, a few cells among many different numbers may be none.
+        As in any column, a few cells among many different numbers may not be numbers.
         """
         known = [cell for cell in self.cells if cell is not None]
         numbers = [number for number in self.numbers if number is not None]

@@ -6,7 +6,8 @@ import csv
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -157,31 +158,30 @@ def _numbers(cells: Any) -> Any:
 def _csv(path: Path, size: int) -> Iterator[Chunk]:
     csv.field_size_limit(min(LONGEST_CELL, sys.maxsize))
     with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, delimiter=_separator_of(path))
-        header = next(rows, None)
+        lines = csv.reader(file, delimiter=_separator_of(path))
+        header = next(lines, None)
         if not header:
             raise DataError(f"{path}: is empty: the first line must name the columns")
         names = [name.strip() for name in header]
         for name, count in Counter(names).most_common(1):
             if count > 1:
                 raise DataError(f"{path}: has two columns named {name!r}")
-        held: list[list[str]] = []
-        number = 0
-        for row in rows:
-            if len(row) != len(names) and not _holds(row):
-                continue
-            number += 1
-            if len(row) != len(names):
-                raise DataError(
-                    f"{path}: row {number} (line {rows.line_num}) has {len(row)} cells, "
-                    f"the header {len(names)}"
-                )
-            held.append(row)
-            if len(held) == size:
-                yield _by_column(names, held)
-                held = []
-        if held:
-            yield _by_column(names, held)
+        yield from _by_column(names, _csv_rows(path, lines, len(names)), size)
+
+
+def _csv_rows(path: Path, lines: Any, width: int) -> Iterator[list[str]]:
+    """The rows after the header; a line without any cell is not one."""
+    number = 0
+    for row in lines:
+        if len(row) != width and not _holds(row):
+            continue
+        number += 1
+        if len(row) != width:
+            raise DataError(
+                f"{path}: row {number} (line {lines.line_num}) has {len(row)} cells, "
+                f"the header {width}"
+            )
+        yield row
 
 
 def _separator_of(path: Path) -> str:
@@ -194,46 +194,44 @@ def _separator_of(path: Path) -> str:
 
 
 def _jsonl(path: Path, size: int) -> Iterator[Chunk]:
-    names: list[str] = []
-    known: set[str] = set()
-    held: list[list[Any]] = []
-    number = 0
     with path.open(encoding="utf-8") as file:
-        for line, text in enumerate(file, 1):
-            if not text.strip():
-                continue
-            number += 1
-            try:
-                record = json.loads(text)
-                if "\\u" in text:  # half of a pair of surrogates is no text
-                    json.dumps(record, ensure_ascii=False).encode()
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}: line {line} is not JSON ({error})") from error
-            if not isinstance(record, dict):
-                raise DataError(
-                    f"{path}: line {line} must be an object, got {type(record).__name__}"
-                )
-            names = names or list(record)
-            known = known or set(names)
-            unknown = next((name for name in record if name not in known), None)
-            if unknown is not None:
-                raise DataError(
-                    f"{path}: row {number} has a column {unknown!r}, which the first row has not"
-                )
-            held.append([_cell(record.get(name), path, number, name) for name in names])
-            if len(held) == size:
-                yield _by_column(names, held)
-                held = []
-    if held:
-        yield _by_column(names, held)
-    if not number:
-        raise DataError(f"{path}: is empty")
+        records = _json_records(path, file)
+        first = next(records, None)
+        if first is None:
+            raise DataError(f"{path}: is empty")
+        rows = enumerate(chain([first], records), 1)
+        yield from _by_column(list(first), (_json_row(path, n, r, first) for n, r in rows), size)
 
 
-def _cell(value: Any, path: Path, row: int, name: str) -> Any:
-    if isinstance(value, dict | list):
-        raise DataError(f"{path}: row {row}, column {name!r} must be one value, got {value!r:.50}")
-    return value
+def _json_records(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for line, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            record = json.loads(text)
+            if "\\u" in text:  # half of a pair of surrogates is no text
+                json.dumps(record, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: line {line} is not JSON ({error})") from error
+        if not isinstance(record, dict):
+            raise DataError(f"{path}: line {line} must be an object, got {type(record).__name__}")
+        yield record
+
+
+def _json_row(
+    path: Path, number: int, record: Mapping[str, Any], first: Mapping[str, Any]
+) -> list[Any]:
+    """The cells of a record, in the order of the first one's; None where it lacks one."""
+    for name, value in record.items():
+        if name not in first:
+            raise DataError(
+                f"{path}: row {number} has a column {name!r}, which the first row has not"
+            )
+        if isinstance(value, dict | list):
+            raise DataError(
+                f"{path}: row {number}, column {name!r} must be one value, got {value!r:.50}"
+            )
+    return [record.get(name) for name in first]
 
 
 def _parquet(path: Path, size: int) -> Iterator[Chunk]:
@@ -279,8 +277,10 @@ def _plain(array: Any) -> Any:
     return array if array.dtype.kind in "iuf" else array.tolist()
 
 
-def _by_column(names: Sequence[str], rows: list[list[Any]]) -> Chunk:
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+def _by_column(names: Sequence[str], rows: Iterator[list[Any]], size: int) -> Iterator[Chunk]:
+    """Rows as chunks of columns."""
+    while held := list(islice(rows, size)):
+        yield dict(zip(names, map(list, zip(*held, strict=True)), strict=True))
 
 
 _READERS = {

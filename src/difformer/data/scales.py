@@ -87,7 +87,7 @@ class Numbers:
     distinct: Array | None = field(default_factory=lambda: np.zeros(0))
     """The different ones; None where they are more than a category has."""
     _kept: list[Array] = field(default_factory=list[Array])
-    _step: int = 1  # one of so many is kept
+    _step: int = 1  # every `_step`-th number is kept
     _next: int = 0  # how many to pass over before the next that is kept
 
     def add(self, values: Array) -> None:

@@ -119,7 +119,7 @@ def read_series(series: Any) -> Series:
         if len(set(lengths.values())) > 1:
             raise ValueError(f"series must be of equal length, got {_unequal(lengths)}")
         if not columns or any(column.ndim != 1 for column in columns.values()):
-            raise ValueError("series must map names to lists of values, one a node")
+            raise ValueError("series must map names to lists of values, one list per node")
         return Series(_floats(np.stack(list(columns.values()), axis=1)), tuple(columns))
     if hasattr(series, "columns") and hasattr(series, "to_numpy"):
         found = Series(*_of_frame(series))

@@ -31,8 +31,8 @@ def read_series_file(path: Path | str) -> Series:
     """A table of times, in its first column, and one further column per node.
 
     Numbers and dates are written as in any table. An empty cell, `na` or `nan` is a missing value,
-    and so is up to one cell in twenty that is no number. Rows may be in any order; one for a time
-    that is left out between others is missing. DataError names the row of what is wrong.
+    and so is a cell that is not a number, up to one in twenty. Rows may be in any order; a step for
+    which there is no row is missing. DataError names the row of what is wrong.
     """
     found = _Timed.read(path, "one per node")
     if len(found.bad) > BAD_SHARE * found.values.size:
@@ -73,7 +73,7 @@ def read_places(path: Path | str, names: Sequence[str]) -> Array:
     where = {name: j for j, name in enumerate(names)}
     for row, node in zip(rows, nodes, strict=True):
         if node not in where:
-            raise DataError(f"{path}: row {row}: {node!r} is no node of the series")
+            raise DataError(f"{path}: row {row}: {node!r} is not a node of the series")
     values, bad = _numbers({name: columns[name] for name in ends}, rows)
     if bad:
         raise DataError(f"{path}: {bad[0]} is not a number")
@@ -105,7 +105,7 @@ class _Timed:
 
 
 def _numbers(columns: Chunk, rows: Sequence[int]) -> tuple[Array, list[str]]:
-    """(n, c) numbers of columns that are written alike, and the cells that are none, by place."""
+    """(n, c) numbers of columns that are written alike, and where a cell is not a number."""
     written = format_of(list(chain.from_iterable(zip(*columns.values(), strict=True))), "number")
     values = np.empty((len(rows), len(columns)))
     bad: list[tuple[int, str]] = []

@@ -68,7 +68,7 @@ def read_table(
     edge_index = weight = None
     if edges is not None:
         numbered = "" if ids else ": rows are numbered from 0, or name the column of their ids"
-        edge_index, weight = read_edges(edges, where, unknown=f"is no known id{numbered}")
+        edge_index, weight = read_edges(edges, where, unknown=f"is not a known id{numbered}")
     return Dataset(
         name=Path(nodes).stem if isinstance(nodes, str | Path) else "table",
         x=csr_tensor(features) if sparse.issparse(features) else torch.from_numpy(features),

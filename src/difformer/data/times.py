@@ -171,10 +171,10 @@ def calendar(stamps: Sequence[Any], cycles: Sequence[int]) -> Array:
 
 
 def check_times(stamps: tuple[Any, ...]) -> None:
-    """Time stamps must go up; text that is no date or number cannot be ordered by us."""
+    """ValueError unless the times increase, each once."""
     for step, (a, b) in enumerate(pairwise(stamps), start=1):
         if a == b:
-            raise ValueError(f"series must have one row a time, {b} comes twice (step {step})")
+            raise ValueError(f"series must have one row per time, {b} comes twice (step {step})")
         try:
             later = bool(b > a)
         except TypeError as error:
@@ -186,7 +186,7 @@ def check_times(stamps: tuple[Any, ...]) -> None:
 def read_times(found: Sequence[Any]) -> tuple[Any, ...]:
     """Cells as numbers or dates, so that 9 comes before 10; other text as it is.
 
-    ValueError where most are dates or numbers and one is none.
+    ValueError where most are dates or numbers and some cell is not.
     """
     cells = ["" if is_missing(cell) else cell_text(cell) for cell in found]
     for read in (_packed, float, datetime.fromisoformat, _month, _quarter, _week):
@@ -201,7 +201,7 @@ def read_times(found: Sequence[Any]) -> tuple[Any, ...]:
             start = datetime(1970, 1, 1)
             return tuple(start + timedelta(days=float(value)) for value in values)
         if 2 * len(wrong) < len(cells):
-            raise ValueError(f"times must be alike, {cells[int(wrong[0])]!r} is no {kind}")
+            raise ValueError(f"times must be alike, {cells[int(wrong[0])]!r} is not a {kind}")
     return tuple(cells)
 
 
