@@ -17,7 +17,7 @@ from difformer.data.split import Split
 from difformer.estimators.choice import Candidate, Form, Training
 from difformer.estimators.judged import Judged, weighed
 from difformer.estimators.problem import Outcome, Problem
-from difformer.estimators.views import STEPS, View, learn_view
+from difformer.estimators.views import CENTRES, STEPS, View, learn_view
 from difformer.train.objective import TEMPERED, CrossEntropy, Monitor, objective_for
 
 
@@ -97,6 +97,17 @@ def test_many_labels_teach_a_bent_boundary() -> None:
     assert "long" in model.members_[0].name
     assert (model.transduction_ == y)[few < 0].mean() > 0.9
     assert model.choice_.startswith("tried ")
+
+
+def test_a_class_may_lie_in_a_ring_around_another() -> None:
+    """Ten labels per class: no column by itself tells, how near a row is to others does."""
+    generator = np.random.default_rng(0)
+    y = np.arange(600) % 2
+    X = generator.normal(size=(600, 8)) * np.where(y == 1, 2.0, 0.7)[:, None]
+    few = np.where(np.arange(600) < 20, y, -1)
+    model = DIFFormerClassifier(random_state=0).fit(X, few)
+    assert model.members_[0].name.endswith("near")
+    assert (model.transduction_ == y)[few < 0].mean() > 0.93
 
 
 def test_a_graph_that_joins_like_rows_is_averaged_over() -> None:
@@ -232,6 +243,12 @@ def test_forms_that_cannot_be_told_apart_count_alike_and_a_worse_one_does_not() 
     assert weights == pytest.approx([0.5, 0.5, 0.0])
 
 
+def test_doubt_about_the_errors_lets_a_slightly_worse_form_count_more() -> None:
+    best, other = [0.1, 0.5, 0.3, 0.7], [0.2, 0.4, 0.6, 0.8]
+    plain, doubted = (weighed([judged(best), judged(other)], d)[1].weight for d in (1.0, 1.4))
+    assert 0 < plain < doubted < 0.5
+
+
 def test_a_form_is_compared_on_the_rows_that_it_was_judged_by() -> None:
     nan = float("nan")
     first, second = judged([0.1, 0.2, 5.0, 6.0]), judged([0.1, 0.2, nan, nan])
@@ -287,6 +304,25 @@ def test_a_view_that_would_be_no_other_is_left_out() -> None:
     x = (x - x.mean(0)) / x.std(0)
     encoder = TableEncoder.of_numbers(x, ["a", "b", "c"])
     assert learn_view("common", encoder.encode_array(x), encoder) is None
+
+
+def test_nearness_has_the_bits_of_any_batch_and_falls_with_the_distance() -> None:
+    x = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+    view = learn_view("near", x, TableEncoder.of_numbers(x, ["a", "b", "c"]))
+    assert view is not None
+    whole = view.apply(x)
+    assert whole.shape == (300, CENTRES)
+    for rows in (slice(0, 1), slice(7, 90)):
+        np.testing.assert_array_equal(view.apply(x[rows]), whole[rows])
+    distance = np.linalg.norm(view.centres - x[0], axis=1)
+    nearness = whole[0] / view.scale + view.shift
+    assert (np.diff(nearness[np.argsort(distance)]) < 1e-6).all()
+    assert whole.var(0).sum() == pytest.approx(x.var(0).sum(), rel=0.01)
+
+
+def test_a_table_of_few_distinct_rows_is_not_seen_through_centres() -> None:
+    x = np.tile(np.eye(4, dtype=np.float32), (20, 1))
+    assert learn_view("near", x, TableEncoder.of_numbers(x, list("abcd"))) is None
 
 
 @pytest.mark.parametrize(("kind", "names"), [("steps", ["shift", "scale"]), ("plain", ["knots"])])

@@ -75,7 +75,7 @@ def test_numbers_come_in_their_own_units(tmp_path: Path) -> None:
     np.testing.assert_allclose(answered(tmp_path / "m.onnx", [[2.0, 2, 18268]]), wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["standard", "common", "steps", "plain"])
+@pytest.mark.parametrize("kind", ["standard", "common", "steps", "near", "plain"])
 def test_views_are_the_same_in_torch(kind: str) -> None:
     import torch
 

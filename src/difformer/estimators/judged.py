@@ -4,7 +4,9 @@ A form's weight in the average falls with the evidence that it is worse than the
 
     w ∝ exp(−z²/2),   z = mean(ℓ_form − ℓ_best) / standard error,   ℓ the loss of a held-out row,
 
-so forms that cannot be told apart count alike, and a clearly worse one does not count at all.
+so forms that cannot be told apart count alike, and a clearly worse one does not count at all. Folds
+share most of the rows that they are trained on, so the losses of cross-validation vary more from
+one set of labels to another than they do within one: their standard error counts √2 times.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from torch import Tensor
 
 from difformer.estimators.choice import Form
 
-__all__ = ["Judged", "told", "weighed"]
+__all__ = ["SHARED_ROWS", "Judged", "told", "weighed"]
 
 # A form whose weight is below this share of the largest is left out.
 LEAST_WEIGHT = 0.1
+# What the standard error of a cross-validated loss is multiplied by: see above.
+SHARED_ROWS = math.sqrt(2)
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,17 @@ class Judged:
         return float(self.losses.nanmean())
 
 
-def weighed(judged: Sequence[Judged]) -> list[Judged]:
-    """Weights by how sure it is that a form is worse than the best; they sum to one."""
+def weighed(judged: Sequence[Judged], doubt: float = 1.0) -> list[Judged]:
+    """Weights by how sure it is that a form is worse than the best; they sum to one.
+
+    `doubt` multiplies the standard errors of the differences.
+    """
     best = min(judged, key=lambda one: one.loss if one.loss == one.loss else 0.0)
     weights: list[float] = []
     for one in judged:
         gap = one.losses - best.losses
         gap = gap[~gap.isnan()]
-        error = float(gap.std()) / math.sqrt(gap.numel()) if gap.numel() > 1 else 0.0
+        error = doubt * float(gap.std()) / math.sqrt(gap.numel()) if gap.numel() > 1 else 0.0
         z = max(0.0, float(gap.mean()) / (error + 1e-3)) if gap.numel() else 0.0
         weights.append(math.exp(-(z**2) / 2))
     largest = max(weights)

@@ -109,11 +109,11 @@ def _forms_of_rows(run: Search) -> Iterator[Form]:
     yield from (_linear(view) for view in views if view != "common")
     yield _hidden("standard")
     if _has_many_labels(run):
-        yield from (_hidden_long(view) for view in views if view != "common")
+        yield from (_hidden_long(view) for view in views if view not in ("common", "near"))
     if not run.sharp:
         return
     if run.num_rows > SHARP_VIEWS_ROWS:
-        views = ["common" if "common" in views else "standard"]
+        views = _view_of_many_rows(run, views)
     sharp: list[Form] = []
     for view in views:
         options = {**_LINEAR, **_SHARP, **_STRONG}
@@ -128,6 +128,13 @@ def _forms_of_rows(run: Search) -> Iterator[Form]:
         return
     options = {**best.options, **_HIDDEN, "input_activation": "relu"}
     yield replace(best, name="sharp, hidden layer", options=options, train=_CAREFUL)
+
+
+def _view_of_many_rows(run: Search, views: list[str]) -> list[str]:
+    """The one view in which many rows are compared: by nearness where that is best without."""
+    if run.best.form == _linear("near"):
+        return ["near"]
+    return ["common" if "common" in views else "standard"]
 
 
 def _averages_on_a_graph(run: Search, graph: Graph) -> Iterator[Form]:

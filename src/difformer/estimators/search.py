@@ -24,7 +24,7 @@ from difformer.data.convert import csr_tensor, scipy_csr
 from difformer.data.dataset import Dataset
 from difformer.data.split import Split
 from difformer.estimators.choice import Candidate, Form, Member, Training
-from difformer.estimators.judged import Judged, told, weighed
+from difformer.estimators.judged import SHARED_ROWS, Judged, told, weighed
 from difformer.estimators.portfolio import forms
 from difformer.estimators.problem import Problem
 from difformer.estimators.rows import to_tensor
@@ -100,7 +100,7 @@ def search(
             tell(f"tried {len(run.judged)} forms of DIFFormer; {form.key}: {run.loss_of(form)}")
     if training.verbose:
         tell("")
-    judged = weighed(run.judged)
+    judged = run.weighed()
     members = [run.member(one) for one in judged if one.weight > 0]
     members.sort(key=lambda member: -member.weight)
     rows, outputs = run.held_out(judged)
@@ -167,8 +167,11 @@ class Search:
 
     def in_the_running(self, form: Form) -> bool:
         """Whether the form, as judged so far, would count in the average."""
-        weighted = weighed(self.judged)
-        return any(one.weight > 0 for one in weighted if one.form.key == form.key)
+        return any(one.weight > 0 for one in self.weighed() if one.form.key == form.key)
+
+    def weighed(self) -> list[Judged]:
+        """The forms judged so far with their weights in the average."""
+        return weighed(self.judged, 1.0 if self.given else SHARED_ROWS)
 
     def view(self, kind: str) -> tuple[View, Dataset] | None:
         """A view of the features and the data seen through it, made once."""

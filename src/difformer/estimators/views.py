@@ -1,7 +1,8 @@
 """Views: the same features scaled in another way, so that a distance means something else.
 
 Which view suits a table depends on the table: columns in one unit (pixels) are best left in it,
-columns in many are standardised, and skewed ones are best seen through their ranks. The labels
+columns in many are standardised, skewed ones are best seen through their ranks, and where a class
+lies in a region of its own, what tells is how near a row is to places in the table. The labels
 decide (`portfolio`), so a view is learned from all rows, kept with the model and used for new rows.
 """
 
@@ -14,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.spatial.distance import cdist
+from sklearn.cluster import kmeans_plusplus
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
@@ -23,8 +26,12 @@ __all__ = ["VIEWS", "View", "learn_view"]
 
 Array = NDArray[Any]
 
-VIEWS = ("standard", "common", "steps")
-KEPT = {"common": ["factors"], "steps": ["knots", "scale", "shift"]}  # arrays of a view
+VIEWS = ("standard", "common", "steps", "near")
+KEPT = {  # arrays of a view
+    "common": ["factors"],
+    "steps": ["knots", "scale", "shift"],
+    "near": ["centres", "scale", "shift", "width"],
+}
 # The length that sparse rows are given: their direction says what they are alike to, and weight
 # decay then weighs them as it does standardised columns.
 SPARSE_LENGTH = 10.0
@@ -33,6 +40,12 @@ FARTHEST = 4.0
 # Steps per column, and the most features that steps may make.
 STEPS = 8
 MOST_FEATURES = 4096
+# Centres of "near", the rows per centre that k-means sees, its steps, and the nearest centres whose
+# mean distance is the width.
+CENTRES = 128
+ROWS_PER_CENTRE = 20
+LLOYD_STEPS = 10
+NEAREST = 5
 
 
 @dataclass(frozen=True)
@@ -44,12 +57,16 @@ class View:
         common    x_j · factor_j: centred, one scale for all columns
         steps     for each column, how far x_j lies between each two of its quantiles: piecewise
                   linear in the rank, centred, each column with unit variance in all
+        near      exp(−‖x − c_l‖² / 2b) for each centre c_l, centred, as much variance in all as
+                  the columns have: a class may then lie anywhere, such as in a ring
 
     Args:
         kind: "plain" or one of `VIEWS`; sparse rows have "plain" and "standard" only.
         factors: (p,) of "common".
         knots: (p, STEPS + 1) of "steps", increasing along a row; equal ones make no step.
-        shift, scale: (features,) of "steps", applied after the steps.
+        centres: (m, p) of "near", by k-means.
+        width: (1,) of "near": b, the mean squared distance of a row to its nearest centres.
+        shift, scale: (features,) of "steps" and "near", applied after all else.
     """
 
     kind: str
@@ -57,6 +74,8 @@ class View:
     knots: Array | None = None
     shift: Array | None = None
     scale: Array | None = None
+    centres: Array | None = None
+    width: Array | None = None
 
     def apply(self, features: Any) -> Any:
         """Features (m, p) as this view has them, float32."""
@@ -69,14 +88,17 @@ class View:
             return (features * self.factors).astype(np.float32)
         if self.kind == "standard":
             return np.clip(features, -FARTHEST, FARTHEST, dtype=np.float32)
-        assert self.knots is not None
-        steps = _steps(features, self.knots)
-        return ((steps - self.shift) * self.scale).astype(np.float32)
+        if self.kind == "near":
+            found = _nearness(features, self.centres, self.width)
+        else:
+            assert self.knots is not None
+            found = _steps(features, self.knots)
+        return ((found - self.shift) * self.scale).astype(np.float32)
 
     def tensors(self) -> dict[str, Tensor]:
         """Its arrays by name, for saving."""
-        kept = {name: getattr(self, name) for name in ("factors", "knots", "shift", "scale")}
-        return {name: torch.from_numpy(v) for name, v in kept.items() if v is not None}
+        kept = {name: getattr(self, name) for name in KEPT.get(self.kind, [])}
+        return {name: torch.from_numpy(array) for name, array in kept.items()}
 
     @classmethod
     def from_tensors(cls, kind: str, tensors: dict[str, Tensor]) -> View:
@@ -93,7 +115,9 @@ def learn_view(kind: str, features: Any, encoder: TableEncoder | None) -> View |
         return View("standard")
     if sparse.issparse(features) or encoder is None:
         return None
-    return _common(encoder) if kind == "common" else _learn_steps(features)
+    if kind == "common":
+        return _common(encoder)
+    return _learn_steps(features) if kind == "steps" else _learn_near(features)
 
 
 def _common(encoder: TableEncoder) -> View | None:
@@ -132,3 +156,41 @@ def _steps(features: Array, knots: Array) -> Array:
     # A step without width is a jump: a value either reaches it or does not.
     inside = np.divide(rise, gap, out=(rise > 0).astype(np.float64), where=gap > 0)
     return np.clip(inside, 0, 1).reshape(len(features), -1)
+
+
+def _learn_near(features: Array) -> View | None:
+    if features.shape[1] > MOST_FEATURES:
+        return None
+    sample = np.clip(np.asarray(features, np.float64), -FARTHEST, FARTHEST)
+    if len(sample) > ROWS_PER_CENTRE * CENTRES:
+        drawn = np.random.default_rng(0).permutation(len(sample))[: ROWS_PER_CENTRE * CENTRES]
+        sample = sample[np.sort(drawn)]
+    distinct = np.unique(sample, axis=0)
+    count = min(CENTRES, len(distinct) // 2)
+    if count <= NEAREST:
+        return None
+    centres = _centres(sample, kmeans_plusplus(distinct, count, random_state=0)[0])
+    square = np.sort(cdist(sample, centres, "sqeuclidean"), axis=1)
+    width = square[:, :NEAREST].mean(keepdims=True)[0]
+    found = _nearness(sample, centres, width)
+    varied = found.var(0).sum() / sample.var(0).sum()
+    scale = np.full(count, 1 / np.sqrt(max(varied, 1e-12)))
+    return View("near", shift=found.mean(0), scale=scale, centres=centres, width=width)
+
+
+def _centres(rows: Array, centres: Array) -> Array:
+    """Centres (m, p) after some of Lloyd's steps; one without rows stays where it is."""
+    for _ in range(LLOYD_STEPS):
+        nearest = cdist(rows, centres, "sqeuclidean").argmin(1)
+        total, size = np.zeros_like(centres), np.bincount(nearest, minlength=len(centres))[:, None]
+        np.add.at(total, nearest, rows)
+        centres = np.where(size > 0, total / np.maximum(size, 1), centres)
+    return centres
+
+
+def _nearness(features: Array, centres: Array | None, width: Array | None) -> Array:
+    """exp(−‖x − c‖² / 2b) (m, centres) for features (m, p), cut off as the standard view does."""
+    assert centres is not None
+    assert width is not None
+    rows = np.clip(np.asarray(features, np.float64), -FARTHEST, FARTHEST)
+    return np.exp(cdist(rows, centres, "sqeuclidean") / (-2 * width))

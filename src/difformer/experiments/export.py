@@ -301,15 +301,22 @@ def _viewed(view: View, features: Tensor) -> Tensor:
     if view.kind == "common":
         assert view.factors is not None
         return (features.double() * torch.from_numpy(view.factors)).float()
-    assert view.knots is not None
-    knots = torch.from_numpy(view.knots)
+    kept = view.tensors()
+    found = _near(features, kept) if view.kind == "near" else _steps(features, kept["knots"])
+    return ((found - kept["shift"]) * kept["scale"]).float()
+
+
+def _near(features: Tensor, kept: Mapping[str, Tensor]) -> Tensor:
+    apart = features.double().clamp(-FARTHEST, FARTHEST)[:, None, :] - kept["centres"]
+    return (apart.square().sum(-1) / (-2 * kept["width"])).exp()
+
+
+def _steps(features: Tensor, knots: Tensor) -> Tensor:
     low, gap = knots[:, :-1], knots.diff(dim=1)
     rise = features.double()[:, :, None] - low
     jump = (rise > 0).double()
     inside = torch.where(gap > 0, rise / torch.where(gap > 0, gap, 1.0), jump)
-    steps = inside.clamp(0, 1).flatten(1)
-    shift, scale = (torch.from_numpy(np.asarray(each)) for each in (view.shift, view.scale))
-    return ((steps - shift) * scale).float()
+    return inside.clamp(0, 1).flatten(1)
 
 
 class _Nearest:
