@@ -88,7 +88,8 @@ def gcn(folder: str) -> None:
     from difformer.data.split import Split
     from difformer.data.tables import read_table
     from difformer.experiments.experiment import Experiment
-    from difformer.experiments.run import load_run, run_experiment
+    from difformer.experiments.loaded import load_run
+    from difformer.experiments.run import run_experiment
     from difformer.report.run_page import write_report
 
     nodes, out = Path(folder) / "nodes.csv", Path(tempfile.mkdtemp(dir=folder)) / "run"

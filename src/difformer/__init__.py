@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from difformer.estimators.classifier import DIFFormerClassifier
     from difformer.estimators.forecaster import DIFFormerForecaster
     from difformer.estimators.regressor import DIFFormerRegressor
-    from difformer.experiments.run import load_run
+    from difformer.experiments.loaded import load_run
     from difformer.nn.conv import DIFFormerConv
     from difformer.nn.frozen import FrozenDIFFormer
     from difformer.nn.model import DIFFormer
@@ -61,7 +61,7 @@ __getattr__, __dir__ = lazy_names(
         "estimators.classifier": ("DIFFormerClassifier",),
         "estimators.forecaster": ("DIFFormerForecaster",),
         "estimators.regressor": ("DIFFormerRegressor",),
-        "experiments.run": ("load_run",),
+        "experiments.loaded": ("load_run",),
         "nn.conv": ("DIFFormerConv",),
         "nn.frozen": ("FrozenDIFFormer",),
         "nn.model": ("DIFFormer",),

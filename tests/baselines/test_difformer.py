@@ -10,7 +10,8 @@ import torch
 from difformer.data import Dataset
 from difformer.estimators import DIFFormerClassifier
 from difformer.experiments.experiment import Experiment
-from difformer.experiments.run import load_run, run_experiment
+from difformer.experiments.loaded import load_run
+from difformer.experiments.run import run_experiment
 from difformer.report.run_page import write_report
 
 

@@ -68,7 +68,7 @@ def test_a_table_is_shown_trained_on_and_predicted_with(
             " is not a known id: rows are numbered from 0, or name the column of their ids",
         ),
         (["predict", "nowhere", "t.csv", "-o", "o.csv"], "is not a run folder"),
-        (["serve", "nowhere"], "is not a finished run"),
+        (["serve", "nowhere"], "is not a run folder"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_exit_code_2(
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(
 
 def test_a_file_takes_the_place_of_a_dataset_s_name(table: Path) -> None:
     from difformer.experiments.experiment import Experiment
-    from difformer.experiments.run import load_data
+    from difformer.experiments.sources import load_data
 
     experiment = Experiment.make(str(table), data={"label": "kind", "id": "name"})
     assert load_data(experiment).num_features == 1
@@ -121,9 +121,9 @@ def test_kinds_and_the_task_may_be_said(table: Path, capsys: pytest.CaptureFixtu
     assert run("train", "u.csv", "--label", "y", *words) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["task"], result["features"]) == ("regression", 3)
-    from difformer.experiments.own.opened import open_own
+    from difformer.experiments.loaded import load_run
 
-    again = open_own(result["folder"]).dataset  # the table is read again, with the same options
+    again = load_run(result["folder"]).table  # the table is read again, with the same options
     assert (again.task, again.num_features) == ("regression", 3)
 
 

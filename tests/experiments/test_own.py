@@ -140,7 +140,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(
     for name in ("estimator.safetensors", "predictions.csv", "metrics.csv", "split.json"):
         assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes(), name
     finished = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert train_own(own, tmp_path / "run", settings, resume=True) == finished
+    assert train_own(own, tmp_path / "run", settings, resume=True)[0] == finished
     with pytest.raises(RunError, match=r"another configuration \(own\.epochs"):
         train_own(own, tmp_path / "run", {"epochs": 26, "hidden_channels": 16}, resume=True)
     other = read_table(write(tmp_path / "o.csv", make_rows(90, start=1)), "kind", id="name")
@@ -161,8 +161,8 @@ def test_ctrl_c_while_forms_are_compared_leaves_a_run_that_can_be_resumed(
 
     with monkeypatch.context() as patch:
         patch.setattr(Search, "judge", interrupt)
-        assert train_own(own, tmp_path / "run", settings) == {"interrupted": True}
-    assert not train_own(own, tmp_path / "run", settings, resume=True)["interrupted"]
+        assert train_own(own, tmp_path / "run", settings) == ({"interrupted": True}, None)
+    assert train_own(own, tmp_path / "run", settings, resume=True)[1] is not None
 
 
 def test_new_rows_get_label_probability_and_influential_rows(run: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_several_numbers_are_predicted_together_each_in_its_units(tmp_path: Path
     table = without(houses(250), "garden", "garage")
     table["price"][200:] = [None] * 50
     table["rent"][200:] = [None] * 50
-    result = train_own(read_table(table, ["price", "rent"], id="house"), tmp_path / "run", FEW)
+    result, _ = train_own(read_table(table, ["price", "rent"], id="house"), tmp_path / "run", FEW)
     assert result["validation"]["r2_price"] > 0.7
     ratio = result["validation"]["mae_price"] / result["validation"]["mae_rent"]
     assert 100 < ratio < 600
@@ -123,7 +123,7 @@ def test_several_yes_or_no_labels_are_predicted_together(tmp_path: Path) -> None
     for name in ("garden", "garage"):
         table[name][200:] = [None] * 50
     own = read_table(table, ["garden", "garage"], id="house")
-    result = train_own(own, tmp_path / "run", FEW)
+    result, _ = train_own(own, tmp_path / "run", FEW)
     assert result["task"] == "multilabel"
     assert result["validation"]["roc_auc_garden"] > 0.8
     filled = lines(tmp_path / "run" / "predictions.csv")

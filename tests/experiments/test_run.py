@@ -15,7 +15,7 @@ from difformer.data.registry import load_dataset
 from difformer.errors import RunError
 from difformer.experiments import CannotRunError, Experiment, load_run, run_experiment
 from difformer.experiments import run as run_module
-from difformer.experiments.run import choose_split, load_data, with_neighbours
+from difformer.experiments.sources import choose_split, load_data, with_neighbours
 from difformer.train.batches import predict
 
 QUICK = {"epochs": 2, "lr": 0.01}

@@ -194,6 +194,29 @@ def test_a_file_that_does_not_fit_is_one_line(
     assert not (tmp_path / "out.csv").exists()
 
 
+@pytest.mark.parametrize("words", ["predict {} x.csv -o y.csv", "energy {}", "serve {}"])
+def test_a_command_says_why_a_kind_of_run_is_not_for_it(
+    root: Path, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = {"compared": "a comparison of systems", "cell.json": "a result file"}
+    for name, kind in kinds.items():
+        assert run(*words.format(root / name).split()) == 2
+        said = capsys.readouterr().err.strip()
+        assert f"{name} is {kind}, which holds no model: " in said
+        assert "\n" not in said
+    if words.startswith("serve"):
+        assert run("serve", str(root / "series")) == 2
+        assert "is a run on a series: serve needs a run on a table" in capsys.readouterr().err
+
+
+def test_a_result_file_has_a_page(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("report", str(root / "cell.json")) == 0
+    page = (root / "cell.html").read_text(encoding="utf-8")
+    (root / "cell.html").unlink()
+    assert "mlp on digits" in page
+    assert "0.6 ± 0.14" in page
+
+
 def test_what_is_no_run_is_named(root: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is not there"):
         list(find_runs(tmp_path / "nowhere"))

@@ -30,10 +30,10 @@ from difformer.errors import DifformerError
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.experiments.answers import predict_run
 from difformer.experiments.forecast import SeriesSettings, train_series
+from difformer.experiments.loaded import load_run
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.table import OwnTable
 from difformer.experiments.own.train import train_own
-from difformer.experiments.run import load_run
 from difformer.experiments.runs import find_runs
 from difformer.nn.frozen import FrozenDIFFormer
 from difformer.nn.model import DIFFormer

@@ -14,8 +14,9 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from difformer.data.dataset import Dataset
+from difformer.experiments.loaded import load_run, open_table
 from difformer.experiments.own.importance import column_importance
-from difformer.experiments.own.opened import open_own
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.scores import HeldOut
 from difformer.experiments.own.table import OwnTable
@@ -50,8 +51,11 @@ def make_table(path: Path, label: str, n: int = 240) -> Path:
 def make_run(folder: Path, label: str) -> Path:
     table = OwnTable(nodes=str(make_table(folder / "t.csv", label)), label=label, id="house")
     data = table.read()
-    train_own(data, folder / "run", {"epochs": 60, "hidden_channels": 16}, table=table)
-    write_report(folder / "run", dataset=data, projection="pca")
+    params = {"epochs": 60, "hidden_channels": 16}
+    _, run = train_own(data, folder / "run", params, table=table)
+    assert run is not None
+    loaded = open_table(folder / "run", run, data)
+    write_report(folder / "run", loaded=loaded, projection="pca")
     return folder / "run"
 
 
@@ -82,6 +86,13 @@ def test_the_page_says_first_how_good_it_is_and_folds_what_is_inside(
     assert len(page) < 3_000_000
     assert "missing" not in sections
     assert EVIL not in page
+
+
+def test_a_page_from_memory_is_the_one_from_the_folder(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    again = write_report(runs["price"], projection="pca", out=tmp_path / "page.html")
+    assert again.read_bytes() == (runs["price"] / "report.html").read_bytes()
 
 
 def test_the_first_sentence_says_what_matters() -> None:
@@ -117,8 +128,7 @@ def test_the_page_carries_no_more_rows_than_keep_it_small(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("difformer.report.table_page.MOST_CELLS", 210)
-    sections = table_sections(read_run(runs["size"]))
-    assert not isinstance(sections, str)
+    sections = table_sections(read_run(runs["size"]), load_run(runs["size"]))
     (found,) = (b for s in sections for b in s.blocks if isinstance(b, Finder))
     assert len(found.header) == 7
     assert len(found.rows) == 30
@@ -140,12 +150,20 @@ def test_figures_of_a_regression_are_in_the_units_of_the_label(runs: dict[str, P
     assert "curve-loss" not in data["plots"]  # each curve once: the loss is the rmse again
 
 
+def held_out(run: Path) -> tuple[OwnRun, Dataset, HeldOut]:
+    loaded = load_run(run)
+    own, table = loaded.own, loaded.table
+    assert own is not None
+    assert table is not None
+    kept = HeldOut.of(own.estimator, table, own.classes or own.labels)
+    assert kept is not None
+    return own, table, kept
+
+
 def test_column_importance_finds_the_column_that_decides(runs: dict[str, Path]) -> None:
     for label in ("price", "size"):
-        own, opened = OwnRun.load(runs[label]), open_own(runs[label])
-        kept = HeldOut.read(runs[label], own, opened.table.task)
-        assert kept is not None
-        metric, found = column_importance(own, opened.table, kept)
+        own, table, kept = held_out(runs[label])
+        metric, found = column_importance(own, table, kept)
         assert metric == {"price": "rmse", "size": "log_loss"}[label]
         names = [name for name, _ in found]
         values = dict(found)
@@ -154,13 +172,12 @@ def test_column_importance_finds_the_column_that_decides(runs: dict[str, Path]) 
         assert abs(values["noise"]) < values["rooms"] / 3
 
 
-def test_what_the_file_of_held_out_rows_holds_is_read_back(runs: dict[str, Path]) -> None:
+def test_what_was_held_out_is_read_back(runs: dict[str, Path]) -> None:
     for label in ("price", "size"):
-        own, opened = OwnRun.load(runs[label]), open_own(runs[label])
-        kept = HeldOut.read(runs[label], own, opened.table.task)
-        assert kept is not None
-        truth = opened.table.y.numpy()[kept.rows].reshape(kept.truth.shape)
-        np.testing.assert_allclose(kept.truth, truth, rtol=1e-6)
+        own, _, kept = held_out(runs[label])
+        with (runs[label] / "held_out.csv").open(encoding="utf-8", newline="") as file:
+            _, *lines = csv.reader(file)
+        assert [line[0] for line in lines] == [own.ids[row] for row in kept.rows]
         told = json.loads((runs[label] / "result.json").read_text())["held_out"]["metrics"]
         assert kept.metrics() == pytest.approx(told, rel=1e-5)
 

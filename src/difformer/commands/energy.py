@@ -32,7 +32,8 @@ def command(
     if weight is not None and not 0 < weight < float("inf"):
         raise ValueError(f"--weight must be a finite number above 0, got {weight!r}")
     from difformer.data.snapshots import TemporalDataset
-    from difformer.experiments.run import last_snapshot, load_run
+    from difformer.experiments.loaded import load_run
+    from difformer.experiments.sources import last_snapshot
     from difformer.nn.model import DIFFormer
     from difformer.report import check_energy
 

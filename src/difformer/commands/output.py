@@ -17,6 +17,7 @@ from difformer.train.launch import is_lead, launched, restarted
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
+    from difformer.experiments.loaded import LoadedRun
 
 __all__ = [
     "interrupted",
@@ -61,11 +62,13 @@ def say(message: str, *, quiet: bool = False) -> None:
         print(message, file=sys.stderr)
 
 
-def write_page(folder: Path, data: Dataset | None = None) -> Path:
+def write_page(
+    folder: Path, data: Dataset | None = None, *, loaded: LoadedRun | None = None
+) -> Path:
     """Write a run's report.html."""
     from difformer.report.run_page import write_report
 
-    return write_report(folder, dataset=data)
+    return write_report(folder, dataset=data, loaded=loaded)
 
 
 def run_folder(stem: str, out: Path | None, *, resume: bool) -> Path:

@@ -110,6 +110,7 @@ def train_table(nodes: Path, asked: Asked, given: Given) -> None:
     of_table(asked)
     table, params = _own_table(nodes, asked), _params(asked, given)
     folder = run_folder(nodes.stem, asked.out, resume=asked.resume)
+    from difformer.experiments.loaded import open_table
     from difformer.experiments.own.train import train_own
 
     data = table.read()
@@ -118,10 +119,10 @@ def train_table(nodes: Path, asked: Asked, given: Given) -> None:
         columns = Table(("column", "is", "becomes"), tuple(data.encoder.describe()))
         print_table(columns, data.describe())
     quiet = asked.quiet or asked.json
-    result = train_own(data, folder, params, table=table, resume=asked.resume, quiet=quiet)
-    if result["interrupted"]:
+    result, run = train_own(data, folder, params, table=table, resume=asked.resume, quiet=quiet)
+    if run is None:
         raise stopped(folder, "what was trained so far")
-    page = write_page(folder, data) if asked.report else None
+    page = write_page(folder, loaded=open_table(folder, run, data)) if asked.report else None
     if asked.json:
         print_json({**result, "folder": str(folder)})
         return

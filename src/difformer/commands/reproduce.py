@@ -200,7 +200,7 @@ def _loader(data_dir: str | None) -> Callable[[Experiment], Dataset]:
     kept: dict[str, Dataset] = {}
 
     def load(experiment: Experiment) -> Dataset:
-        from difformer.experiments.run import load_data
+        from difformer.experiments.sources import load_data
 
         key = f"{experiment.dataset} {dict(experiment.data)}"
         if key not in kept:

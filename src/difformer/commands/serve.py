@@ -56,10 +56,10 @@ def command(
     wrong with a request is a 4xx and one line, too much work a 503. The token is better given by
     the environment variable, which other users of the machine cannot see.
     """
+    from difformer.experiments.kinds import need_kind
     from difformer.experiments.service import Limits, serve
 
-    if run.is_dir() and not (run / "estimator.safetensors").exists():
-        raise ValueError(f"RUN must be a run of `train --nodes`, {run} is not")
+    need_kind(run, ("table",), "serve")
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
         raise ValueError("--token must be printable ASCII characters, at least one")
     limits = Limits(

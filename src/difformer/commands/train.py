@@ -132,7 +132,7 @@ def _experiment(
 
 
 def _load(experiment: Experiment, data_dir: str | None) -> Dataset:
-    from difformer.experiments.run import load_data
+    from difformer.experiments.sources import load_data
 
     return load_data(experiment, data_dir)
 

@@ -8,7 +8,8 @@ from difformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from difformer.experiments.experiment import Experiment
-    from difformer.experiments.run import CannotRunError, LoadedRun, load_run, run_experiment
+    from difformer.experiments.loaded import LoadedRun, load_run
+    from difformer.experiments.run import CannotRunError, run_experiment
     from difformer.experiments.specs import Spec, list_specs, load_spec
 
 __all__ = [
@@ -26,7 +27,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "experiment": ("Experiment",),
-        "run": ("CannotRunError", "LoadedRun", "load_run", "run_experiment"),
+        "loaded": ("LoadedRun", "load_run"),
+        "run": ("CannotRunError", "run_experiment"),
         "specs": ("Spec", "list_specs", "load_spec"),
     },
 )

@@ -14,9 +14,9 @@ from torch import Tensor
 from difformer.data.rawtable import read_chunks
 from difformer.data.snapshots import TemporalDataset
 from difformer.errors import DataError, DifformerError, RunError
-from difformer.experiments.forecast import RECORD as SERIES
 from difformer.experiments.forecast import forecast_csv, intervals_csv, open_series
-from difformer.experiments.run import LoadedRun, load_run
+from difformer.experiments.kinds import need_kind
+from difformer.experiments.loaded import LoadedRun, load_run
 from difformer.files import answer_file
 from difformer.nn.model import DIFFormer
 
@@ -53,9 +53,10 @@ def predict_run(
         tell: takes a note about what was passed over.
     """
     folder = Path(folder)
-    if known is not None and not (folder / SERIES).exists():
+    kind = need_kind(folder, ("dataset", "table", "series"), "predict")
+    if known is not None and kind != "series":
         raise ValueError("known must be left out: it is for runs on a series")
-    if (folder / "estimator.safetensors").exists():
+    if kind == "table":
         from difformer.experiments.own.predict import predict_own
 
         return predict_own(
@@ -64,7 +65,7 @@ def predict_run(
     if edges is not None:
         raise ValueError("edges must be left out: they join the rows of a run on a table")
     with answer_file(out, overwrite=overwrite) as file:
-        if (folder / SERIES).exists():
+        if kind == "series":
             return _forecast(folder, source, known, file, level, tell)
         if level is not None:
             raise ValueError("level must be left out: it is for runs on a table or a series")

@@ -29,9 +29,9 @@ from difformer.estimators.answering import USUAL
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.rows import Rows
 from difformer.estimators.views import FARTHEST, View
-from difformer.experiments.forecast import RECORD as SERIES
+from difformer.experiments.kinds import need_kind
+from difformer.experiments.loaded import load_run
 from difformer.experiments.own.run import OwnRun
-from difformer.experiments.run import load_run
 from difformer.files import write_atomic
 from difformer.nn.model import DIFFormer
 
@@ -64,11 +64,7 @@ def export_run(
     folder, out = Path(folder), Path(out)
     if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
         raise missing_extra("export --onnx", "onnx")
-    if (folder / SERIES).exists():
-        raise DifformerError(
-            f"{folder} is a run on a series: only tables and datasets are exported"
-        )
-    if (folder / "estimator.safetensors").exists():
+    if need_kind(folder, ("dataset", "table"), "export") == "table":
         run = OwnRun.load(folder)
         model, told, rows, wanted = _of_table(run)
     else:

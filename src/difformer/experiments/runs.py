@@ -1,11 +1,4 @@
-"""List runs: one record, and one reader for every kind of run.
-
-dataset      a run folder of `train NAME`, of one seed or of several (seed-N)
-table        a run folder of `train --nodes`
-series       a run folder of `train --series`
-comparison   a folder of `compare --out`
-cell         a result file of `reproduce`
-"""
+"""List runs: one record, and one reader for every kind of run (see `kinds`)."""
 
 from __future__ import annotations
 
@@ -20,17 +13,16 @@ from typing import Any, TypeVar, cast
 from difformer.data.split import Split
 from difformer.errors import DifformerError, RunError
 from difformer.experiments.comparisons import read_comparison
-from difformer.experiments.forecast import RECORD as SERIES
+from difformer.experiments.kinds import COMPARISON, SERIES, kind_of
 from difformer.experiments.reproduce import CellResult
 from difformer.experiments.statistics import spread
 from difformer.files import MISREAD, natural, read_json
 from difformer.train.run import read_config, read_metrics
 
-__all__ = ["COMPARISON", "Run", "SeedRun", "differing_settings", "find_runs", "read_run"]
+__all__ = ["Run", "SeedRun", "differing_settings", "find_runs", "read_run"]
 
 T = TypeVar("T")
 Row = dict[str, Any]
-COMPARISON = "comparison.json"
 PARTS = ("test", "val", "train")  # the first one that a run has is its headline
 
 
@@ -122,11 +114,12 @@ class Run:
 def read_run(folder: Path | str) -> Run:
     """Read a run, even an incomplete one; RunError only if there is nothing of a run."""
     folder = Path(folder)
-    if folder.is_file():
-        return _read_cell(folder)
-    if not folder.is_dir():
+    if not folder.exists():
         raise RunError(f"{folder} is not a run folder: it does not exist")
-    if (folder / COMPARISON).is_file():
+    kind = kind_of(folder)
+    if kind == "cell":
+        return _read_cell(folder)
+    if kind == "comparison":
         return _read_comparison(folder)
     missing: list[str] = []
     several = [
@@ -138,10 +131,7 @@ def read_run(folder: Path | str) -> Run:
         config = next((s.config for s in seeds if s.config), {})
     if not config and not any(s.result or s.history or s.split for s in seeds):
         raise RunError(f"{folder} is not a run folder: none of its files can be read")
-    data = config.get("data")
-    kind = "table" if isinstance(data, dict) and "nodes" in data else "dataset"
-    if (folder / SERIES).exists():
-        kind = "series"
+    if kind == "series":
         record = _try(lambda: read_json(folder / SERIES), missing, SERIES, {})
         config = {"dataset": Path(str(record.get("series", "a series"))).name, **config}
     return Run(folder, config, seeds, list(dict.fromkeys(missing)), kind)

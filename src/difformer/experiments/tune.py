@@ -143,7 +143,7 @@ def tune(
     except ImportError as error:
         raise missing_extra("tune", "tune") from error
 
-    from difformer.experiments.run import choose_split, load_data
+    from difformer.experiments.sources import choose_split, load_data
     from difformer.train.objective import objective_for
 
     if isinstance(search, str) and search not in SEARCHES:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from difformer.errors import RunError
-from difformer.experiments.runs import COMPARISON
+from difformer.experiments.kinds import COMPARISON
 from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, number, plain
 from difformer.report.page import write_page
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +13,8 @@ from difformer.data.batch import Prediction
 from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
-from difformer.errors import DifformerError
-from difformer.estimators.rows import dataset_features
-from difformer.experiments.run import last_snapshot, load_run
-from difformer.experiments.runs import SeedRun
+from difformer.experiments.loaded import LoadedRun, look_into
+from difformer.experiments.sources import last_snapshot
 from difformer.nn.model import DIFFormer
 from difformer.train.snapshots import Snapshots
 
@@ -50,27 +47,15 @@ class Inspection:
         return self.output.sigmoid()
 
 
-def inspect_run(
-    run: SeedRun, *, dataset: Dataset | None = None, data_dir: Any = None
-) -> Inspection | str:
-    """Run the model once on all its rows; returns a sentence if that is not possible."""
-    try:
-        loaded = load_run(run.folder, dataset=dataset, data_dir=data_dir)
-        model, data, split, graph = loaded.model, loaded.dataset, loaded.split, loaded.graph
-        if isinstance(data, TemporalDataset):
-            return _inspect_snapshots(model, data, split)
-        with torch.no_grad():
-            result: Tensor | Prediction = model(data.x, graph, None, None)
-            output = result if isinstance(result, Tensor) else result.output
-            states: list[Tensor] = [output]
-            if isinstance(model, DIFFormer):
-                states = model.states(data.x, graph)
-    except (DifformerError, ValueError, OSError, RuntimeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return (
-            "What needs the trained model on its data is left out "
-            f"(predictions, energies, states, diffusivities): {reason}"
-        )
+def inspect_run(run: LoadedRun) -> Inspection:
+    """Run the model once on all its rows."""
+    model, data, split, graph = run.model, run.dataset, run.split, run.graph
+    if isinstance(data, TemporalDataset):
+        return _inspect_snapshots(model, data, split)
+    with torch.no_grad():
+        result: Tensor | Prediction = model(data.x, graph, None, None)
+        output = result if isinstance(result, Tensor) else result.output
+        states = model.states(data.x, graph) if isinstance(model, DIFFormer) else [output]
     if output.ndim == 1:
         output = output.unsqueeze(1)
     found = Inspection(data, split, graph, model, output, states)
@@ -81,13 +66,10 @@ def _inspect_average(found: Inspection, model: Auto) -> Inspection:
     """Outputs of the average; states of the member that is looked into."""
     fitted = model.fitted
     assert fitted is not None  # it has just answered
-    member = fitted.shown_member
-    seen = replace(found.dataset, x=member.seen(dataset_features(found.dataset)).float())
-    graph = None if member.frozen.num_known is None else fitted.graph_
-    shown = deepcopy(member.frozen.model).float()
+    shown, seen, graph = look_into(fitted, found.dataset)
     with torch.no_grad():
         states = shown.states(seen.x, graph)
-    title = f"{model.choice}. What follows is of {member.name}."
+    title = f"{model.choice}. What follows is of {fitted.shown_member.name}."
     inner = Inspection(seen, found.split, graph, shown, found.output, states)
     return replace(found, within=inner, title=title[:1].upper() + title[1:])
 

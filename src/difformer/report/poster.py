@@ -36,15 +36,15 @@ class Poster:
 
 def poster_of(folder: Path, dataset: Dataset) -> Poster:
     """The poster of a run's DIFFormer: two t-SNE projections and one energy per layer."""
-    from difformer.experiments.runs import read_run
+    from difformer.experiments.loaded import load_run
     from difformer.report.embedding import project, sample_rows
     from difformer.report.energy import check_energy
     from difformer.report.inspection import inspect_run
     from difformer.report.model_sections import names_of
 
-    found = inspect_run(read_run(folder).seeds[0], dataset=dataset)
-    if isinstance(found, str) or found.difformer is None:
-        raise DifformerError(f"{folder} has no DIFFormer to look into: {found}")
+    found = inspect_run(load_run(folder, dataset=dataset))
+    if found.difformer is None:
+        raise DifformerError(f"{folder} has no DIFFormer to look into")
     shown = sample_rows(dataset.y, ROWS)
     before, after = (project(found.states[i][shown], "tsne") for i in (0, -1))
     layers = check_energy(found.difformer, dataset.x, found.graph).layers

@@ -10,9 +10,8 @@ from scipy import sparse
 from scipy.sparse.csgraph import shortest_path
 
 from difformer.data.series_files import read_places
-from difformer.errors import DifformerError
-from difformer.experiments.forecast import LEVEL, half_widths, next_stamps, open_series
-from difformer.experiments.runs import Run
+from difformer.experiments.forecast import LEVEL, half_widths, next_stamps
+from difformer.experiments.loaded import LoadedRun
 from difformer.report.blocks import (
     COLOURS,
     Finder,
@@ -34,15 +33,13 @@ MOST_CURVES = 4  # of other methods: more hide one another on a phone
 NAMED = 12  # nodes that have their names beside them, or in a sentence
 
 
-def series_sections(run: Run) -> list[Section] | str:
-    """Everything above what is inside the model; a sentence where the run cannot be read."""
-    try:
-        model, record = open_series(run.folder)
-        ahead = np.asarray(model.predict(record["settings"]["steps"]))
-        half = half_widths(record, LEVEL) if record.get("backtest") else None
-    except (DifformerError, ValueError, OSError, KeyError) as error:
-        return f"The series cannot be shown: {str(error).splitlines()[0]}"
+def series_sections(loaded: LoadedRun) -> list[Section]:
+    """Everything above what is inside the model."""
+    model: Any = loaded.estimator
+    record = loaded.record
+    ahead = np.asarray(model.predict(record["settings"]["steps"]))
     tested = record.get("backtest")
+    half = half_widths(record, LEVEL) if tested else None
     sections = [
         Section("result", "How good it is", _result(record, tested)),
         Section("nodes", "Forecasts", [_fans(model, record, ahead, half)]),

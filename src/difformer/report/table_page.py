@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from difformer.data.dataset import Dataset
-from difformer.errors import DifformerError
+from difformer.experiments.loaded import LoadedRun
 from difformer.experiments.own.importance import column_importance
-from difformer.experiments.own.opened import open_own
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.scores import HeldOut, labelled
 from difformer.experiments.runs import Run
@@ -29,7 +27,7 @@ from difformer.report.predictions import (
     residual_block,
 )
 
-__all__ = ["headline", "subtitle_of", "table_sections"]
+__all__ = ["headline", "subtitle_of", "table_sections", "title_of"]
 
 MOST_ROWS = 5000  # that the page carries, the rows to predict first
 MOST_CELLS = 60_000  # of these rows: the page stays below 3 MB
@@ -46,6 +44,13 @@ NAMES = {
     "log_loss": "log loss",
 }
 SKEWED = 0.75  # of the labels in one class: accuracy says little
+
+
+def title_of(run: Run) -> str:
+    """Such as 'price in houses.csv'."""
+    label = run.config.get("data", {}).get("label", "the label")
+    named = label if isinstance(label, str) else ", ".join(label)
+    return f"{named} in {run.config['dataset']}"
 
 
 def subtitle_of(run: Run) -> str:
@@ -86,15 +91,12 @@ def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def table_sections(run: Run, dataset: Dataset | None = None) -> list[Section] | str:
-    """Everything above what is inside the model; a sentence where the run cannot be read."""
-    try:
-        own = OwnRun.load(run.folder)
-        data = open_own(run.folder, dataset=dataset).table
-        kept = HeldOut.read(Path(run.folder), own, data.task)
-    except (DifformerError, ValueError, OSError, KeyError, IndexError) as error:
-        return f"The rows cannot be shown: {str(error).splitlines()[0]}"
-    result = run.seeds[0].result
+def table_sections(run: Run, loaded: LoadedRun) -> list[Section]:
+    """Everything above what is inside the model."""
+    own, data, result = loaded.own, loaded.table, run.seeds[0].result
+    assert own is not None
+    assert data is not None
+    kept = HeldOut.of(own.estimator, data, own.classes or own.labels)
     sections = [
         Section("result", "How good it is", _result(run, result)),
         Section("read", "What was read", _read(own, data)),
@@ -235,7 +237,7 @@ def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
     empty = ~labelled(data)
     told = replace(own, influential=0)
     if kept is not None and kept.task != "multilabel":
-        told = replace(told, level=LEVEL, quantiles=kept.quantiles(LEVEL))
+        told = replace(told, level=LEVEL)
     most = min(MOST_ROWS, MOST_CELLS // (len(told.header) + len(own.labels)))
     order = np.argsort(~empty, kind="stable")[:most]  # those to predict come first
     answers = told.fitted(order.tolist())
@@ -322,7 +324,7 @@ def _quality(own: OwnRun, data: Dataset, kept: HeldOut) -> list[Any]:
                 part,
             )
             blocks += [regression_block(*args, name=name), residual_block(*args, name=name)]
-        return [*_covered(own, kept), *blocks]
+        return [_covered(own), *blocks]
     calibrated = calibration_block(found, truth, rows, part)
     if kept.task != "multiclass":
         return [calibrated]
@@ -332,11 +334,12 @@ def _quality(own: OwnRun, data: Dataset, kept: HeldOut) -> list[Any]:
     return [*blocks, calibrated]
 
 
-def _covered(own: OwnRun, kept: HeldOut) -> list[Any]:
+def _covered(own: OwnRun) -> Note:
     """How wide the intervals are, by the held-out errors they come from."""
-    half = kept.quantiles(LEVEL)
+    model: Any = own.estimator
+    (half,) = model.interval_around(np.zeros((1, len(own.labels))), LEVEL)[..., 1].tolist()
     words = ", ".join(f"{n} ± {number(h, 3)}" for n, h in zip(own.labels, half, strict=True))
-    return [Note(f"{100 * LEVEL:g} % of the answers for rows like these are within: {words}.")]
+    return Note(f"{100 * LEVEL:g} % of the answers for rows like these are within: {words}.")
 
 
 def _importance(own: OwnRun, data: Dataset, kept: HeldOut) -> Any:

@@ -1,7 +1,7 @@
 """Train on a user's own table and predict new rows of it: the estimator, and a run folder.
 
 `table` says which files a run reads, `train` makes a run folder, `scores` says how good it is,
-`run` answers from it, `predict` fills a file for new rows, `opened` looks inside. The folder holds:
+`run` answers from it, `predict` fills a file for new rows. The folder holds:
 
 config.toml            what was asked for; a resumed run must ask for the same
 fits                   the fits under way, to be resumed; removed once the run has finished

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from difformer.data.download import sha256_of
 from difformer.data.encoder import TableEncoder
 from difformer.errors import RunError
 from difformer.estimators.classifier import DIFFormerClassifier
-from difformer.estimators.conformal import set_of
+from difformer.estimators.conformal import conformal_set
 from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.estimators.rows import Rows
 from difformer.files import reading
@@ -42,14 +42,11 @@ class OwnRun:
         influential: rows of fit named for each answer.
         level: the share of answers whose interval (of numbers) or set (of classes) must hold the
             truth; None for no intervals and sets.
-        quantiles: the conformal quantiles of that level: one per label, in its units, or one of
-            one minus the probability of the true class.
     """
 
     estimator: Estimator
     influential: int = 0
     level: float | None = None
-    quantiles: tuple[float, ...] = ()
 
     @classmethod
     def load(cls, folder: str | Path, *, level: float | None = None) -> OwnRun:
@@ -68,17 +65,9 @@ class OwnRun:
         estimator = kind.load(folder / "estimator.safetensors")
         if estimator.encoder_ is None:
             raise RunError(f"{folder} is not a run on a table: its columns have no names")
-        run = cls(estimator, influential)
-        return run if level is None else run.at_level(level, folder, result["task"])
-
-    def at_level(self, level: float, folder: Path, task: str) -> OwnRun:
-        """Itself with intervals or sets, by the errors that held_out.csv holds."""
-        from difformer.experiments.own.scores import HeldOut
-
-        kept = HeldOut.read(folder, self, task)
-        if kept is None:
-            raise RunError(f"{folder} has no held_out.csv: no rows were held out, so no --level")
-        return replace(self, level=level, quantiles=kept.quantiles(level))
+        if level is not None:
+            cls(estimator, 0, level).fitted(())  # a level that cannot be had is an error now
+        return cls(estimator, influential, level)
 
     @property
     def encoder(self) -> TableEncoder:
@@ -152,7 +141,7 @@ class OwnRun:
     def describe(self, found: Array) -> list[dict[str, Any]]:
         """Answers as records, from probabilities (m, classes) or numbers (m,) or (m, targets)."""
         if not self.classes:
-            return self._numbers(found.reshape(len(found), -1))
+            return self._numbers(found.reshape(len(found), len(self.labels)))
         several = len(self.labels) > 1
         records: list[dict[str, Any]] = []
         for row in found.tolist():
@@ -166,7 +155,7 @@ class OwnRun:
             record["probabilities"] = dict(zip(self.classes, row, strict=True))
             records.append(record)
         if self.level is not None:
-            sets = set_of(found, self.quantiles[0])
+            sets = conformal_set(self.estimator, found, self.level)
             for record, own in zip(records, sets.tolist(), strict=True):
                 record["set"] = [
                     name for name, in_it in zip(self.classes, own, strict=True) if in_it
@@ -176,9 +165,9 @@ class OwnRun:
     def _numbers(self, found: Array) -> list[dict[str, Any]]:
         records = [dict(zip(self.labels, row, strict=True)) for row in found.tolist()]
         if self.level is not None:
-            half = np.array(self.quantiles)
-            ends = np.stack([found - half, found + half], axis=-1).tolist()
-            for record, own in zip(records, ends, strict=True):
+            model: Any = self.estimator
+            ends = model.interval_around(found, self.level)
+            for record, own in zip(records, ends.tolist(), strict=True):
                 record["intervals"] = dict(zip(self.labels, own, strict=True))
         return records
 

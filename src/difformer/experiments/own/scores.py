@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,8 @@ from numpy.typing import NDArray
 
 from difformer.data.dataset import Dataset
 from difformer.estimators.classifier import DIFFormerClassifier
-from difformer.estimators.conformal import conformal_quantile, held_out
-from difformer.experiments.own.run import Estimator, OwnRun
+from difformer.estimators.conformal import held_out
+from difformer.experiments.own.run import Estimator
 from difformer.train.metrics import roc_auc
 
 __all__ = ["HeldOut", "labelled", "score"]
@@ -58,29 +56,6 @@ class HeldOut:
             found = model._scaled_back(outputs).reshape(len(rows), -1)
         return cls(data.task, rows, data.y.numpy()[rows], found, tuple(names))
 
-    @classmethod
-    def read(cls, folder: Path, run: OwnRun, task: str) -> HeldOut | None:
-        """What held_out.csv of a run folder holds; None where there is no such file."""
-        path = folder / "held_out.csv"
-        if not path.exists():
-            return None
-        with path.open(encoding="utf-8", newline="") as file:
-            _, *lines = csv.reader(file)
-        place = {name: row for row, name in enumerate(run.ids)}
-        rows = np.array([place[line[0]] for line in lines], np.int64)
-        count = len(run.labels)
-        known = [line[1 : 1 + count] for line in lines]
-        # After the truths: the answers, the probability of the best class, and all of them.
-        start = 1 + 2 * count + (task == "multiclass")
-        if task == "multiclass":
-            code = {name: i for i, name in enumerate(run.classes)}
-            truth = np.array([code[cells[0]] for cells in known], np.int64)
-        else:
-            truth = np.array([[float(c) if c else np.nan for c in cells] for cells in known])
-        start = start if run.classes else 1 + count
-        found = np.array([[float(c) for c in line[start:]] for line in lines])
-        return cls(task, rows, truth, found, run.classes or run.labels)
-
     def metrics(self, where: Array | None = None) -> Metrics:
         """Metrics of all held-out rows, or of some."""
         truth, found = (
@@ -90,16 +65,6 @@ class HeldOut:
             return _of_classes(truth, found)
         each = [_of_numbers if self.task == "regression" else _of_labels] * found.shape[1]
         return _by_column(each, truth.reshape(len(truth), -1), found, self.names)
-
-    def quantiles(self, level: float) -> tuple[float, ...]:
-        """Conformal quantiles: of each target's errors, or of 1 − the true class's probability."""
-        if self.task == "multilabel":
-            raise ValueError("level must be left out: sets need one class per row")
-        if self.task == "multiclass":
-            chance = self.found[np.arange(len(self.truth)), self.truth]
-            return (conformal_quantile(1 - chance, level),)
-        errors = np.abs(self.found - self.truth.reshape(self.found.shape)).T
-        return tuple(conformal_quantile(own[~np.isnan(own)], level) for own in errors)
 
     def baseline(self) -> Metrics:
         """The same of an answer that knows no columns: the usual class, or the mean."""

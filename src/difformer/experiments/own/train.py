@@ -39,11 +39,12 @@ def train_own(
     influential: int | None = None,
     resume: bool = False,
     quiet: bool = True,
-) -> dict[str, Any]:
-    """Fit an estimator to a table and leave a run folder; returns what result.json holds.
+) -> tuple[dict[str, Any], OwnRun | None]:
+    """Fit an estimator to a table and leave a run folder.
 
-    A run that was killed is resumed with `resume`, to the same bits. Ctrl-C leaves it ready for
-    that: the result then says `interrupted`, and nothing else is written.
+    Returns what result.json holds, and the run, ready to answer. A run that was killed is resumed
+    with `resume`, to the same bits. Ctrl-C leaves it ready for that: the result then says
+    `interrupted`, there is no run, and nothing else is written.
 
     Args:
         params: parameters of `DIFFormerClassifier` or `DIFFormerRegressor`; see `DOOR` for what is
@@ -61,14 +62,14 @@ def train_own(
     agree_config(folder, _config(data, table, estimator))
     if (folder / "result.json").exists():
         _forget_fits(folder)  # it may have been killed right before this
-        return read_result(folder)
+        return read_result(folder), OwnRun.load(folder)
     estimator.set_params(checkpoint=folder / "fits", verbose=int(not quiet))
     try:
         estimator.fit(data)
     except KeyboardInterrupt:  # while forms were compared: a resumed run compares them again
-        return {"interrupted": True}
+        return {"interrupted": True}, None
     if estimator.result_.interrupted:
-        return {"interrupted": True}
+        return {"interrupted": True}, None
     if influential is None:
         influential = 3 if data.num_rows <= NAMED_UP_TO else 0
     empty = (~labelled(data)).nonzero()[0].tolist()
@@ -99,7 +100,7 @@ def train_own(
     if kept is not None:
         write_atomic(folder / "held_out.csv", _held_out_csv(run, data, kept))
     _write(folder, run, result, empty)
-    return read_result(folder)
+    return read_result(folder), run
 
 
 def _members(estimator: Estimator) -> dict[str, float]:

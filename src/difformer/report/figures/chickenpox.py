@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from difformer.data.snapshots import TemporalDataset
-from difformer.experiments.run import LoadedRun
+from difformer.experiments.loaded import LoadedRun
 from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
 from difformer.report.diffusivity import LayerWeights

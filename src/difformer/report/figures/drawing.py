@@ -18,7 +18,7 @@ from difformer.report.blocks import COLOURS
 from difformer.train.run import csv_text
 
 if TYPE_CHECKING:
-    from difformer.experiments.run import LoadedRun
+    from difformer.experiments.loaded import LoadedRun
 
 __all__ = [
     "DASHES",
@@ -82,7 +82,7 @@ class Work:
         Args:
             kinds: for each table, the type of each of its columns that is not a float.
         """
-        from difformer.experiments.run import load_run
+        from difformer.experiments.loaded import load_run
 
         tables: dict[str, list[Row]] = {name: [] for name in kinds}
         for folder in self.runs:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from difformer.data.dataset import Dataset
-from difformer.experiments.run import LoadedRun
+from difformer.experiments.loaded import LoadedRun
 from difformer.nn.model import DIFFormer
 from difformer.report.blocks import COLOURS
 from difformer.report.diffusivity import LayerWeights, flow_between, spread, strongest

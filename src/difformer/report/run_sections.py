@@ -1,0 +1,253 @@
+"""The sections that every run has: results, learning curves, cost and settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from difformer.experiments.runs import Run, SeedRun
+from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, mean_std, number, plain
+
+__all__ = ["cost_section", "curves_section", "headline", "results_section", "settings_section"]
+
+PARTS = ("train", "val", "test")
+PART_NAMES = {"train": "training", "val": "validation", "test": "test"}
+
+
+def headline(run: Run) -> str:
+    """The main metric and the split, in a sentence or two."""
+    metric = _main_metric(run)
+    split = next((s.split for s in run.seeds if s.split is not None), None)
+    rows = f" Split {split.describe()}." if split is not None else ""
+    if metric is None:
+        return rows.strip()
+    part = "test" if run.values("test", metric) else "val"
+    value = mean_std(*run.mean_std(part, metric))
+    count = len(run.values(part, metric))
+    over = f" over {count} seeds" if count > 1 else ""
+    return f"{PART_NAMES[part].capitalize()} {metric.replace('_', ' ')} {value}{over}.{rows}"
+
+
+def _main_metric(run: Run) -> str | None:
+    names = run.metrics()
+    return next((n for n in names if n != "loss"), names[0] if names else None)
+
+
+def results_section(run: Run) -> Section:
+    """Mean ± deviation of every metric, and every seed's own values."""
+    names = run.metrics()
+    if not names:
+        return Section("results", "Results", [Note("No result was written yet.", missing=True)])
+    rows = [
+        [n.replace("_", " "), *(mean_std(*run.mean_std(part, n)) for part in PARTS)] for n in names
+    ]
+    several = len(run.seeds) > 1
+    caption = (
+        f"Mean ± sample standard deviation over {len(run.seeds)} seeds."
+        if several
+        else "One seed: no deviation is known."
+    )
+    header = ["metric", *(PART_NAMES[part] for part in PARTS)]
+    blocks: list[Any] = [Table(caption, header, rows)]
+    if any(s.result.get("interrupted") for s in run.seeds):
+        blocks.insert(0, Note("The run was interrupted: it can still go on.", missing=True))
+    metric = _main_metric(run)
+    if several and metric is not None:
+        blocks.append(_each_seed(run, metric))
+    return Section("results", "Results", blocks)
+
+
+def _each_seed(run: Run, metric: str) -> Table:
+    rows: list[list[str]] = []
+    for seed in run.seeds:
+        parts: Any = seed.result.get("metrics", {})
+        values = [number(parts.get(part, {}).get(metric)) for part in PARTS]
+        rows.append([seed.label, *values, number(seed.result.get("best_epoch"))])
+    header = ["seed", *(PART_NAMES[part] for part in PARTS), "best epoch"]
+    return Table(f"{metric.replace('_', ' ').capitalize()} of each seed.", header, rows)
+
+
+def curves_section(run: Run) -> Section:
+    """Metrics by epoch, one plot per metric, one line per seed and part."""
+    columns = [c for s in run.seeds for c in (s.history[0] if s.history else {})]
+    metrics = dict.fromkeys(
+        c.split("_", 1)[1] for c in columns if c.split("_", 1)[0] in PARTS and "_" in c
+    )
+    blocks: list[Any] = [_curve(run, metric) for metric in metrics]
+    energies = sorted({c for c in columns if c.startswith("energy_")}, key=lambda c: (len(c), c))
+    if energies:
+        blocks.append(_energy_curve(run, energies))
+    if not blocks:
+        blocks = [Note("There is no metrics.csv with rows: no curves.", missing=True)]
+    return Section("curves", "Learning curves", blocks)
+
+
+def _curve(run: Run, metric: str) -> Plot:
+    data: list[dict[str, Any]] = []
+    for index, part in enumerate(("train", "val")):
+        for first, seed in enumerate(s for s in run.seeds if s.history):
+            rows = [r for r in seed.history if f"{part}_{metric}" in r]
+            name = PART_NAMES[part]
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines" if len(rows) > 1 else "markers",
+                    "x": [r["epoch"] for r in rows],
+                    "y": [r[f"{part}_{metric}"] for r in rows],
+                    "name": name,
+                    "legendgroup": name,
+                    "showlegend": first == 0,
+                    "opacity": 1.0 if len(run.seeds) == 1 else 0.6,
+                    "line": {"color": COLOURS[index], "dash": "solid" if index == 0 else "dot"},
+                    "hovertemplate": plain(f"{seed.label}, epoch %{{x}}: %{{y:.4g}}")
+                    + "<extra></extra>",
+                }
+            )
+    title = metric.replace("_", " ")
+    best = [s.result.get("best_epoch") for s in run.seeds]
+    kept = ", ".join(number(b) for b in best if b is not None)
+    return Plot(
+        name=f"curve-{metric}",
+        caption=f"{title.capitalize()} by epoch, {_lines(run)}"
+        + (f"; the weights of epoch {kept} were kept." if kept else "."),
+        alt=f"Line plot of training and validation {title} by epoch. {_ends(run, metric)}",
+        data=data,
+        layout={"xaxis": {"title": {"text": "epoch"}}, "yaxis": {"title": {"text": plain(title)}}},
+        table=_curve_table(run, [f"train_{metric}", f"val_{metric}"]),
+    )
+
+
+def _energy_curve(run: Run, columns: list[str]) -> Plot:
+    seed = next(s for s in run.seeds if s.history)
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [r["epoch"] for r in seed.history],
+            "y": [r.get(column) for r in seed.history],
+            "name": f"layer {column.removeprefix('energy_')}",
+            "line": {"color": COLOURS[i % len(COLOURS)]},
+        }
+        for i, column in enumerate(columns)
+    ]
+    return Plot(
+        name="curve-energy",
+        caption=f"Energy of each layer's state as training goes ({seed.label}).",
+        alt="Line plot of the energy of each layer by epoch.",
+        data=data,
+        layout={"xaxis": {"title": {"text": "epoch"}}, "yaxis": {"title": {"text": "energy"}}},
+        table=_curve_table(run, columns),
+    )
+
+
+def _lines(run: Run) -> str:
+    return "one line per seed" if len(run.seeds) > 1 else "training and validation"
+
+
+def _ends(run: Run, metric: str) -> str:
+    seed = next((s for s in run.seeds if s.history), None)
+    if seed is None:
+        return ""
+    last = seed.history[-1]
+    parts = [
+        f"{PART_NAMES[part]} {number(last[f'{part}_{metric}'])}"
+        for part in ("train", "val")
+        if f"{part}_{metric}" in last
+    ]
+    return f"At the last epoch: {', '.join(parts)}."
+
+
+def _curve_table(run: Run, columns: list[str]) -> Table | None:
+    """Twenty evenly spaced epochs of the first seed: a plot's content for screen readers."""
+    seed = next((s for s in run.seeds if s.history), None)
+    if seed is None:
+        return None
+    rows, count = seed.history, len(seed.history)
+    chosen = (
+        sorted({round(i * (count - 1) / 19) for i in range(20)}) if count > 20 else range(count)
+    )
+    cells = [
+        [number(rows[i]["epoch"]), *(number(rows[i].get(column)) for column in columns)]
+        for i in chosen
+    ]
+    caption = f"{len(cells)} of {count} evaluated epochs, {seed.label}."
+    return Table(caption, ["epoch", *(c.replace("_", " ") for c in columns)], cells)
+
+
+def cost_section(run: Run, shown: SeedRun) -> Section:
+    """Time, epochs, memory and parameters, as far as the run recorded them."""
+    rows: list[list[str]] = []
+    for seed in run.seeds:
+        result = seed.result
+        seconds, epochs = result.get("seconds"), result.get("epochs")
+        each = seconds / epochs if seconds and epochs else None
+        memory = result.get("peak_memory")
+        rows.append(
+            [
+                seed.label,
+                number(epochs),
+                number(result.get("best_epoch")),
+                str(result.get("stopped", "–")),
+                number(seconds, 3),
+                number(1000 * each if each else None, 3),
+                number(memory / 2**20, 4) if memory else "–",
+            ]
+        )
+    header = [
+        "run",
+        "epochs",
+        "best epoch",
+        "stopped by",
+        "seconds",
+        "ms per epoch",
+        "peak memory, MB",
+    ]
+    blocks: list[Any] = [Table("What the run cost.", header, rows)]
+    files = [shown.folder / f"{name}.safetensors" for name in ("model", "estimator")]
+    weights = next((path for path in files if path.exists()), None)
+    if weights is not None:
+        text = f"The saved model takes {number(weights.stat().st_size / 2**20, 3)} MB"
+        count = _parameters(weights)
+        blocks.append(Note(f"{text} ({number(count)} numbers)." if count else f"{text}."))
+    if not any(s.result.get("peak_memory") for s in run.seeds):
+        blocks.append(Note("The run did not record its memory."))
+    return Section("cost", "What it cost", blocks)
+
+
+def _parameters(weights: Path) -> int | None:
+    import math
+
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(weights, framework="pt") as file:
+            names = list(file.keys())
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+    except (SafetensorError, OSError, ValueError):
+        return None
+
+
+def settings_section(run: Run) -> Section:
+    """Everything that was asked for, and how the rows were split."""
+    blocks: list[Any] = []
+    split = next((s.split for s in run.seeds if s.split is not None), None)
+    if split is not None:
+        blocks.append(Note(f"Split {split.describe()}."))
+    top = [[k, _setting(v)] for k, v in run.config.items() if not isinstance(v, dict)]
+    if top:
+        blocks.append(Table("The experiment.", ["setting", "value"], top))
+    for name, section in run.config.items():
+        if isinstance(section, dict) and section:
+            rows = [[str(k), _setting(v)] for k, v in section.items()]
+            blocks.append(Table(f"Settings of [{name}].", ["setting", "value"], rows))
+    if not run.config:
+        blocks.append(Note("The settings are not known: there is no config.toml.", missing=True))
+    return Section("settings", "Settings and split", blocks)
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)
