@@ -31,9 +31,10 @@ from benchmarks.suite_sets import SETS, SuiteSet, load_set
 from difformer import DIFFormerClassifier
 from difformer.data.split import Split
 from difformer.errors import DifformerError
-from difformer.experiments.compare import DEFAULT_TRAIN, end_with_parent
+from difformer.experiments.compare import DEFAULT_TRAIN
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.run import CannotRunError, run_experiment
+from difformer.experiments.workers import end_with_parent
 from difformer.train.objective import CrossEntropy, Monitor
 
 RESULTS = Path("results/benchmarks/suite.json")

@@ -20,7 +20,9 @@ from difformer.baselines.registry import SYSTEMS
 from difformer.data import Dataset, Split
 from difformer.errors import RunError
 from difformer.experiments import compare as module
-from difformer.experiments.compare import Comparison, Row, compare, splits_of
+from difformer.experiments import workers as processes
+from difformer.experiments.compare import compare, splits_of
+from difformer.experiments.comparisons import Comparison, Row
 from difformer.experiments.statistics import paired_difference, spread
 from difformer.experiments.verdict import verdict
 
@@ -136,7 +138,7 @@ def test_a_process_that_dies_without_a_word_takes_nothing_with_it(
 ) -> None:
     data = make_dataset()
     run(data, ["mlp"], 1, folder=tmp_path)
-    monkeypatch.setattr(module, "run_in_child", os._exit)  # ends at once, and with a code
+    monkeypatch.setattr(processes, "run_in_child", os._exit)  # ends at once, and with a code
     result = run(data, ["gcn", "mlp"], 1, workers=1, folder=tmp_path)
     gcn, mlp = result.rows
     assert list(gcn.errors.values()) == ["its process ended with code 1"]

@@ -15,7 +15,7 @@ import torch
 
 from difformer.data import Dataset
 from difformer.data.snapshots import TemporalDataset
-from difformer.experiments.compare import Comparison, Row
+from difformer.experiments.comparisons import Comparison, Row
 from difformer.report import Note, Section, Table, write_page, write_report
 
 DESK, PHONE = (1280, 900), (390, 844)

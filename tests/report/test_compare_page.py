@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from difformer.errors import RunError
-from difformer.experiments.compare import Comparison, Row
+from difformer.experiments.comparisons import Comparison, Row
 from difformer.report import write_report
 
 

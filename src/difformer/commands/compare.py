@@ -27,8 +27,8 @@ from difformer.commands.shared import (
     Quiet,
     option,
 )
-from difformer.experiments.compare import DEFAULT_MODELS, DEFAULT_TRAIN, Comparison, compare
-from difformer.experiments.comparisons import comparison_table
+from difformer.experiments.compare import DEFAULT_MODELS, DEFAULT_TRAIN, compare
+from difformer.experiments.comparisons import COMPARISON, Comparison, comparison_table
 from difformer.experiments.verdict import verdict
 from difformer.files import write_atomic
 
@@ -92,7 +92,7 @@ def command(
     if out is not None:
         from difformer.report import write_comparison
 
-        write_atomic(out / "comparison.json", dumps(record, indent=1) + "\n")
+        write_atomic(out / COMPARISON, dumps(record, indent=1) + "\n")
         say(f"look at {write_comparison(out)}", quiet=quiet or json)
     if json:
         return print_json(record)

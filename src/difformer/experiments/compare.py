@@ -11,27 +11,24 @@ FOLDER/SYSTEM/system.json    peak memory, or why the system cannot run
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
-from multiprocessing.connection import wait
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from difformer.baselines.registry import get_system
-from difformer.errors import RunError
-from difformer.experiments.statistics import Difference, paired_difference, spread
+from difformer.experiments.comparisons import Comparison, Row
+from difformer.experiments.workers import Look, run_all
+from difformer.files import cannot_write, one_line, plain_name, write_atomic
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.data.split import Split
 
-__all__ = ["DEFAULT_MODELS", "Comparison", "Row", "compare", "end_with_parent", "splits_of"]
+__all__ = ["DEFAULT_MODELS", "DEFAULT_TRAIN", "Task", "compare", "splits_of"]
 
 DEFAULT_MODELS = (
     "logistic",
@@ -56,83 +53,6 @@ DEFAULT_MODELS = (
     "difformer-a",
 )
 DEFAULT_TRAIN = {"epochs": 300, "patience": 100}
-
-Look = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One system: a record for each split that was run, and what it took."""
-
-    system: str
-    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    memory: int | None = None  # bytes above an idle process
-    cannot: str | None = None  # why it cannot run here
-    errors: Mapping[str, str] = field(default_factory=dict[str, str])  # split -> what happened
-
-    @property
-    def title(self) -> str:
-        return get_system(self.system).title
-
-    def values(self, part: str) -> dict[str, float]:
-        """The metric of one part, by split."""
-        return {name: run[part] for name, run in self.runs.items() if run.get(part) is not None}
-
-    @property
-    def seconds(self) -> float | None:
-        """Mean training time of a run."""
-        times = [run["seconds"] for run in self.runs.values()]
-        return sum(times) / len(times) if times else None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The rows of all systems, on the same splits, and what they say."""
-
-    dataset: str
-    metric: str
-    direction: str
-    splits: tuple[str, ...]
-    trials: int
-    rows: tuple[Row, ...]
-    has_graph: bool
-
-    def ranked(self) -> list[Row]:
-        """The systems that ran on every split, best mean test first."""
-        sign = -1 if self.direction == "max" else 1
-        whole = [row for row in self.rows if set(row.values("test")) >= set(self.splits)]
-        return sorted(whole, key=lambda row: sign * spread(list(row.values("test").values()))[0])
-
-    def difference(self, ours: Row, theirs: Row) -> Difference:
-        """How much better ours is, over the splits both have; positive is better."""
-        a, b = ours.values("test"), theirs.values("test")
-        both = [s for s in self.splits if s in a and s in b]
-        sign = 1.0 if self.direction == "max" else -1.0
-        return paired_difference([sign * a[s] for s in both], [sign * b[s] for s in both])
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything that was measured, and the verdict."""
-        from difformer.experiments.verdict import verdict
-
-        ranked = self.ranked()
-        rows: list[dict[str, Any]] = []
-        for row in self.rows:
-            test = list(row.values("test").values())
-            record: dict[str, Any] = {**asdict(row), "title": row.title, "seconds": row.seconds}
-            record["mean"], record["std"] = spread(test) if test else (None, None)
-            if ranked and test:
-                record["behind_best"] = asdict(self.difference(row, ranked[0]))
-            rows.append(record)
-        return {
-            "dataset": self.dataset,
-            "metric": self.metric,
-            "direction": self.direction,
-            "has_graph": self.has_graph,
-            "splits": list(self.splits),
-            "trials": self.trials,
-            "rows": rows,
-            "verdict": verdict(self),
-        }
 
 
 def splits_of(data: Dataset, number: int, kind: str = "auto") -> list[Split]:
@@ -199,8 +119,9 @@ def compare(
             Task(name, data, tuple(chosen), trials, options, root / name, monitor.name)
             for name in models
         ]
-        _run_all(tasks, workers, look or (lambda line: None))
-        rows = tuple(read_row(task.folder, task.system, chosen) for task in tasks)
+        waiting = [task for task in tasks if not task.complete()]
+        run_all(waiting, workers, look or (lambda line: None))
+        rows = tuple(task.row() for task in tasks)
     return Comparison(
         dataset=data.name,
         metric=monitor.name,
@@ -244,36 +165,63 @@ class Task:
             parts["x"] = csr_tensor(parts["x"])
         vars(self).update({**state, "data": Dataset(**parts)})
 
+    def row(self) -> Row:
+        """What its folder holds; a split without a file is an error of its process."""
+        about = self._read("system")
+        runs: dict[str, Mapping[str, Any]] = {}
+        errors: dict[str, str] = {}
+        for split in self.splits:
+            record = self._read(split.name)
+            if record and "error" not in record:
+                runs[split.name] = record
+            elif about.get("cannot") is None:
+                errors[split.name] = record.get("error", about.get("died", "not run"))
+        return Row(self.system, runs, about.get("memory"), about.get("cannot"), errors)
 
-def run_task(task: Task) -> None:
-    """Run a system on the splits that have no file yet; an error on one of them is written down."""
-    import torch
+    def complete(self) -> bool:
+        """Whether nothing is left to run."""
+        row = self.row()
+        return row.cannot is not None or len(row.runs) == len(self.splits)
 
-    from difformer.experiments.run import CannotRunError
-    from difformer.train.memory import memory_from_here
+    def run(self) -> None:
+        """Run the system on the splits that have no file yet; an error on one is written down."""
+        import torch
 
-    if task.threads is not None:
-        torch.set_num_threads(task.threads)
-    _make_folder(task.folder)
-    about = task.folder / "system.json"
-    most: int = _read(about).get("memory", 0)
-    taken = memory_from_here()
-    for split in task.splits:
-        path = task.folder / f"{file_name(split)}.json"
-        if path.exists() and "error" not in json.loads(path.read_text(encoding="utf-8")):
-            continue
+        from difformer.experiments.run import CannotRunError
+        from difformer.train.memory import memory_from_here
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
         try:
-            record = _run_split(task, split)
-        except CannotRunError as error:
-            _write(about, {"cannot": str(error)})
-            return
-        except Exception as error:
-            record = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
-        memory = taken()
-        if task.threads is not None and memory is not None:  # a process of its own, which says it
-            most = max(most, memory)
-            _write(about, {"memory": most})
-        _write(path, {"split": split.name, **record})
+            self.folder.mkdir(parents=True, exist_ok=True)  # before the work
+        except OSError as error:
+            raise cannot_write(self.folder, error) from error
+        most: int = self._read("system").get("memory", 0)
+        taken, done = memory_from_here(), self.row().runs
+        for split in (split for split in self.splits if split.name not in done):
+            try:
+                record = _run_split(self, split)
+            except CannotRunError as error:
+                self.write("system", {"cannot": str(error)})
+                return
+            except Exception as error:
+                record = {"error": f"{type(error).__name__}: {one_line(error, 500)}"}
+            memory = taken()
+            if self.threads is not None and memory is not None:  # a process of its own
+                most = max(most, memory)
+                self.write("system", {"memory": most})
+            self.write(split.name, {"split": split.name, **record})
+
+    def write(self, name: str, record: Mapping[str, Any]) -> None:
+        """Keep what is known of a split, or of the system."""
+        write_atomic(self._path(name), json.dumps(record, indent=1) + "\n")
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self._path(name)
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{plain_name(name)}.json"
 
 
 def _run_split(task: Task, split: Split) -> dict[str, Any]:
@@ -316,128 +264,8 @@ def _run_split(task: Task, split: Split) -> dict[str, Any]:
     }
 
 
-def read_row(folder: Path, system: str, splits: Sequence[Split]) -> Row:
-    """A system's row from its folder; a split without a file is an error of its process."""
-    found = _read(folder / "system.json")
-    runs: dict[str, Mapping[str, Any]] = {}
-    errors: dict[str, str] = {}
-    for split in splits:
-        path = folder / f"{file_name(split)}.json"
-        record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-        if record is not None and "error" not in record:
-            runs[split.name] = record
-        elif found.get("cannot") is None:
-            errors[split.name] = record["error"] if record else found.get("died", "not run")
-    return Row(system, runs, found.get("memory"), found.get("cannot"), errors)
-
-
-def _run_all(tasks: Sequence[Task], workers: int | None, look: Look) -> None:
-    waiting = [task for task in tasks if not _complete(task)]
-    if workers == 0:
-        for task in waiting:
-            run_task(task)
-            look(f"{task.system}: done")
-        return
-    limit = workers or min(os.cpu_count() or 1, len(waiting) or 1)
-    running: list[Worker] = []
-    try:
-        while waiting or running:
-            while waiting and len(running) < limit:
-                running.append(Worker(replace(waiting.pop(0), threads=1), look))
-            wait([worker.process.sentinel for worker in running], timeout=0.2)
-            for worker in running:
-                worker.tell()
-            running = [worker for worker in running if not worker.ended()]
-    finally:
-        for worker in running:
-            worker.process.terminate()
-            worker.process.join()
-
-
-class Worker:
-    """A process that runs one task; it ends when this process does, however that ends."""
-
-    def __init__(self, task: Task, look: Look) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.task, self.look, self.told = task, look, 0
-        self.trouble = context.SimpleQueue()
-        arguments = (task, self.trouble)
-        self.process = context.Process(target=run_in_child, args=arguments, name=task.system)
-        self.process.start()
-
-    def tell(self) -> None:
-        """Say how many splits are done, when that has changed."""
-        done = len(read_row(self.task.folder, self.task.system, self.task.splits).runs)
-        if done not in (self.told, len(self.task.splits)):
-            self.told = done
-            self.look(f"{self.task.system}: {done} of {len(self.task.splits)} splits")
-
-    def ended(self) -> bool:
-        """Whether the process is over; RunError where it could not write its results."""
-        if self.process.is_alive():
-            return False
-        self.process.join()
-        code = self.process.exitcode
-        if not self.trouble.empty():
-            raise RunError(self.trouble.get())
-        if code:
-            # Killed from outside, most often by a lack of memory: no file says so.
-            _write(
-                self.task.folder / "system.json", {"died": f"its process ended with code {code}"}
-            )
-        self.look(f"{self.task.system}: {'crashed' if code else 'done'}")
-        return True
-
-
-def run_in_child(task: Task, trouble: Any) -> None:
-    """Run a task in a process of its own; a disk that cannot be written is told to the parent."""
-    Thread(target=end_with_parent, daemon=True).start()
-    try:
-        run_task(task)
-    except RunError as error:
-        trouble.put(str(error))
-
-
-def end_with_parent() -> None:
-    """Wait for the end of the parent, which may be killed, and end this process with it."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
-def _complete(task: Task) -> bool:
-    row = read_row(task.folder, task.system, task.splits)
-    return row.cannot is not None or set(row.runs) == {split.name for split in task.splits}
-
-
 def _agree(root: Path, data: Dataset, trials: int, train: Mapping[str, Any]) -> None:
     from difformer.train.run import agree_config
 
     seen = {"fingerprint": data.fingerprint}
     agree_config(root, {"dataset": data.name, "data": seen, "trials": trials, "train": {**train}})
-
-
-def file_name(split: Split) -> str:
-    """A split's name as a file's."""
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in split.name)
-
-
-def _make_folder(folder: Path) -> None:
-    from difformer.files import cannot_write
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def _write(path: Path, record: Mapping[str, Any]) -> None:
-    from difformer.files import write_atomic
-
-    _make_folder(path.parent)
-    write_atomic(path, (json.dumps(record, indent=1) + "\n").encode())

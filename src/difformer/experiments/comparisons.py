@@ -1,47 +1,157 @@
-"""A comparison as a table, from a run of it or from the file it left. No torch here."""
+"""A comparison of systems on the same splits: its record, its file, its table. No torch here."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from difformer.baselines.registry import get_system
 from difformer.errors import RunError
-from difformer.experiments.compare import Comparison, Row
-from difformer.experiments.statistics import spread
+from difformer.experiments.statistics import Difference, paired_difference, spread
 from difformer.experiments.tables import EMPTY, Table, markdown
-from difformer.experiments.verdict import verdict
 
-__all__ = ["comparison_block", "comparison_table", "read_comparison"]
+__all__ = [
+    "COMPARISON",
+    "Comparison",
+    "Row",
+    "comparison_block",
+    "comparison_table",
+    "read_comparison",
+]
 
-
+COMPARISON = "comparison.json"  # what `difformer compare --out FOLDER` leaves
+SHARES = ("accuracy", "roc_auc", "macro_f1")  # metrics shown in per cent
 ALSO = {"log_loss": "Log loss", "ece": "Calibration error"}  # of classes only
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system: a record for each split that was run, and what it took."""
+
+    system: str
+    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    memory: int | None = None  # bytes above an idle process
+    cannot: str | None = None  # why it cannot run here
+    errors: Mapping[str, str] = field(default_factory=dict[str, str])  # split -> what happened
+
+    @property
+    def title(self) -> str:
+        return get_system(self.system).title
+
+    def values(self, part: str) -> dict[str, float]:
+        """The metric of one part, by split."""
+        return {name: run[part] for name, run in self.runs.items() if run.get(part) is not None}
+
+    def mean_std(self, part: str) -> tuple[float, float | None]:
+        """Mean and sample deviation of the metric of one part over splits."""
+        return spread(list(self.values(part).values()))
+
+    @property
+    def seconds(self) -> float | None:
+        """Mean training time of a run."""
+        times = [run["seconds"] for run in self.runs.values()]
+        return sum(times) / len(times) if times else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The rows of all systems, on the same splits, and what they say."""
+
+    dataset: str
+    metric: str
+    direction: str
+    splits: tuple[str, ...]
+    trials: int
+    rows: tuple[Row, ...]
+    has_graph: bool
+
+    @property
+    def unit(self) -> tuple[float, int]:
+        """What figures are multiplied by and how many decimals are shown: per cent, or neither."""
+        return (100.0, 1) if self.metric in SHARES else (1.0, 4)
+
+    def ranked(self) -> list[Row]:
+        """The systems that ran on every split, best mean test first."""
+        sign = -1 if self.direction == "max" else 1
+        whole = [row for row in self.rows if set(row.values("test")) >= set(self.splits)]
+        return sorted(whole, key=lambda row: sign * row.mean_std("test")[0])
+
+    def listed(self) -> list[Row]:
+        """All systems: those that are ranked first."""
+        ranked = self.ranked()
+        return [*ranked, *(row for row in self.rows if row not in ranked)]
+
+    def difference(self, ours: Row, theirs: Row) -> Difference:
+        """How much better ours is, over the splits both have; positive is better."""
+        a, b = ours.values("test"), theirs.values("test")
+        both = [s for s in self.splits if s in a and s in b]
+        sign = 1.0 if self.direction == "max" else -1.0
+        return paired_difference([sign * a[s] for s in both], [sign * b[s] for s in both])
+
+    def figure(self, row: Row, part: str = "test") -> str:
+        """Mean ± deviation over splits, for people."""
+        if not row.values(part):
+            return EMPTY
+        (scale, digits), (mean, std) = self.unit, row.mean_std(part)
+        deviation = "" if std is None else f" ± {std * scale:.{digits}f}"
+        return f"{mean * scale:.{digits}f}{deviation}"
+
+    def behind(self, row: Row) -> Difference | None:
+        """The paired difference to the best; None for a row without figures, or with no best."""
+        ranked = self.ranked()
+        return self.difference(row, ranked[0]) if ranked and row.values("test") else None
+
+    def behind_text(self, row: Row) -> str:
+        """The paired difference to the best, for people."""
+        found = self.behind(row)
+        if found is None:
+            return EMPTY
+        return "best" if row is self.ranked()[0] else found.shown(*self.unit)
+
+    def remark(self, row: Row) -> str:
+        """Why a system has no figure, or fewer than the others."""
+        if row.cannot is not None or not row.errors:
+            return row.cannot or ""
+        split, what = next(iter(row.errors.items()))
+        return f"failed on {len(row.errors)} of {len(self.splits)} splits; {split}: {what}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that was measured, and the verdict."""
+        from difformer.experiments.verdict import verdict
+
+        rows: list[dict[str, Any]] = []
+        for row in self.rows:
+            record: dict[str, Any] = {**asdict(row), "title": row.title, "seconds": row.seconds}
+            ran = bool(row.values("test"))
+            record["mean"], record["std"] = row.mean_std("test") if ran else (None, None)
+            if (gap := self.behind(row)) is not None:
+                record["behind_best"] = asdict(gap)
+            rows.append(record)
+        return {
+            "dataset": self.dataset,
+            "metric": self.metric,
+            "direction": self.direction,
+            "has_graph": self.has_graph,
+            "splits": list(self.splits),
+            "trials": self.trials,
+            "rows": rows,
+            "verdict": verdict(self),
+        }
 
 
 def comparison_table(result: Comparison) -> Table:
     """The systems, best first; those that did not run on every split below, with the reason."""
-    ranked = result.ranked()
-    rest = [row for row in result.rows if row not in ranked]
-    percent = result.metric in ("accuracy", "roc_auc", "macro_f1")
-    scale, digits = (100.0, 1) if percent else (1.0, 4)
     also = [key for key in ALSO if any(row.values(key) for row in result.rows)]
     rows: list[tuple[str, ...]] = []
-    for row in [*ranked, *rest]:
-        test = list(row.values("test").values())
-        figure = EMPTY
-        if test:
-            mean, std = spread(test)
-            figure = f"{mean * scale:.{digits}f}"
-            figure += "" if std is None else f" ± {std * scale:.{digits}f}"
-        behind = "best" if ranked and row is ranked[0] else EMPTY
-        if test and ranked and row is not ranked[0]:
-            behind = result.difference(row, ranked[0]).shown(scale, digits)
+    for row in result.listed():
         seconds = EMPTY if row.seconds is None else f"{row.seconds:.1f}"
         memory = EMPTY if row.memory is None else f"{row.memory / 2**20:.0f}"
-        more = (_mean(row, key) for key in also)
-        rows.append((row.title, figure, behind, *more, seconds, memory, _remark(result, row)))
+        more = (f"{row.mean_std(key)[0]:.3f}" if row.values(key) else EMPTY for key in also)
+        figures = (row.title, result.figure(row), result.behind_text(row), *more)
+        rows.append((*figures, seconds, memory, result.remark(row)))
     titles = (ALSO[key] for key in also)
     header = ("Model", "Test", "Paired difference to the best", *titles, "s per run", "MB", "")
     notes = (
@@ -53,6 +163,8 @@ def comparison_table(result: Comparison) -> Table:
 
 def comparison_block(path: Path) -> str:
     """What a page shows of a comparison.json: its table, its verdict, and how it was made."""
+    from difformer.experiments.verdict import verdict
+
     result, record = read_comparison(path)
     machine = record["machine"]
     how = (
@@ -80,19 +192,5 @@ def read_comparison(path: Path) -> tuple[Comparison, Mapping[str, Any]]:
             has_graph=record["has_graph"],
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"cannot read the comparison {path}: {error}") from error
+        raise RunError(f"{path} cannot be read ({error}): compare again") from error
     return result, record
-
-
-def _mean(row: Row, key: str) -> str:
-    values = list(row.values(key).values())
-    return f"{spread(values)[0]:.3f}" if values else EMPTY
-
-
-def _remark(result: Comparison, row: Row) -> str:
-    if row.cannot is not None:
-        return row.cannot
-    if not row.errors:
-        return ""
-    split, what = next(iter(row.errors.items()))
-    return f"failed on {len(row.errors)} of {len(result.splits)} splits; {split}: {what}"

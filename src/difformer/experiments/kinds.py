@@ -15,13 +15,13 @@ from typing import Any
 
 from difformer.data.shards.manifest import is_shards
 from difformer.errors import DifformerError, RunError
+from difformer.experiments.comparisons import COMPARISON
 from difformer.experiments.forecast import RECORD as SERIES
 from difformer.files import MISREAD
 from difformer.train.run import read_config
 
 __all__ = ["COMPARISON", "ESTIMATOR", "SERIES", "kind_of", "need_kind"]
 
-COMPARISON = "comparison.json"
 ESTIMATOR = "estimator.safetensors"
 
 ABOUT = {

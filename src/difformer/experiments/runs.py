@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 
 from difformer.data.split import Split
 from difformer.errors import DifformerError, RunError
-from difformer.experiments.comparisons import read_comparison
-from difformer.experiments.kinds import COMPARISON, SERIES, kind_of
+from difformer.experiments.comparisons import COMPARISON, read_comparison
+from difformer.experiments.kinds import SERIES, kind_of
 from difformer.experiments.reproduce import CellResult
 from difformer.experiments.statistics import spread
 from difformer.files import MISREAD, natural, read_json

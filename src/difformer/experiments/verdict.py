@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from difformer.baselines.registry import get_system
-from difformer.experiments.statistics import Difference, spread
+from difformer.experiments.statistics import Difference
 
 if TYPE_CHECKING:
-    from difformer.experiments.compare import Comparison, Row
+    from difformer.experiments.comparisons import Comparison, Row
 
 __all__ = ["verdict"]
 
@@ -122,7 +122,7 @@ def _speaker(comparison: Comparison, rows: Sequence[Row]) -> Row | None:
     judged = [r for r in rows if r.values("val")]
     if not judged:
         return None
-    return max(judged, key=lambda r: sign * spread(list(r.values("val").values()))[0])
+    return max(judged, key=lambda r: sign * r.mean_std("val")[0])
 
 
 def _answer(gap: Difference) -> str:
@@ -134,7 +134,5 @@ def _answer(gap: Difference) -> str:
 
 
 def _told(comparison: Comparison, gap: Difference) -> str:
-    percent = comparison.metric in ("accuracy", "roc_auc", "macro_f1")
-    shown = gap.shown(100.0, 1) if percent else gap.shown(1.0, 4)
-    unit = " points" if percent else ""
-    return f"{shown}{unit} of {comparison.metric} over {gap.pairs} splits"
+    unit = " points" if comparison.unit[0] == 100 else ""
+    return f"{gap.shown(*comparison.unit)}{unit} of {comparison.metric} over {gap.pairs} splits"
