@@ -203,6 +203,6 @@ def test_the_curves_of_two_classes_are_those_of_scikit_learn() -> None:
 
 def test_residuals_are_predicted_minus_true() -> None:
     truth, guess = torch.tensor([[1.0], [2.0], [float("nan")]]), torch.tensor([[1.5], [1.0], [9.0]])
-    block: Any = residual_block(guess, truth, torch.arange(3), "held-out", name="y")
+    block: Any = residual_block(guess, truth, "held-out", name="y")
     assert block.data[1]["x"] == [1.5, 1.0]
     assert block.data[1]["y"] == [0.5, -1.0]

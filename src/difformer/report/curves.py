@@ -19,29 +19,32 @@ Array = NDArray[Any]
 
 def roc_blocks(truth: Array, chance: Array, name: str) -> list[Any]:
     """Curves of one class by its probability, and a table of thresholds; none for one class."""
+    from sklearn.metrics import (
+        average_precision_score,
+        precision_recall_curve,
+        roc_auc_score,
+        roc_curve,
+    )
+
     positive = int(truth.sum())
     if positive in (0, len(truth)):
         return []
-    order = np.argsort(-chance, kind="stable")
-    last = np.append(np.diff(chance[order]) != 0, True)  # equal chances are one point
-    hit = np.cumsum(truth[order])[last]
-    taken = (np.arange(len(truth)) + 1)[last]
-    recall, precision = hit / positive, hit / taken
-    alarm = (taken - hit) / (len(truth) - positive)
-    area = float(np.trapezoid(np.append(0, recall), np.append(0, alarm)))
-    average = float((np.diff(np.append(0, recall)) * precision).sum())
+    alarm, recall, _ = roc_curve(truth, chance, drop_intermediate=False)
+    precision, found, _ = precision_recall_curve(truth, chance)
+    area, average = roc_auc_score(truth, chance), average_precision_score(truth, chance)
     pick = np.unique(np.linspace(0, len(recall) - 1, MOST_POINTS).astype(int))
     roc = _curve(
         "roc",
-        (np.append(0, alarm[pick]), np.append(0, recall[pick])),
+        (alarm[pick], recall[pick]),
         ("share of others taken for it", f"share of {name} found"),
         f"ROC curve of {name}: area {number(area, 3)}; 0.5 is chance.",
         ([0, 1], [0, 1]),
     )
     usual = positive / len(truth)
+    pick = np.unique(np.linspace(0, len(found) - 2, MOST_POINTS).astype(int))
     pr = _curve(
         "pr",
-        (recall[pick], precision[pick]),
+        (found[pick][::-1], precision[pick][::-1]),  # without the end that no threshold reaches
         (f"share of {name} found (recall)", "share that is right (precision)"),
         f"Precision and recall of {name}: average precision {number(average, 3)}; chance is "
         f"{number(usual, 3)}.",

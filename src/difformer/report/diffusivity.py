@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 CHUNK = 2**23  # diffusivities held together
+MOST_PAIRS = 2**29  # diffusivities computed per layer of a page: a few seconds
 
 
 class LayerWeights:

@@ -40,6 +40,13 @@ class Inspection:
         return self.model if isinstance(self.model, DIFFormer) else None
 
     @property
+    def class_names(self) -> list[str]:
+        """A name for each class."""
+        given = list(self.dataset.class_names)
+        count = max(self.output.shape[1], len(given))
+        return [*given, *(f"class {i}" for i in range(len(given), count))]
+
+    @property
     def probability(self) -> Tensor:
         """(n, c) class probabilities; logits through a softmax, yes-or-no through a sigmoid."""
         if self.dataset.task == "multiclass":

@@ -8,25 +8,21 @@ import torch
 from torch import Tensor
 
 from difformer.errors import DifformerError
-from difformer.report.blocks import COLOURS, Explorer, Note, Plot, Section, Table, number, plain
+from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, number
 from difformer.report.diffusivity import (
+    MOST_PAIRS,
     LayerWeights,
     flow_between,
     spread,
-    strongest,
 )
-from difformer.report.embedding import project, sample_rows, wanted_projections
+from difformer.report.embedding import sample_rows
 from difformer.report.energy import EnergyCheck, check_energy
-from difformer.report.images import row_images
+from difformer.report.explorer import states_section
 from difformer.report.inspection import Inspection
 from difformer.report.predictions import calibration_block, confusion_blocks, regression_block
 
-__all__ = ["energy_plot", "model_sections", "names_of"]
+__all__ = ["energy_plot", "model_sections"]
 
-MOST_EDGES = 1500  # drawn at the lowest setting of the slider
-MOST_PAIRS = 2**29  # diffusivities computed per layer: a few seconds
-MOST_INFLUENCED = 2000  # rows whose strongest influences are on the page
-NEIGHBOURS = 8  # of each of them
 ROWS_SPREAD = 500  # rows whose effective number of neighbours is computed
 
 
@@ -41,38 +37,13 @@ def model_sections(
     weights = _layer_weights(found)
     sections.append(Section("energy", "Energy of each layer", [*about, *_energy_blocks(found)]))
     sections.append(Section("diffusivity", "Diffusivity", _diffusivity_blocks(found, weights)))
-    rows = sample_rows(found.output, max_points)
-    blocks: list[Any] = [Note(_sampled(found, rows))] if rows.numel() < _n(found) else []
-    blocks += [
-        Note(_how_to_read(found, weights)),
-        Explorer(_explorer(found, rows, weights, projection, data_dir)),
-    ]
-    sections.append(Section("states", "States and strongest diffusivities", blocks))
+    drawn: Any = {"projection": projection, "max_points": max_points, "data_dir": data_dir}
+    sections.append(states_section(found, weights, **drawn))
     return sections
 
 
 def _n(found: Inspection) -> int:
     return found.dataset.num_rows
-
-
-def _sampled(found: Inspection, rows: Tensor) -> str:
-    return (
-        f"{rows.numel():,} of {_n(found):,} rows are drawn, sampled at random (seed 0); edges are "
-        "drawn between sampled rows only, with the diffusivities the model has for all rows."
-    )
-
-
-def _how_to_read(found: Inspection, weights: list[LayerWeights]) -> str:
-    if found.difformer is None:
-        return "The model keeps no layer states: its outputs are drawn."
-    state = "Each point is a row: its state after the layer, in two dimensions."
-    if all(layer.kernel.local for layer in weights):
-        return f"{state} No row meets others but along the edges of the graph."
-    return (
-        f"{state} A line joins a row to one that moved it; its strength is the diffusivity, in "
-        "multiples of what a pair would have if all pairs were alike. Point at a row to see it, "
-        "click it (or give its number) to see which rows influenced it most."
-    )
 
 
 def _predictions(found: Inspection) -> list[Any]:
@@ -83,21 +54,15 @@ def _predictions(found: Inspection) -> list[Any]:
     if rows.numel() == 0:
         return [Note("The split has neither test nor validation rows.", missing=True)]
     if dataset.task == "regression":
-        return [regression_block(found.output, dataset.y, rows, part)]
+        return [regression_block(found.output[rows], dataset.y[rows], part)]
     if dataset.task == "multiclass":
         rows = rows[dataset.y[rows] >= 0]
         if rows.numel() == 0:
             return [Note(f"No {part} row has a known class.", missing=True)]
-        blocks = confusion_blocks(found.output, dataset.y, rows, names_of(found), part)
-        return [*blocks, calibration_block(found.probability, dataset.y, rows, part)]
-    return [calibration_block(found.probability, dataset.y.reshape(_n(found), -1), rows, part)]
-
-
-def names_of(found: Inspection) -> list[str]:
-    """A name for each class."""
-    given = list(found.dataset.class_names)
-    count = max(found.output.shape[1], len(given))
-    return [*given, *(f"class {i}" for i in range(len(given), count))]
+        blocks = confusion_blocks(found.output[rows], dataset.y[rows], found.class_names, part)
+        return [*blocks, calibration_block(found.probability[rows], dataset.y[rows], part)]
+    y = dataset.y.reshape(_n(found), -1)[rows]
+    return [calibration_block(found.probability[rows], y, part)]
 
 
 def _energy_blocks(found: Inspection) -> list[Any]:
@@ -199,7 +164,7 @@ def _diffusivity_blocks(found: Inspection, weights: list[LayerWeights]) -> list[
     blocks: list[Any] = [table, *notes]
     if flows and 2 <= flows[0].flow.shape[0] <= 30:
         chosen = [0, len(flows) - 1] if len(flows) > 1 else [0]
-        blocks += [_flow_table(flows[i].flow, i + 1, names_of(found)) for i in chosen]
+        blocks += [_flow_table(flows[i].flow, i + 1, found.class_names) for i in chosen]
     return blocks
 
 
@@ -241,113 +206,3 @@ def _flow_table(flow: Tensor, layer: int, names: list[str]) -> Table:
         rows,
         shades,
     )
-
-
-def _explorer(
-    found: Inspection,
-    rows: Tensor,
-    weights: list[LayerWeights],
-    projection: str,
-    data_dir: Any,
-) -> dict[str, Any]:
-    dataset, shown = found.dataset, rows.tolist()
-    part = torch.zeros(_n(found), dtype=torch.int64)
-    for code, name in enumerate(("train", "val", "test"), start=1):
-        part[getattr(found.split, name)] = code
-    data: dict[str, Any] = {
-        "total": _n(found),
-        "rows": shown,
-        "part": part[rows].tolist(),
-        "colours": list(COLOURS),
-        "projections": wanted_projections(projection, rows.numel()),
-    }
-    if dataset.task == "multiclass":
-        names = names_of(found)
-        data |= {
-            "classes": names,
-            "y": dataset.y[rows].tolist(),
-            "guess": found.output[rows].argmax(1).tolist(),
-            "all_y": dataset.y.tolist() if _n(found) <= 50_000 else None,
-        }
-    else:
-        value = dataset.y.reshape(_n(found), -1).nan_to_num().mean(1)
-        data["value"] = [round(v, 4) for v in value[rows].tolist()]
-    data["panels"] = [
-        _panel(found, rows, title, state, layer, data["projections"])
-        for title, state, layer in _chosen_states(found, weights)
-    ]
-    # Rows whose influences are shown also get their image.
-    known = {int(i) for panel in data["panels"] for i in panel.get("influences", ())}
-    data["images"] = row_images(dataset, shown, data_dir, first=known)
-    return data
-
-
-def _chosen_states(
-    found: Inspection, weights: list[LayerWeights]
-) -> list[tuple[str, Tensor, LayerWeights | None]]:
-    if not weights:
-        return [("Outputs", found.states[-1], None)]
-    last = len(weights)
-    end = (f"After layer {last}, the last", found.states[last], weights[-1])
-    if last == 1:
-        return [("Before the layer", found.states[0], None), end]
-    return [("After layer 1", found.states[1], weights[0]), end]
-
-
-def _panel(
-    found: Inspection,
-    rows: Tensor,
-    title: str,
-    state: Tensor,
-    weights: LayerWeights | None,
-    projections: list[str],
-) -> dict[str, Any]:
-    points: dict[str, Any] = {}
-    for how in projections:
-        xy = project(state[rows], how)
-        points[how] = [_compact(xy[:, 0]), _compact(xy[:, 1])]
-    panel: dict[str, Any] = {"title": plain(title), "points": points}
-    if weights is not None and rows.numel() > 1 and not weights.kernel.local:
-        panel |= _edges(weights, rows)
-        panel |= _influences(weights, rows)
-    return panel
-
-
-def _compact(values: Tensor) -> list[float]:
-    return [float(f"{v:.4g}") for v in values.tolist()]
-
-
-def _edges(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
-    """The strongest pairs among the drawn rows, as positions in the list of drawn rows."""
-    most = max(2, MOST_PAIRS // (weights.n * weights.q.shape[0]))
-    within = rows if rows.numel() <= most else rows[sample_rows(rows, most, seed=1)]
-    pairs = strongest(weights, k=MOST_EDGES, rows=within)
-    place = {row: i for i, row in enumerate(rows.tolist())}
-    strength = (pairs.weight / pairs.uniform).tolist()
-    return {
-        "edges": {
-            "target": [place[r] for r in pairs.target.tolist()],
-            "source": [place[r] for r in pairs.source.tolist()],
-            "strength": [float(f"{s:.4g}") for s in strength],
-        },
-        "searched": within.numel(),
-    }
-
-
-def _influences(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
-    """For each drawn row, the rows that influenced it most; for a bounded number of rows."""
-    most = min(MOST_INFLUENCED, max(1, MOST_PAIRS // (weights.n * weights.q.shape[0])))
-    places = sample_rows(rows, most, seed=2)
-    found: dict[str, Any] = {}
-    start = 0
-    for part, block in weights.chunks(rows[places]):
-        block[torch.arange(part.numel()), part] = -1.0
-        top = block.topk(min(NEIGHBOURS, weights.n - 1), dim=1)
-        strength = (top.values * weights.n).tolist()
-        for i, place in enumerate(places[start : start + part.numel()].tolist()):
-            found[str(place)] = [
-                top.indices[i].tolist(),
-                [float(f"{s:.4g}") for s in strength[i]],
-            ]
-        start += part.numel()
-    return {"influences": found}

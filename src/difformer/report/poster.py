@@ -40,7 +40,6 @@ def poster_of(folder: Path, dataset: Dataset) -> Poster:
     from difformer.report.embedding import project, sample_rows
     from difformer.report.energy import check_energy
     from difformer.report.inspection import inspect_run
-    from difformer.report.model_sections import names_of
 
     found = inspect_run(load_run(folder, dataset=dataset))
     if found.difformer is None:
@@ -52,7 +51,7 @@ def poster_of(folder: Path, dataset: Dataset) -> Poster:
         before=before.tolist(),
         after=after.tolist(),
         classes=dataset.y[shown].tolist(),
-        names=[name.replace("_", " ") for name in names_of(found)],
+        names=[name.replace("_", " ") for name in found.class_names],
         energies=[layers[0].start, *(layer.end for layer in layers)],
     )
 

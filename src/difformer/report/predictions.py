@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,6 @@ from difformer.train.metrics import calibration as calibration_bins
 __all__ = [
     "calibration",
     "calibration_block",
-    "confusion",
     "confusion_blocks",
     "regression_block",
     "residual_block",
@@ -23,76 +23,68 @@ MOST_CLASSES = 30  # a larger matrix is a list of its largest confusions
 MOST_SCATTER = 5000
 
 
-def confusion(output: Tensor, y: Tensor, rows: Tensor, classes: int) -> Tensor:
-    """counts[a, b]: rows of class a taken for b; (c, c) int64."""
-    pairs = y[rows] * classes + output[rows].argmax(1)
-    return torch.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
+def confusion_blocks(output: Tensor, y: Tensor, names: list[str], part: str) -> list[Any]:
+    """The confusion matrix as a shaded table, with recall and precision; words for the rest.
 
+    Args:
+        output: (n, c) probabilities or logits.
+        y: (n,) classes.
+    """
+    from sklearn.metrics import confusion_matrix
 
-def confusion_blocks(
-    output: Tensor, y: Tensor, rows: Tensor, names: list[str], part: str
-) -> list[Any]:
-    """The confusion matrix as a shaded table, with recall and precision; words for the rest."""
     c = len(names)
-    counts = confusion(output, y, rows, c)
-    total, guessed, hit = counts.sum(1), counts.sum(0), counts.diagonal()
-    off = counts.clone()
-    off.fill_diagonal_(0)
-    worst = off.flatten().argsort(descending=True)[:5].tolist()
-    found = [(names[i // c], names[i % c], int(off.flatten()[i])) for i in worst]
-    found = [item for item in found if item[2]]
-    words = ", ".join(f"{a} taken for {b} ({n:,})" for a, b, n in found)
+    counts: Any = confusion_matrix(y.numpy(), output.argmax(1).numpy(), labels=list(range(c)))
+    total, guessed, hit = counts.sum(1).tolist(), counts.sum(0).tolist(), counts.diagonal().tolist()
+    wrong = counts.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable").tolist()
+    pairs = [(names[i // c], names[i % c], int(wrong.flat[i])) for i in order[:MOST_CLASSES]]
+    pairs = [pair for pair in pairs if pair[2]]
+    words = ", ".join(f"{a} taken for {b} ({n:,})" for a, b, n in pairs[:5])
     notes = [Note(f"The most frequent confusions: {words}." if words else "No row is confused.")]
-    empty = [names[i] for i in range(c) if int(total[i]) == 0]
+    empty = [name for name, rows in zip(names, total, strict=True) if not rows]
     if empty:
         shown = ", ".join(empty[:10]) + (" and others" if len(empty) > 10 else "")
         notes.append(Note(f"Without a {part} row: {shown}."))
     if c > MOST_CLASSES:
-        listed = off.flatten().argsort(descending=True)[:MOST_CLASSES].tolist()
-        cells = [
-            [names[i // c], names[i % c], number(int(off.flatten()[i]))]
-            for i in listed
-            if int(off.flatten()[i])
-        ]
         caption = f"The largest confusions among {c} classes, {part} rows."
+        cells = [[a, b, number(n)] for a, b, n in pairs]
         return [Table(caption, ["class", "taken for", "rows"], cells), *notes]
     header = ["class", *names, "rows", "recall", "precision"]
     cells = [
         [
             names[a],
-            *(number(v) for v in counts[a].tolist()),
-            number(int(total[a])),
-            _share(int(hit[a]), int(total[a])),
-            _share(int(hit[a]), int(guessed[a])),
+            *map(number, counts[a].tolist()),
+            number(total[a]),
+            _share(hit[a], total[a]),
+            _share(hit[a], guessed[a]),
         ]
         for a in range(c)
     ]
-    shades = [
-        [*(v / max(1, int(total[a])) for v in counts[a].tolist()), 0.0, 0.0, 0.0] for a in range(c)
-    ]
+    shades = [[*(counts[a] / max(1, total[a])).tolist(), 0.0, 0.0, 0.0] for a in range(c)]
     caption = f"Confusion matrix of the {part} rows: the true class down, the predicted one across."
     return [Table(caption, header, cells, shades), *notes]
 
 
-def calibration(probability: Tensor, y: Tensor, rows: Tensor) -> tuple[list[list[float]], float]:
+def calibration(probability: Tensor, y: Tensor) -> tuple[list[list[float]], float]:
     """(mean confidence, share right, rows) of each filled bin, and the expected error. O(n).
 
     With one class per row the confidence is that of the predicted class; with yes-or-no labels it
     is the probability of yes, over all known labels.
     """
     if y.ndim == 1:
-        confidence, guess = probability[rows].max(1)
-        right = (guess == y[rows]).double()
+        confidence, guess = probability.max(1)
+        right = (guess == y).double()
     else:
-        known = ~y[rows].isnan()
-        confidence, right = probability[rows][known], y[rows][known].double()
+        known = ~y.isnan()
+        confidence, right = probability[known], y[known].double()
     bins, error = calibration_bins(confidence, right)
     return bins.tolist(), error
 
 
-def calibration_block(probability: Tensor, y: Tensor, rows: Tensor, part: str) -> Plot:
+def calibration_block(probability: Tensor, y: Tensor, part: str) -> Plot:
     """Reliability diagram: is the model right as often as it says?"""
-    bins, error = calibration(probability, y, rows)
+    bins, error = calibration(probability, y)
     what = "confidence" if y.ndim == 1 else "probability of yes"
     data = [
         {
@@ -139,9 +131,9 @@ def calibration_block(probability: Tensor, y: Tensor, rows: Tensor, part: str) -
     )
 
 
-def regression_block(output: Tensor, y: Tensor, rows: Tensor, part: str, *, name: str = "") -> Plot:
+def regression_block(output: Tensor, y: Tensor, part: str, *, name: str = "") -> Plot:
     """Predicted against true values, of at most 5,000 points."""
-    truth, guess, sampled = _pairs(output, y, rows)
+    truth, guess, sampled = _pairs(output, y)
     ends = [float(truth.min()), float(truth.max())] if truth.numel() else [0.0, 1.0]
     words = _errors(truth, guess)
     quantiles = torch.linspace(0, 1, 6, dtype=truth.dtype)
@@ -166,9 +158,9 @@ def regression_block(output: Tensor, y: Tensor, rows: Tensor, part: str, *, name
     )
 
 
-def residual_block(output: Tensor, y: Tensor, rows: Tensor, part: str, *, name: str = "") -> Plot:
+def residual_block(output: Tensor, y: Tensor, part: str, *, name: str = "") -> Plot:
     """The error (predicted − true) against the prediction: no pattern, and nothing to mend."""
-    truth, guess, sampled = _pairs(output, y, rows)
+    truth, guess, sampled = _pairs(output, y)
     error = guess - truth
     ends = [float(guess.min()), float(guess.max())] if guess.numel() else [0.0, 1.0]
     shares = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -192,10 +184,9 @@ def residual_block(output: Tensor, y: Tensor, rows: Tensor, part: str, *, name: 
     )
 
 
-def _pairs(output: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, str]:
+def _pairs(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor, str]:
     """True and predicted values of at most `MOST_SCATTER` known targets, and how many were left."""
-    truth = y.reshape(y.shape[0], -1)[rows].flatten().double()
-    guess = output.reshape(output.shape[0], -1)[rows].flatten().double()
+    truth, guess = y.flatten().double(), output.flatten().double()
     known = ~truth.isnan()
     truth, guess = truth[known], guess[known]
     total = truth.numel()
@@ -206,13 +197,13 @@ def _pairs(output: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, str
 
 
 def _errors(truth: Tensor, guess: Tensor) -> str:
+    from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
     if not truth.numel():
         return "no value is known"
-    error = guess - truth
-    spread = float((truth - truth.mean()).square().sum())
-    fit = number(1 - float(error.square().sum()) / spread, 3) if spread > 0 else "–"
-    root = number(float(error.square().mean().sqrt()))
-    size = number(float(error.abs().mean()))
+    pair: Any = truth.numpy(), guess.numpy()
+    fit = number(float(r2_score(*pair)), 3) if truth.std(correction=0) > 0 else "–"
+    root, size = number(root_mean_squared_error(*pair)), number(mean_absolute_error(*pair))
     return f"R² {fit}, mean absolute error {size}, root mean squared error {root}"
 
 

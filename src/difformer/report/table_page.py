@@ -312,23 +312,17 @@ def _short(cell: Any) -> str:
 
 def _quality(own: OwnRun, data: Dataset, kept: HeldOut) -> list[Any]:
     found, truth = torch.from_numpy(kept.found), torch.from_numpy(kept.truth)
-    rows = torch.arange(len(kept.rows))
     part = "held-out"
     if kept.task == "regression":
         blocks: list[Any] = []
         for j, name in enumerate(own.labels):
-            args: Any = (
-                found[:, j : j + 1],
-                truth.reshape(len(rows), -1)[:, j : j + 1],
-                rows,
-                part,
-            )
+            args: Any = (found[:, j], truth.reshape(found.shape)[:, j], part)
             blocks += [regression_block(*args, name=name), residual_block(*args, name=name)]
         return [_covered(own), *blocks]
-    calibrated = calibration_block(found, truth, rows, part)
+    calibrated = calibration_block(found, truth, part)
     if kept.task != "multiclass":
         return [calibrated]
-    blocks = confusion_blocks(found, truth, rows, list(kept.names), part)
+    blocks = confusion_blocks(found, truth, list(kept.names), part)
     if len(kept.names) == 2:
         blocks += roc_blocks(kept.truth, kept.found[:, 1], kept.names[1])
     return [*blocks, calibrated]
