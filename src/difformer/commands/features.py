@@ -26,7 +26,12 @@ def command(
             "SOURCE", f"{DATASETS}, a folder of images, or a .txt file with one text per line."
         ),
     ],
-    out: Annotated[Path, option("--out", metavar="FILE", help="The .npz to write.")],
+    out: Annotated[
+        Path,
+        option(
+            "--out", metavar="FILE", help="The .npz to write; of a .txt also .npy, line by line."
+        ),
+    ],
     encoder: Annotated[
         str, typer.Option("--encoder", metavar="NAME", help=f"One of {NAMES}.")
     ] = USUAL.encoder,
@@ -59,14 +64,19 @@ def command(
 
     Example: difformer features cifar10 --encoder effnetlite0 --out cifar10.npz
 
-    The file is used as `features`: load_dataset("cifar10", features="cifar10.npz").
+    The file is used as `features`: load_dataset("cifar10", features="cifar10.npz"). A .npy of the
+    texts of a table goes to its parts: difformer shard ... --features texts.npy.
     """
     from difformer.data.features import write_features
-    from difformer.experiments.encoders.features import load_source, make_features
+    from difformer.experiments.encoders.features import (
+        load_source,
+        make_features,
+        write_text_features,
+    )
     from difformer.train.callbacks import Progress
 
-    if out.suffix != ".npz":
-        raise ValueError(f"out must end in .npz, got {str(out)!r}")
+    if out.suffix not in (".npz", ".npy"):
+        raise ValueError(f"out must end in .npz, or .npy for a file of texts, got {str(out)!r}")
     settings = FeatureSettings(
         encoder=encoder,
         width=width,
@@ -81,12 +91,23 @@ def command(
             device=device,
         ),
     )
+    if out.suffix == ".npy":
+        path = Path(source).expanduser()
+        if path.suffix != ".txt" or not path.is_file():
+            raise ValueError(f"source must be a .txt file for a .npy, got {source!r}")
+        n, width = write_text_features(path, out, settings)
+        _tell(out, n, width, encoder, json)
+        return
     rows = load_source(source, data_dir, side=side)
     progress = [Progress("SimCLR", quiet=quiet or json)]
     features = make_features(rows, settings, folder=run, callbacks=progress)
     path = write_features(out, features)
     n, width = features.x.shape
+    _tell(path, n, width, encoder, json)
+
+
+def _tell(path: Path, rows: int, width: int, encoder: str, json: bool) -> None:
     if json:
-        print_json({"file": str(path), "rows": n, "features": width, "encoder": encoder})
+        print_json({"file": str(path), "rows": rows, "features": width, "encoder": encoder})
     else:
-        print(f"{path}: {n} rows of {width} features by {encoder}")
+        print(f"{path}: {rows} rows of {width} features by {encoder}")

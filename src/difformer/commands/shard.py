@@ -67,6 +67,16 @@ def command(
             "with edges between them (metis holds the graph in memory, streaming does not).",
         ),
     ] = DEFAULT["partition"],
+    features: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--features",
+            metavar="FILE.npy",
+            help="More features, one row per node: what `difformer features` wrote of its text. "
+            "May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     neighbours: Annotated[
         int,
         typer.Option(
@@ -114,6 +124,7 @@ def command(
         parts=parts,
         partition=partition,
         memory=memory,
+        features=features or (),
         neighbours=neighbours,
     )
     if engine not in ENGINES:

@@ -353,3 +353,19 @@ def test_neighbours_found_by_parts_are_those_of_all_rows(
     assert {(b, a) for a, b in found} == found
     with pytest.raises(ValueError, match="neighbours must be 0 or more, and 0 with edges"):
         ShardSettings(**{**settings, "edges": ["edges.csv"]})
+
+
+def test_features_of_texts_are_read_from_a_mapped_file(tmp_path: Path) -> None:
+    settings = given(tmp_path, "parquet")
+    more = np.random.default_rng(3).normal(size=(N, 7)).astype(np.float32)
+    np.save(tmp_path / "texts.npy", more)
+    settings["features"] = [str(tmp_path / "texts.npy")]
+    manifest = make(tmp_path / "out", **settings, partition="hash")
+    data = ShardFolder(tmp_path / "out").dataset()
+    alone = make(tmp_path / "alone", **{**settings, "features": ()}, partition="hash")
+    assert manifest.features == alone.features + 7 == data.x.shape[1]
+    row = ShardFolder(tmp_path / "out").hold(0, 5).row
+    assert torch.equal(data.x[:, -7:], torch.from_numpy(more)[row])
+    np.save(tmp_path / "texts.npy", more[:-1])
+    with pytest.raises(DataError, match=r"texts\.npy has 299 rows, the nodes have 300"):
+        make(tmp_path / "few", **settings)

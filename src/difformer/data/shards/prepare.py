@@ -94,7 +94,8 @@ def make_shards(
 
 
 def _asked(settings: ShardSettings) -> str:
-    files = [path for name in (*settings.nodes, *settings.edges) for path in matching(name)]
+    names = (*settings.nodes, *settings.edges, *settings.features)
+    files = [path for name in names for path in matching(name)]
     seen = [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files]
     asked = {**asdict(settings), "files": seen}
     del asked["memory"]  # the same answer, whatever it took
@@ -139,6 +140,7 @@ class _Job:
         coder, encoder = self._learned(rows)
         whole = settings.id is not None and self.nodes.whole(settings.id)
         made = RowEncoder(settings, coder, encoder, whole, str(self.nodes))
+        made.check(rows)
         if cluster:
             return self._manifest(made, None, self._on_cluster(made, rows))
         part, table, found = None, None, dict[str, int]()
@@ -198,7 +200,7 @@ class _Job:
         return Manifest(
             name=Path(settings.nodes[0]).stem,
             task=coder.task,
-            features=made.encoder.width,
+            features=made.width,
             outputs=coder.outputs,
             parts=tuple(record for record, _ in records),
             partition=settings.partition,

@@ -30,6 +30,7 @@ class ShardSettings:
     parts: int = 16
     partition: str = "range"
     memory: str = "4GB"
+    features: Sequence[str] = ()  # .npy files with more features of each row, mapped
     neighbours: int = 0  # each row is joined to so many nearest ones, where there are no edges
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,36 @@ class RowEncoder:
     whole: bool  # ids are whole numbers by their type
     name: str  # of the files, for errors
 
+    @cached_property
+    def more(self) -> list[Array]:
+        """Features that an encoder of texts or images wrote, (n, p) each, mapped."""
+        found: list[Array] = []
+        for path in self.settings.features:
+            with reading(Path(path), error=DataError):
+                found.append(np.load(path, mmap_mode="r", allow_pickle=False))
+            if found[-1].ndim != 2 or found[-1].dtype.kind != "f":
+                raise DataError(f"{path} must hold one row of numbers per node")
+        return found
+
+    @property
+    def width(self) -> int:
+        """How many features a row has."""
+        return self.encoder.width + sum(array.shape[1] for array in self.more)
+
+    def check(self, rows: int) -> None:
+        """DataError if a file of features has other rows than the nodes."""
+        for path, array in zip(self.settings.features, self.more, strict=True):
+            if len(array) != rows:
+                raise DataError(f"{path} has {len(array):,} rows, the nodes have {rows:,}")
+
     def encode(self, chunk: Chunk, first: int) -> dict[str, Any]:
         """The arrays of some rows of the file, and the ids as texts or numbers."""
         settings = self.settings
         x = self.encoder.encode_chunk(chunk, first + 1, self.name, strict=False)
         assert not sparse.issparse(x)
+        if self.more:
+            rows = slice(first, first + len(x))
+            x = np.hstack([x, *(array[rows].astype(np.float32) for array in self.more)])
         y = self.coder.encode(chunk)
         row = np.arange(first, first + len(x))
         known = y >= 0 if y.ndim == 1 else ~np.isnan(y).all(1)

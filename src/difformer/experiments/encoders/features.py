@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
 
 from difformer.data.features import FeatureFile
 from difformer.data.images import Images, read_folder
 from difformer.data.registry import load_raw, raw_datasets
+from difformer.data.shards.arrays import ArrayWriter
 from difformer.data.texts import Texts, read_lines
 from difformer.errors import DataError
 from difformer.experiments.encoders import ENCODERS
@@ -19,7 +25,9 @@ from difformer.experiments.encoders.settings import FeatureSettings
 if TYPE_CHECKING:
     from difformer.train.callbacks import Callback
 
-__all__ = ["load_source", "make_features"]
+__all__ = ["load_source", "make_features", "write_text_features"]
+
+LINES = 4096  # texts encoded together
 
 
 def load_source(
@@ -60,3 +68,27 @@ def make_features(
         names=source.names,
         made=json.dumps({"encoder": settings.encoder, **made}, sort_keys=True),
     )
+
+
+def write_text_features(
+    path: Path, out: Path, settings: FeatureSettings, *, size: int = LINES
+) -> tuple[int, int]:
+    """Encode a text per line into a .npy file, `size` lines in memory at a time; its shape.
+
+    An empty line is an empty text, so that rows stay those of the table the texts are from.
+    """
+    with ExitStack() as stack:
+        file: ArrayWriter | None = None
+        try:
+            lines = stack.enter_context(path.open(encoding="utf-8"))
+            while some := [line.rstrip("\n") for line in islice(lines, size)]:
+                texts = Texts(some, torch.full((len(some),), -1))
+                x = make_features(texts, settings).x.numpy()
+                if file is None:
+                    file = stack.enter_context(ArrayWriter(out, np.float32, x.shape[1:]))
+                file.append(x)
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not UTF-8 text: {error}") from error
+        if file is None:
+            raise DataError(f"{path} has no text")
+        return file.rows, file.tail[0]

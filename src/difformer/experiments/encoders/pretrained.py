@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ def effnetlite0(
 
 def minilm(source: Texts, settings: FeatureSettings, **_: Any) -> tuple[Tensor, dict[str, Any]]:
     """all-MiniLM-L6-v2 of sentence-transformers, weights and all from a package."""
+    found = _minilm().encode(source.texts, batch_size=MINILM_BATCH, convert_to_numpy=True)
+    return torch.from_numpy(found), {}
+
+
+@cache
+def _minilm() -> Any:
     from importlib.util import find_spec
 
     spec = find_spec(MINILM_FILE)
@@ -44,9 +51,7 @@ def minilm(source: Texts, settings: FeatureSettings, **_: Any) -> tuple[Tensor, 
     )
 
     # From the folder inside the package: nothing is fetched.
-    model: Any = SentenceTransformer(str(Path(spec.origin).parent / "model"), device="cpu")
-    found = model.encode(source.texts, batch_size=MINILM_BATCH, convert_to_numpy=True)
-    return torch.from_numpy(found), {}
+    return SentenceTransformer(str(Path(spec.origin).parent / "model"), device="cpu")
 
 
 class _Lite0(nn.Module):
