@@ -121,6 +121,9 @@ def outofcore(results: dict[str, Any]) -> list[list[str]]:
         elif kind == "train":
             many = "process" if which == "1" else "processes"
             told = f"read {r['read'] / 1e9:.1f} GB, sent {r['sent'] / 1e6:.0f} MB"
+            if which != "1" and "train 1" in results:
+                one = results["train 1"]["processor_seconds"]
+                told += f"; each computes {r['processor_seconds'] / int(which) / one:.2f} of one's"
             rows.append([f"an epoch on {which} {many}", *cells(r), told])
     return rows
 

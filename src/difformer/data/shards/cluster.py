@@ -74,7 +74,8 @@ def write_parts(
     keyed = task.read_parquet(_names(edges)).map_batches(
         tasks.keyed, batch_size=None, batch_format="pyarrow", fn_args=(job, known)
     )
-    told = _finished(keyed.groupby("part").map_groups(tasks.write_edges, fn_args=(job,)))
+    together = keyed.groupby("part", num_partitions=max(1, len(each)))
+    told = _finished(together.map_groups(tasks.write_edges, fn_args=(job,)))
     counts = told.take_all()
     for part in missing:  # those that no edge enters
         if not is_written(out, part, "part"):
