@@ -131,11 +131,10 @@ class Files(BaseHTTPRequestHandler):
 def stand_in(names: set[str]) -> None:
     """What the commands of these names need to be killed often, and on a machine by itself."""
     if "demo" in names:
-        from difformer.commands import demo
-        from difformer.report import poster
+        from difformer.report import demo, poster
 
         demo.FEWER_EPOCHS = dict.fromkeys(demo.CELLS, 2)
-        demo._digits = lambda **_: []  # writes nothing
+        demo._digits = lambda tell: []  # writes nothing
         poster.ROWS = 60
     if "bench" in names:
         from difformer.commands import bench

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from difformer.commands import demo
 from difformer.commands.options import parse_names, parse_seeds
 from difformer.commands.output import interrupted, print_json, print_table, say
 from difformer.commands.shared import DataDir, Json, Quiet, argument, option
@@ -20,6 +19,7 @@ from difformer.experiments.reproduce import CellResult, measure_cell, read_cell,
 from difformer.experiments.specs import Cell, Spec, list_specs, load_spec
 from difformer.experiments.tables import View, figures_table, fill_page
 from difformer.files import write_atomic
+from difformer.report import demo
 from difformer.report.figures import FIGURES, make_figure
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 KNOWN = tuple(dict.fromkeys([*list_specs(), *FIGURES]))
 PAGES = ("README.md", "docs/reproduce.md", "docs/temporal.md", "docs/scale.md")
-DEMO = f"src/difformer/commands/{demo.MEASURED}"
+DEMO = f"src/difformer/report/{demo.MEASURED}"
 
 
 def _list(flag: str, help: str) -> Any:
