@@ -57,7 +57,7 @@ def test_what_the_demo_calls_measured_is_in_the_result_files() -> None:
     for cell, text in shown.items():
         runs = json.loads((REPOSITORY / f"results/table2/{cell}.json").read_bytes())["runs"]
         figures = [100 * run["metrics"]["test"]["accuracy"] for run in runs]
-        assert text == f"{mean(figures):.1f} ± {stdev(figures):.1f}"
+        assert text == f"{mean(figures):.1f} ± {stdev(figures):.1f} ({len(figures)})"
 
 
 def test_the_demo_trains_with_the_settings_of_table_2(cli: Any, quick: None) -> None:
