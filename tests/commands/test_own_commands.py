@@ -127,6 +127,13 @@ def test_kinds_and_the_task_may_be_said(table: Path, capsys: pytest.CaptureFixtu
     assert (again.task, again.num_features) == ("regression", 3)
 
 
+def test_a_recipe_without_biases_trains_a_table_and_predicts_new_rows(table: Path) -> None:
+    words = ["--label", "kind", "--id", "name", "--recipe", "linear", "--epochs", "2"]
+    assert run("train", "t.csv", *words, "--no-report", "--out", "r") == 0
+    assert run("predict", "r", "new.csv", "--out", "out.csv") == 0
+    assert [line[:2] for line in Path("out.csv").read_text().splitlines()] == ["na", "x,", "y,"]
+
+
 def test_help_signature_and_run_have_one_default(
     table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

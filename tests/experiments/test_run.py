@@ -12,6 +12,7 @@ from difformer.baselines.registry import SYSTEMS
 from difformer.data.batch import Batch
 from difformer.data.dataset import Dataset
 from difformer.data.registry import load_dataset
+from difformer.data.split import Split
 from difformer.errors import RunError
 from difformer.experiments import CannotRunError, Experiment, load_run, run_experiment
 from difformer.experiments import run as run_module
@@ -70,6 +71,25 @@ def test_a_run_folder_gives_the_model_back(system: str, digits: Dataset, tmp_pat
     test = loaded.split.test
     accuracy = float((output.argmax(1)[test] == digits.y[test]).double().mean())
     assert accuracy == result.results[0].metrics["test"]["accuracy"]
+
+
+def test_the_model_and_an_edge_list_give_the_logits_of_the_run(
+    digits: Dataset, tmp_path: Path
+) -> None:
+    """Edges once, in one direction, without loops, as they are in files: as README calls it."""
+    ring = torch.stack([torch.arange(60), (torch.arange(60) + 1) % 60])
+    data = replace(digits, x=digits.x[:60], y=digits.y[:60], edge_index=ring)
+    split = Split("own", torch.arange(30), torch.arange(30, 40), torch.arange(40, 60))
+    result = run_experiment(make(), dataset=data, split=split, folder=tmp_path)
+    loaded = load_run(tmp_path, dataset=data)
+    with torch.no_grad():
+        logits = loaded.model(data.x, data.edge_index)
+        apart = loaded.model(data.x)
+        run = predict(loaded.model, Batch(data.x, data.y, loaded.graph, torch.arange(60))).output
+    assert torch.equal(logits, run)
+    assert float((logits - apart).abs().max()) > 1e-3  # the edges count
+    loss = torch.nn.functional.cross_entropy(logits[split.test], data.y[split.test])
+    assert float(loss) == pytest.approx(result.results[0].metrics["test"]["loss"], rel=1e-5)
 
 
 def test_the_run_of_a_seed_can_be_named(digits: Dataset, tmp_path: Path) -> None:

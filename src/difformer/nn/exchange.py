@@ -27,13 +27,21 @@ class Exchange:
     here: ClassVar[bool] = True
     """Whether the graph's product of the rows in memory may be added in place."""
 
-    def __init__(self, graph: Any = None) -> None:
-        """`graph` is a Graph, or an object with its `propagate`."""
-        self.graph = graph
-        self.fixed: FixedAverage | None = None
-        """Ŝ, if it is the same in every layer and already computed."""
-        self.landmarks: Tensor | None = None
-        """(m, p), the landmarks that rows are compared with, if the diffusivity has them."""
+    def __init__(
+        self,
+        graph: Any = None,
+        *,
+        landmarks: Tensor | None = None,
+        fixed: FixedAverage | None = None,
+    ) -> None:
+        """What the rows meet besides one another.
+
+        Args:
+            graph: a Graph, or an object with its `propagate`.
+            landmarks: (m, p) that rows are compared with, if the diffusivity has them.
+            fixed: Ŝ, if it is the same in every layer and already computed.
+        """
+        self.graph, self.landmarks, self.fixed = graph, landmarks, fixed
 
     def closed_form(self, kernel: Diffusivity, heads: int) -> AverageOfStates | None:
         """The average computed directly from the states, if this exchange allows it."""

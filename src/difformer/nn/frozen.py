@@ -126,8 +126,7 @@ class FrozenDIFFormer(nn.Module):
         assert isinstance(module, DiffusionLayer)
         z = self._by_blocks(x, edge_index, edge_weight, output=False, layers=-1)
         with torch.no_grad():
-            exchange = Known(self._frozen[-1], None, None)
-            exchange.landmarks = self.model.compared_landmarks()
+            exchange = Known(self._frozen[-1], self.model.compared_landmarks())
             k = self._known_keys(known, compared, exchange)
             if k is None:  # rows do not interact, or the known rows were not kept
                 pairs = z.new_zeros(x.shape[0], known.shape[0])
@@ -296,8 +295,7 @@ class FrozenDIFFormer(nn.Module):
 
     def _comparison(self, x: Tensor, first: Tensor) -> Tensor | None:
         """What new rows are compared by, the same for all layers if none learns it."""
-        exchange = Known(self._frozen[0], None, None)
-        exchange.landmarks = self.model.compared_landmarks()
+        exchange = Known(self._frozen[0], self.model.compared_landmarks())
         return self.model.comparison(x, first, exchange)
 
     def _encode(
@@ -308,9 +306,7 @@ class FrozenDIFFormer(nn.Module):
         loops = None if self._degree is None else self._loops
         landmarks = self.model.compared_landmarks()
         for module, kept in list(zip(self.model.layers, self._frozen, strict=True))[:layers]:
-            exchange = Known(kept, loops, edges)
-            exchange.landmarks = landmarks
-            z = module(z, first, exchange, compared)
+            z = module(z, first, Known(kept, landmarks, loops, edges), compared)
         return z
 
     def _incoming(

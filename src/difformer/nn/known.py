@@ -76,10 +76,14 @@ class Known(Exchange):
     here = False
 
     def __init__(
-        self, kept: FrozenLayer, loops: bool | None, edges: tuple[Incoming, slice] | None
+        self,
+        kept: FrozenLayer,
+        landmarks: Tensor | None,
+        loops: bool | None = None,
+        edges: tuple[Incoming, slice] | None = None,
     ) -> None:
         """`loops`: whether a row has an edge to itself; None without a graph."""
-        super().__init__()
+        super().__init__(landmarks=landmarks)
         self.kept, self.loops, self.edges = kept, loops, edges
 
     def known(self, k: Tensor) -> Tensor | None:

@@ -50,14 +50,12 @@ def predict_in_chunks(
         landmarks, fixed = model.compared_landmarks(), model.fixed_average(features)
         z, compared = _embed(model, x, chunk, looks=fixed is None)
         if compared is not None:
-            whole = Exchange()
-            whole.landmarks = landmarks
-            compared = model.prepared(compared, whole)
+            compared = model.prepared(compared, Exchange(landmarks=landmarks))
         first = z.clone() if model.config.source else None
         prepared = model.prepare_graph(graph, None, z)
         for layer in model.layers:
-            known = _Rows(z, first, compared, prepared, fixed, landmarks)
-            z = _layer(cast("DiffusionLayer", layer), known, chunk)
+            known = _Rows(z, first, compared, prepared, fixed, landmarks, chunk)
+            z = _layer(cast("DiffusionLayer", layer), known)
         return torch.cat([model.decode(z[rows]) for rows in tiles(z.shape[0], chunk)])
     finally:
         model.train(training)
@@ -132,42 +130,59 @@ class _Rows:
     graph: Graph | None
     fixed: FixedAverage | None
     landmarks: Tensor | None
+    chunk: int
+
+    @property
+    def parts(self) -> list[slice]:
+        return list(tiles(self.z.shape[0], self.chunk))
+
+    def keys(self, layer: DiffusionLayer) -> Tensor | None:
+        """The keys of all rows, if the layer's diffusivity calibrates each row by them."""
+        if self.fixed is not None or layer.diffusivity.local or self.landmarks is not None:
+            return None
+        learned = self.compared is None or layer.query is not None
+        if not layer.diffusivity.prepares or not learned:
+            return None
+        found = [layer.unprepared(self.z[r], _part(self.compared, r))[1] for r in self.parts]
+        return torch.cat(found, dim=-2)
+
+    def context(self, layer: DiffusionLayer, keys: Tensor | None) -> Context | None:
+        """The sum of the contexts of all chunks; None where none is needed."""
+        if self.fixed is not None or layer.diffusivity.local:
+            return None
+        among = _Chunk(None, None, self.z, keys, landmarks=self.landmarks)
+        parts = ((self.z[rows], _part(self.compared, rows)) for rows in self.parts)
+        return reduce(operator.add, (layer.summarise(*part, among) for part in parts))
+
+    def values(self, layer: DiffusionLayer) -> Tensor:
+        """What a graph, or a fixed average, carries from row to row."""
+        if layer.value is None or (self.graph is None and self.fixed is None):
+            return self.z
+        values = torch.empty_like(self.z)
+        for rows in self.parts:
+            values[rows] = layer.mean_value(self.z[rows])
+        return values
+
+    def room(self, layer: DiffusionLayer, values: Tensor) -> Tensor:
+        """Where the next states go: over z, unless it is read again after its rows are written."""
+        carried = values is self.z and (self.graph is not None or self.fixed is not None)
+        added = layer.config.residual and layer.config.center  # after the mean of all rows
+        return torch.empty_like(self.z) if carried or added else self.z
 
 
-def _layer(layer: DiffusionLayer, known: _Rows, chunk: int) -> Tensor:
-    """One layer over all rows; overwrites z where no other row still needs it."""
-    z, first, compared = known.z, known.first, known.compared
-    graph, fixed, landmarks = known.graph, known.fixed, known.landmarks
-    parts = list(tiles(z.shape[0], chunk))
-    meets, context, keys = graph is not None or fixed is not None, None, None
-    if fixed is None and not layer.diffusivity.local:
-        learned = compared is None or layer.query is not None
-        if layer.diffusivity.prepares and learned and landmarks is None:
-            found = [layer.unprepared(z[rows], _part(compared, rows))[1] for rows in parts]
-            keys = torch.cat(found, dim=-2)
-        among = _Chunk(None, None, z, keys)
-        among.landmarks = landmarks
-        mine = (layer.summarise(z[rows], _part(compared, rows), among) for rows in parts)
-        context = reduce(operator.add, mine)
-    values = z
-    if meets and layer.value is not None:
-        values = torch.empty_like(z)
-        for rows in parts:
-            values[rows] = layer.mean_value(z[rows])
-    # Without a graph, or with separate values, a chunk reads only its own rows of z.
-    out = z if not meets or values is not z else torch.empty_like(z)
-    if layer.config.residual and layer.config.center and out is z:
-        out = torch.empty_like(z)  # the states are needed again, after the mean
-    for rows in parts:
-        block = None if graph is None else graph.adjacency.block(rows)
-        exchange = _Chunk(context, block, values, keys)
-        exchange.landmarks = landmarks
-        exchange.fixed = None if fixed is None else _OfAll(fixed.block(rows), values)
-        moved = layer.move(z[rows], _part(first, rows), exchange, _part(compared, rows))
+def _layer(layer: DiffusionLayer, known: _Rows) -> Tensor:
+    """One layer over all rows."""
+    z, keys, values = known.z, known.keys(layer), known.values(layer)
+    context, out = known.context(layer, keys), known.room(layer, values)
+    for rows in known.parts:
+        block = None if known.graph is None else known.graph.adjacency.block(rows)
+        fixed = None if known.fixed is None else _OfAll(known.fixed.block(rows), values)
+        exchange = _Chunk(context, block, values, keys, landmarks=known.landmarks, fixed=fixed)
+        moved = layer.move(z[rows], _part(known.first, rows), exchange, _part(known.compared, rows))
         out[rows] = moved if layer.config.center else layer.finish(moved, z[rows])
     if layer.config.center:
         mean = Exchange().mean(out)
-        for rows in parts:
+        for rows in known.parts:
             out[rows] = layer.finish(out[rows] - mean, z[rows])
     return out
 
@@ -183,8 +198,11 @@ class _Chunk(Exchange):
         block: SparseMatrix | None,
         values: Tensor,
         keys: Tensor | None,
+        *,
+        landmarks: Tensor | None,
+        fixed: FixedAverage | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(landmarks=landmarks, fixed=fixed)
         self.merged, self.block, self.values, self.keys = merged, block, values, keys
 
     def known(self, k: Tensor) -> Tensor | None:
