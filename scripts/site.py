@@ -75,13 +75,28 @@ def api_pages() -> dict[str, str]:
     }
 
 
+NAMES = {
+    "face": "Face",
+    "hub": "Hub",
+    "hugging": "Hugging",
+    "lightning": "Lightning",
+    "networkx": "NetworkX",
+    "onnx": "ONNX",
+    "pyg": "PyG",
+    "scipy": "SciPy",
+    "tensorboard": "TensorBoard",
+}
+"""Words of the names of examples that have a spelling of their own."""
+
+
 def example_page() -> str:
     """Every example with its first docstring lines as text; the tests run them."""
     parts = ["# Examples", "", "Each is a script in `examples/` that the tests run.", ""]
     for path in sorted((REPOSITORY / "examples").glob("*.py")):
         text = path.read_text(encoding="utf-8")
         _, docstring, code = text.split('"""', 2)
-        title = path.stem.replace("_", " ").capitalize()
+        title = " ".join(NAMES.get(word, word) for word in path.stem.split("_"))
+        title = title[:1].upper() + title[1:]
         parts += [f"## {title}", "", docstring.strip(), ""]
         parts += [f'```python title="{path.name}"', code.strip(), "```", ""]
     return "\n".join(parts)

@@ -92,5 +92,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     shown = re.sub(r"<[^>]+>", "", (tmp_path / "site/api/estimators/index.html").read_text())
     assert "DIFFormerClassifier" in shown
     assert "n_neighbors: int = 7," in shown  # an option by its default
+    assert "epochs: int = 200," in shown
     assert "option(" not in shown
+    assert "like(" not in shown
     assert (tmp_path / "site/images/states.png").is_file()
