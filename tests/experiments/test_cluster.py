@@ -1,0 +1,43 @@
+"""What a person is told when workers of a cluster fail; `tests/test_cli_cluster.py` runs one."""
+
+from __future__ import annotations
+
+from difformer.errors import DataError
+from difformer.experiments.cluster import _first, _plain  # pyright: ignore[reportPrivateUsage]
+from difformer.experiments.experiment import Experiment
+
+
+class FailedError(Exception):
+    """As Ray Train's error: what each worker raised."""
+
+    def __init__(self, message: str, **failures: Exception) -> None:
+        super().__init__(message)
+        self.worker_failures = {int(name[1:]): each for name, each in failures.items()}
+
+
+class WrappedError(Exception):
+    """As Ray Train wraps what a worker raised."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__("Traceback (most recent call last):\n ...")
+        self._base_exc = cause
+
+
+def test_the_worker_that_says_what_to_do_is_named_before_those_that_lost_it() -> None:
+    lost = WrappedError(RuntimeError("Connection closed by peer"))
+    changed = WrappedError(DataError("part-00003/x.npy changed after it was written"))
+    said = _first(FailedError("Training failed due to worker errors:\n...", r0=lost, r1=changed))
+    assert said == "rank 1 of the cluster: part-00003/x.npy changed after it was written"
+    assert (
+        _first(FailedError("many", r0=lost)) == "rank 0 of the cluster: Connection closed by peer"
+    )
+    said = _first(FailedError("no\nworker could be started"))
+    assert said == "training on the cluster failed: no worker could be started"
+
+
+def test_a_worker_gets_the_whole_experiment_as_plain_data(tmp_path) -> None:
+    train = {"epochs": 7, "patience": None, "batch_size": 5}
+    asked = Experiment.make("s3://bucket/parts", model={"num_layers": 3}, train=train, seeds=[4])
+    given = _plain(asked, tmp_path)
+    assert Experiment.from_config(given["config"]) == asked
+    assert given["folder"] == str(tmp_path.resolve())
