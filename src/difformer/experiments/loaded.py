@@ -64,8 +64,19 @@ def load_run(
 ) -> LoadedRun:
     """Load a run folder: the model, the estimator if one was fitted, and the data.
 
-    The data is loaded again by its name or file, and must be the same. For a folder with several
-    seeds, the run of ``seed``, or of the first.
+    The data is loaded again by its name or file, and must be the same. A comparison and a result
+    file hold no model, and a run on shards keeps its answers in files: each is a RunError.
+
+    Args:
+        folder: a run folder of `difformer train`.
+        seed: which run of a folder with several seeds; None for the first.
+        dataset: the data, if it is already loaded.
+        data_dir: where datasets are.
+
+    Returns:
+        A run with its ``model``, ``dataset``, ``split``, ``graph`` and ``result`` (the metrics). A
+        run on a table or a series also has its fitted ``estimator``; one on a table has the rows as
+        they were read in ``table``.
     """
     folder = Path(folder)
     with reading(folder):
