@@ -184,6 +184,10 @@ def test_a_frame_may_have_its_times_in_a_column() -> None:
         ("source,target,weight\na,b,-1\n", "column 'weight': '-1' must be a weight, 0 or more"),
         ("source,target,weight\na,b,1e39\n", "'1e39' must be a weight, 0 or more"),
         (
+            "source,target,time\na,b,2020-01-01\na,b,2020-01-02\na,b,soon\n",
+            "e.csv: times must be alike, 'soon' is not a date",
+        ),
+        (
             "source,target,time\na,b,2021-01-01\n",
             "column 'time': .* is not a step of the series",
         ),

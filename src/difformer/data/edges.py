@@ -74,7 +74,11 @@ def read_step_edges(source: Source, series: Series) -> tuple[Edges, ...]:
         weights.append(table.weights("weight", cells, format_of(cells, "number")))
     if "time" not in columns:
         return (_edges([ends], weights),)
-    times, step = read_times(columns["time"]), {t: i for i, t in enumerate(series.stamps)}
+    step = {stamp: i for i, stamp in enumerate(series.stamps)}
+    try:
+        times = read_times(columns["time"])
+    except ValueError as error:
+        raise DataError(f"{name_of(source)}: {error}") from error
     for i, time in enumerate(times):
         if time not in step:
             raise DataError(f"{table.at(i, 'time', columns['time'])} is not a step of the series")
