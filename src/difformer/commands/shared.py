@@ -84,7 +84,12 @@ Label = Annotated[
 ]
 Id = Annotated[
     str | None,
-    option("--id", metavar="COLUMN", help="The name of each row, for --edges.", panel=TABLE),
+    option(
+        "--id",
+        metavar="COLUMN",
+        help="The name of each row, for answers, page and --edges.",
+        panel=TABLE,
+    ),
 ]
 EdgesFile = Annotated[
     Path | None,

@@ -160,12 +160,13 @@ class TableEncoder:
     ) -> Any:
         """Encode one chunk whose first row is row `start`; a missing column is an error.
 
-        A cell that cannot be read is an error, or missing if not `strict`.
+        Columns that were left out of training may be missing. A cell that cannot be read is an
+        error, or missing if not `strict`.
         """
-        for column in self.columns:
+        used = [c for c in self.columns if c.width]
+        for column in used:
             if column.name not in chunk:
                 raise DataError(f"{name_of(source)}: column {column.name!r} of training is missing")
-        used = [c for c in self.columns if c.width]
         try:
             blocks = [c.encode(chunk[c.name], start, strict=strict) for c in used]
         except DataError as error:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from difformer.data.series import Series, fill
 from difformer.data.snapshots import Edges
 from difformer.data.times import season_of
+from difformer.estimators.autoregression import Autoregression, averaging, neighbours_of
 from difformer.estimators.classical import auto_forecasts
 from difformer.estimators.conformal import conformal_quantile
 
@@ -24,7 +25,6 @@ Array = NDArray[Any]
 OURS = "DIFFormer"
 MOST_NODES = 60  # that statsforecast is run on: a node takes a second or so
 ADAPT = 0.5  # of the logarithm of an interval's width, per share of values that fell outside
-RIDGE = 1e-6  # of the least squares of AR, relative to the mean square of its features
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Backtest:
         predicted: (o, h, n).
         values: (T, n) the series, nan where missing.
         season: steps of a season, for the seasonal naive forecast; None where not known.
-        neighbours: (n, n) whose rows weigh each node's neighbours; None for all others alike.
+        neighbours: (n, n), maybe sparse, whose rows weigh a node's neighbours; None: all others.
     """
 
     origins: Array
@@ -44,7 +44,7 @@ class Backtest:
     values: Array
     lags: int
     season: int | None = None
-    neighbours: Array | None = None
+    neighbours: Any = None
 
     @cached_property
     def actual(self) -> Array:
@@ -252,33 +252,10 @@ class Backtest:
 
     def _autoregression(self, *, with_neighbours: bool) -> Array:
         """Least squares of a node on its own lags (and its neighbours' mean lags), iterated."""
-        n, seen = self.values.shape[1], len(self.training)
-        near = self.neighbours
-        if near is None:
-            near = (np.ones((n, n)) - np.eye(n)) / max(1, n - 1)
-
-        def features(window: Array) -> Array:  # (lags, n) -> (n, features)
-            parts = [window, window @ near.T] if with_neighbours else [window]
-            return np.vstack([*parts, np.ones((1, n))]).T
-
-        x = np.stack([features(self._filled[t - self.lags : t]) for t in range(self.lags, seen)])
-        y = self.training[self.lags :]
-        weights = np.zeros((n, x.shape[2]))
-        for node in range(n):
-            known = ~np.isnan(y[:, node])
-            own, target = x[known, node], y[known, node]
-            if len(target):
-                gram = own.T @ own
-                floor = RIDGE * max(float(np.trace(gram)) / len(gram), 1e-12)
-                weights[node] = np.linalg.solve(gram + floor * np.eye(len(gram)), own.T @ target)
-        found: list[Array] = []
-        for at in self.origins:
-            window = self._filled[at - self.lags : at]
-            for _ in range(self.horizon):
-                after = (features(window[-self.lags :]) * weights).sum(1)
-                window = np.vstack([window, after])
-            found.append(window[self.lags :])
-        return np.stack(found)
+        seen, filled = self.training, self._filled
+        average = averaging(self.neighbours) if with_neighbours else None
+        learned = Autoregression.learn(filled[: len(seen)], seen, self.lags, average)
+        return np.stack([learned.forecast(filled[:at], self.horizon) for at in self.origins])
 
 
 def run_backtest(
@@ -314,21 +291,8 @@ def run_backtest(
         values=data.values,
         lags=lags,
         season=season_of(data.stamps),
-        neighbours=_neighbours(first, data),
+        neighbours=neighbours_of(first, data.values.shape[1]),
     )
-
-
-def _neighbours(edges: tuple[Edges, ...], data: Series) -> Array | None:
-    """(n, n) whose rows are the weights of a node's neighbours, which sum to one (or zero)."""
-    if not edges:
-        return None
-    n = data.values.shape[1]
-    (source, target), weight = edges[0][0].numpy(), edges[0][1]
-    near = np.zeros((n, n))
-    np.add.at(near, (target, source), 1.0 if weight is None else weight.double().numpy())
-    np.fill_diagonal(near, 0.0)
-    total = near.sum(1, keepdims=True)
-    return near / np.where(total > 0, total, 1.0)
 
 
 def _origins(origins: Any, steps: int, horizon: int, lags: int) -> list[int]:

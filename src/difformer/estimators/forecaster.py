@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -20,6 +20,12 @@ from difformer.data.dataset import fingerprint
 from difformer.data.series import Series, fill, read_series, with_known
 from difformer.data.snapshots import Edges, TemporalDataset, from_windows, time_split
 from difformer.data.times import calendar, cycles_of, following
+from difformer.estimators.autoregression import (
+    Autoregression,
+    averaging,
+    neighbours_of,
+    share_of,
+)
 from difformer.estimators.backtest import Backtest, run_backtest
 from difformer.estimators.nodes import TRANSFORMS, NodeScale, looks_like_counts
 from difformer.estimators.settings import ForecastSettings
@@ -65,6 +71,9 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
             them where they validate better.
         transform: "none", "sqrt" or "log" (of 1 + value) before scaling, for values of 0 or more;
             "auto" takes for counts the one that validates best, in the units of the series.
+        linear: "none", or "auto": the forecast is mixed with that of a linear autoregression on the
+            lags of a node and of its neighbours (all others without a graph), by the share
+            `linear_share_` that validates best, in the units of the series.
         epochs, lr, weight_decay, patience: see `TrainSettings`.
         validation_fraction: share of the snapshots, the latest ones, that pick the epoch; 0 trains
             on all of them for all epochs.
@@ -150,8 +159,35 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         )
         self.validation_ = dict(result.metrics.get("val", {}))
         self._last, self._edges = data, edges
+        self._linear, self.linear_share_ = None, 0.0
+        if not result.interrupted:
+            self._mix(data, edges, len(split.val) // nodes)
         self._frame = type(series) if hasattr(series, "columns") else None
         return self
+
+    def _mix(self, data: Series, edges: tuple[Edges, ...], kept: int) -> None:
+        """The share of a linear autoregression by the last `kept` steps, then learned from all."""
+        before = len(data.values) - kept
+        if self.linear == "none" or not kept or before < self.lags_ + 2:
+            return
+        filled, average = (
+            self._filled(data),
+            averaging(neighbours_of(edges[-1:], self.n_features_in_)),
+        )
+        tried = Autoregression.learn(filled[:before], data.values[:before], self.lags_, average)
+        ours = self.predict_next(data, edges or None)[-kept:]
+        truth = np.where(self._nodes.naive, np.nan, data.values[before:])
+        self.linear_share_ = share_of(tried.next(filled)[-kept:], ours, truth)
+        self._linear = Autoregression.learn(filled, data.values, self.lags_, average)
+
+    def _mixed(self, ours: Array, linear: Callable[[Autoregression], Array]) -> Array:
+        if self._linear is None or not self.linear_share_:
+            return ours
+        return self.linear_share_ * linear(self._linear) + (1 - self.linear_share_) * ours
+
+    def _filled(self, data: Series) -> Array:
+        """Values in their units, a missing one as the last known one, or the node's mean."""
+        return fill(data.values, self._nodes.level)
 
     def _seen(self, snapshots: TemporalDataset) -> str:
         """Equal for equal snapshots and graphs, by which a kept fit knows its data again."""
@@ -225,7 +261,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         if name in self.tried_:
             return self.tried_[name]
         folder = None if self.checkpoint is None else Path(self.checkpoint) / "tried" / name
-        one = self._clone().set_params(**tried, checkpoint=folder, lags=self.lags_)
+        one = self._clone().set_params(**tried, linear="none", checkpoint=folder, lags=self.lags_)
         one.fit(data, edges)
         self.result_ = one.result_
         if one.result_.interrupted:
@@ -312,6 +348,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
                 after = self.model_(x, prepared).squeeze(1).double().numpy()
             window = np.vstack([window, after])
         values = self._nodes.back(window[self.lags_ :])
+        values = self._mixed(values, lambda linear: linear.forecast(self._filled(data), steps))
         values = np.where(self._nodes.naive, self._naive(data.values)[-1], values)
         frame = series if hasattr(series, "columns") else None
         return self._framed(values, data, frame if series is not None else None)
@@ -330,6 +367,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         with torch.no_grad():
             output = Snapshots(snapshots, split).evaluate(self.model_)
         found = self._nodes.back(output.reshape(-1, self.n_features_in_).double().numpy())
+        found = self._mixed(found, lambda linear: linear.next(self._filled(data)))
         return np.where(self._nodes.naive, self._naive(data.values)[self.lags_ - 1 : -1], found)
 
     def score(self, series: Any, graph: Any = None) -> float:

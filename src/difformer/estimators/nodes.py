@@ -24,12 +24,16 @@ ENOUGH = 5  # steps at which a node must differ from its median, to be learned f
 
 @dataclass(frozen=True, eq=False)
 class NodeScale:
-    """(f(value) − mean) / scale, each (n,); `naive` nodes, not to be learned from, are zeros."""
+    """(f(value) − mean) / scale, each (n,); `naive` nodes, not to be learned from, are zeros.
+
+    `level` is the mean of a node's values in their units, 0 where none is known.
+    """
 
     transform: str
     mean: Array
     scale: Array
     naive: Array
+    level: Array
 
     @classmethod
     def learn(cls, values: Array, lags: int, transform: str = "none") -> NodeScale:
@@ -48,7 +52,8 @@ class NodeScale:
         changed = np.where(naive, 0.0, TRANSFORMS[transform][0](np.where(naive, 0.0, values)))
         mean, scale = np.nanmean(changed, axis=0), np.nanstd(changed, axis=0)
         naive = naive | ~(scale > 0)
-        return cls(transform, mean, np.where(naive, 1.0, scale), naive)
+        level = np.where(known, values, 0.0).sum(0) / np.maximum(known.sum(0), 1)
+        return cls(transform, mean, np.where(naive, 1.0, scale), naive, level)
 
     def forward(self, values: Array) -> Array:
         """Scaled values, nan where missing; zeros for naive nodes."""

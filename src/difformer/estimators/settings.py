@@ -103,6 +103,11 @@ class ForecastSettings(Parameters):
         "the step's place in day, week and year as features; auto: by validation",
         ("auto", "none", "cycles"),
     )
+    linear: str = option(
+        "auto",
+        "mix the forecast with that of a linear autoregression; auto: by validation",
+        ("auto", "none"),
+    )
     epochs: int = like(TrainSettings, "epochs", 300)
     lr: float = like(TrainSettings, "lr", 0.01)
     weight_decay: float = like(TrainSettings, "weight_decay", 0.0)

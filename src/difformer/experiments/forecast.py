@@ -128,6 +128,7 @@ def train_series(
         "validation": model.validation_,
         "transform": model.transform_,
         "calendar": model.calendar_,
+        "linear_share": round(model.linear_share_, 4),
         "naive_nodes": list(model.naive_nodes_),
         "notes": list(data.notes),
         "interrupted": False,

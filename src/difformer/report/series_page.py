@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,14 +62,23 @@ def _result(record: Mapping[str, Any], tested: Mapping[str, Any] | None) -> list
     ranked = sorted(tested["methods"].items(), key=lambda pair: pair[1]["mse"])
     ours = tested["methods"]["DIFFormer"]
     other, best = next((n, e) for n, e in ranked if n != "DIFFormer")
+    error, theirs = math.sqrt(ours["mse"]), math.sqrt(best["mse"])
     steps, origins = record["settings"]["steps"], tested["origins"]
     blocks.append(
         Note(
-            f"Mean absolute error {number(ours['mae'], 3)} over {steps} steps ahead from "
-            f"{len(origins):,} consecutive origins; the best simple forecast, {other}, "
-            f"{number(best['mae'], 3)}."
+            f"Off by {number(error, 3)} (root mean squared error) over {steps} steps ahead from "
+            f"{len(origins):,} consecutive origins; the best simple forecast, {other}, by "
+            f"{number(theirs, 3)}{_beside(error, theirs)}."
         )
     )
+    if ours["mae"] > min(e["mae"] for e in tested["methods"].values()):
+        name = min(tested["methods"], key=lambda n: tested["methods"][n]["mae"])
+        blocks.append(
+            Note(
+                f"By mean absolute error {name} is better: it counts a large miss no more than "
+                "many small ones, and the forecast is a mean, not a median."
+            )
+        )
     rows = [[n, number(e["mse"]), number(e["mae"]), number(e["mase"], 3)] for n, e in ranked]
     caption = (
         "Errors of forecasts that saw none of these steps; scaled: in units of the mean change "
@@ -91,6 +101,14 @@ def _result(record: Mapping[str, Any], tested: Mapping[str, Any] | None) -> list
     return blocks
 
 
+def _beside(ours: float, theirs: float) -> str:
+    """By how much it is better or worse, where the other's error is not zero."""
+    if not theirs:
+        return ""
+    percent = round(100 * (ours / theirs - 1))
+    return f": {abs(percent)} % {'worse' if percent > 0 else 'better'}" if percent else ": level"
+
+
 def _read(model: Any, record: Mapping[str, Any]) -> list[Any]:
     """How many steps and nodes, from when to when, what is missing, and what was made of it."""
     data = model.series_
@@ -107,6 +125,10 @@ def _read(model: Any, record: Mapping[str, Any]) -> list[Any]:
     cycle = cycle if record.get("calendar") == "cycles" else ""
     known = ", and what is known ahead" if record.get("known") else ""
     blocks.append(Note(f"Of each node {used} learned from{cycle}{known}."))
+    share = record.get("linear_share") or 0.0
+    if share >= 0.005:
+        text = f"{100 * share:.0f} % of a forecast is that of a linear autoregression"
+        blocks.append(Note(f"{text}, as validation chose."))
     blocks += [Note(f"Put right in reading: {note}.") for note in record.get("notes", ())]
     left = record.get("naive_nodes") or []
     if left:
