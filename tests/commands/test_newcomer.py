@@ -259,6 +259,7 @@ def test_counts_as_they_are_beat_what_is_simple_and_are_forecast_again_from_newe
     lines = table_of(capsys.readouterr().out)
     assert lines[1][0] == "2006-11-06"
     assert len(lines) == 5
+    assert all(float(cell) >= 0 for line in lines[1:] for cell in line[1:])  # they are counts
     page = (flu / "run/report.html").read_text(encoding="utf-8")
     assert "Error by step" in page
     assert len(page.encode()) < 3_000_000

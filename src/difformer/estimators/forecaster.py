@@ -181,9 +181,11 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         self._linear = Autoregression.learn(filled, data.values, self.lags_, average)
 
     def _mixed(self, ours: Array, linear: Callable[[Autoregression], Array]) -> Array:
-        if self._linear is None or not self.linear_share_:
-            return ours
-        return self.linear_share_ * linear(self._linear) + (1 - self.linear_share_) * ours
+        """Our forecast with the share of the linear one; of counts none is below zero."""
+        share = self.linear_share_
+        if self._linear is not None and share:
+            ours = share * linear(self._linear) + (1 - share) * ours
+        return np.maximum(ours, 0.0) if looks_like_counts(self._last.values) else ours
 
     def _filled(self, data: Series) -> Array:
         """Values in their units, a missing one as the last known one, or the node's mean."""
