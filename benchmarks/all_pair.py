@@ -71,6 +71,13 @@ FORMS: dict[str, dict[str, Any]] = {
         "reach": 3.0,
         "num_landmarks": 512,
     },
+    "landmarks, 10 per row": {
+        "kernel": "landmarks",
+        **COMPARED,
+        "sharpness": 40.0,
+        "reach": 10.0,
+        "num_landmarks": 512,
+    },
     "near": {**SHARP, "exact_rows": 0},
     "kNN graph": {"kernel": "identity", "graph_weight": 1.0},
 }

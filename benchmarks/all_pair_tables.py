@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def _drawn(
             ax.set_title(TITLES[name])
         figure.axes[0].set_ylabel("test accuracy, %")
         lines, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(lines, labels, loc="outside lower center", ncols=min(7, len(labels)))
+        figure.legend(lines, labels, loc="outside lower center", ncols=min(5, len(labels)))
         image = io.BytesIO()
         figure.savefig(image, format="svg", metadata={"Date": None})
     write_atomic(path, image.getvalue())
@@ -157,7 +158,8 @@ def _sharpness(ax: Any, name: str, results: Results) -> None:
 
 
 def _labels(ax: Any, name: str, results: Results) -> None:
-    for form, marker, dash, colour in zip(FORMS, MARKERS, DASHES, COLOURS, strict=False):
+    styles = zip(FORMS, MARKERS, cycle(DASHES), cycle(COLOURS), strict=False)
+    for form, marker, dash, colour in styles:
         cells = [(c, _cell(results, "labels", name, c, form)) for c in LABELS[name]]
         _bars(ax, cells, form, marker=marker, ls=dash, color=colour, spread=False)
     ax.set_xscale("log")
