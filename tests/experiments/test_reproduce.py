@@ -13,7 +13,14 @@ from difformer.data.registry import load_dataset
 from difformer.errors import DataError, RunError
 from difformer.experiments import run as run_module
 from difformer.experiments.experiment import Experiment
-from difformer.experiments.reproduce import CellResult, measure_cell, read_results, result_path
+from difformer.experiments.reproduce import (
+    CellResult,
+    measure_cell,
+    other_settings,
+    read_cell,
+    read_results,
+    result_path,
+)
 from difformer.experiments.specs import Cell, Spec, load_spec, parse_spec
 from difformer.experiments.tables import (
     View,
@@ -239,6 +246,22 @@ def test_an_unfinished_cell_says_how_many_runs_it_has(
         "¹ slow",
         "Measured: random splits; mean ± standard deviation (runs).",
     )
+
+
+def test_runs_that_the_spec_asks_for_since_then_are_missing(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    result = measure(spec, cell, tmp_path)
+    few = replace(result, runs=result.runs[:2], wanted=result.wanted[:2])
+    assert figures_table(View(spec, [few])).rows[1][-1].endswith("(2 of 4 runs)")
+
+
+@pytest.mark.parametrize("name", ["table2", "table4"])
+def test_committed_results_of_baselines_have_the_settings_of_their_spec(name: str) -> None:
+    spec, folder = load_spec(name), Path(__file__).parents[2] / "results"
+    for cell in spec.cells(variants=["default"]):
+        result = read_cell(spec, cell, folder)
+        assert result is None or other_settings(spec, cell, result) == [], cell.name
 
 
 def test_each_note_has_a_mark_of_its_own(

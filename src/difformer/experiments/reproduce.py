@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.train.callbacks import Callback
 
-__all__ = ["CellResult", "measure_cell", "read_cell", "read_results", "result_path", "run_path"]
+__all__ = [
+    "CellResult",
+    "measure_cell",
+    "other_settings",
+    "read_cell",
+    "read_results",
+    "result_path",
+    "run_path",
+]
 
 ABSENT = "not measured:"  # how a result says that its data is not available
 Look = Callable[[Cell, Experiment, int], "Sequence[Callback]"]
@@ -77,6 +85,10 @@ class CellResult:
             return []
         done = {(run["split"], run["seed"]) for run in self.runs}
         return [pair for pair in self.wanted if pair not in done]
+
+    def asked(self, cell: Cell) -> CellResult:
+        """The same result, with the runs that a cell asks for among those it should have."""
+        return replace(self, wanted=list(dict.fromkeys([*self.wanted, *_pairs(cell)])))
 
     def values(self, part: str, metric: str) -> list[float]:
         """One metric of one part, or one of the costs, one value per run."""
@@ -196,9 +208,13 @@ def _command(spec: Spec, cell: Cell) -> str:
     return shlex.join([*words, "--protocols", cell.protocol.name])
 
 
+def _pairs(cell: Cell) -> list[tuple[str, int]]:
+    """The split and seed of every run of a cell."""
+    return [(split, seed) for split in cell.protocol.splits for seed in cell.protocol.seeds]
+
+
 def _new_result(spec: Spec, cell: Cell, experiment: Experiment) -> CellResult:
     train = {k: v for k, v in asdict(experiment.train).items() if k not in UNIMPORTANT}
-    how = cell.protocol
     return CellResult(
         table=spec.name,
         cell=cell.name,
@@ -214,7 +230,7 @@ def _new_result(spec: Spec, cell: Cell, experiment: Experiment) -> CellResult:
             "model": dict(experiment.model),
             "train": train,
         },
-        wanted=[(split, seed) for split in how.splits for seed in how.seeds],
+        wanted=_pairs(cell),
         machine=describe_machine(),
         date=datetime.now(timezone.utc).date().isoformat(),
         version=difformer.__version__,
@@ -228,16 +244,7 @@ UNIMPORTANT = ("seed", "device", "threads", "checkpoint_every", "recompute")
 
 def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
     """The new result with the old one's runs, and its machine and date if nothing is missing."""
-    from difformer.train.run import differences
-
-    then = cast("dict[str, Any]", json.loads(json.dumps(old.settings)))
-    # An option that did not exist then has its current default.
-    kinds = {"model": get_system(new.system).config, "train": TrainSettings}
-    for section, kind in kinds.items():
-        defaults = {name: option.default for name, option in options_of(kind).items()}
-        known = {k: v for k, v in defaults.items() if k in new.settings[section]}
-        then[section] = {**known, **then[section]}
-    differing = differences(then, cast("dict[str, Any]", json.loads(json.dumps(new.settings))))
+    differing = _differing(new, old)
     if differing:
         raise RunError(
             f"{path} was measured with other settings ({'; '.join(differing)}): "
@@ -251,6 +258,24 @@ def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
     return replace(
         whole, command=old.command, machine=old.machine, date=old.date, version=old.version
     )
+
+
+def other_settings(spec: Spec, cell: Cell, result: CellResult) -> list[str]:
+    """In which settings a result differs from what its spec says now, one text each."""
+    return _differing(_new_result(spec, cell, cell.experiments()[0]), result)
+
+
+def _differing(new: CellResult, old: CellResult) -> list[str]:
+    from difformer.train.run import differences
+
+    then = cast("dict[str, Any]", json.loads(json.dumps(old.settings)))
+    # An option that did not exist then has its current default.
+    kinds = {"model": get_system(new.system).config, "train": TrainSettings}
+    for section, kind in kinds.items():
+        defaults = {name: option.default for name, option in options_of(kind).items()}
+        known = {k: v for k, v in defaults.items() if k in new.settings[section]}
+        then[section] = {**known, **then[section]}
+    return differences(then, cast("dict[str, Any]", json.loads(json.dumps(new.settings))))
 
 
 def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:

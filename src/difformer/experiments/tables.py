@@ -95,6 +95,11 @@ class View:
     def line(self, system: str, variant: Variant, protocol: Protocol) -> Line:
         """What was measured for one system, variant and protocol."""
         by_cell = {result.cell: result for result in self.results}
+        for cell in self.spec.cells(
+            systems=[system], variants=[variant.name], protocols=[protocol.name]
+        ):
+            if cell.name in by_cell:  # it may have been measured when fewer runs were asked for
+                by_cell[cell.name] = by_cell[cell.name].asked(cell)
         keys = [f"{name}.{system}.{variant.name}.{protocol.name}" for name in self.names]
         return Line(system, variant, protocol, tuple(by_cell.get(key) for key in keys))
 
