@@ -14,6 +14,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from io import RawIOBase
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -27,6 +28,7 @@ __all__ = [
     "give_name",
     "natural",
     "one_line",
+    "open_scratch",
     "plain_name",
     "read_json",
     "read_toml",
@@ -159,6 +161,11 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def open_scratch(path: Path) -> RawIOBase:
+    """A file of a work folder, to be filled bit by bit: nothing takes it for finished work."""
+    return path.open("wb", buffering=0)
 
 
 def one_line(error: BaseException, most: int = 300) -> str:

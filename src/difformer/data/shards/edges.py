@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from difformer.data.shards.parts import Block
 from difformer.errors import DataError
-from difformer.files import cannot_write, reading, write_atomic
+from difformer.files import cannot_write, open_scratch, reading, write_atomic
 
 __all__ = [
     "MOST_ROWS",
@@ -248,7 +248,7 @@ class _BucketFiles(ExitStack):
         try:
             self.files = [
                 [
-                    self.enter_context(self.table.path(k, name).open("wb", buffering=0))
+                    self.enter_context(open_scratch(self.table.path(k, name)))
                     for k in range(self.table.buckets)
                 ]
                 for name in names

@@ -79,7 +79,7 @@ class OwnRun:
     def ids(self) -> tuple[str, ...]:
         """The id of each row of fit: its number where the table has no column of ids."""
         rows = len(self.estimator.embedding_)
-        return self.estimator.ids_ or tuple(str(row) for row in range(rows))
+        return tuple(self.estimator.ids_ or map(str, range(rows)))
 
     @property
     def labels(self) -> tuple[str, ...]:
