@@ -134,13 +134,14 @@ DATES: dict[str, Callable[[Any], float | None]] = {
     "YYYY-MM": _month,
 }
 FORMATS = NUMBERS | DATES
-PLAIN = "1234.5"
+PLAIN, THOUSANDS = "1234.5", "1,234.5"
 
 
-def read_numbers(cells: Cells, written: str) -> tuple[Array, list[int]]:
+def read_numbers(cells: Cells, written: str, *, strict: bool = False) -> tuple[Array, list[int]]:
     """Cells of one format as float64, NaN where missing, and the positions of those that are bad.
 
-    An infinite number is bad, too. O(cells).
+    An infinite number is bad, too. Among thousands with commas a number without them is good,
+    unless `strict`. O(cells).
     """
     values = _at_once(cells) if written == PLAIN else None
     if values is not None:
@@ -153,6 +154,8 @@ def read_numbers(cells: Cells, written: str) -> tuple[Array, list[int]]:
         if is_missing(cell):
             continue
         number = read(cell)
+        if number is None and written == THOUSANDS and not strict:  # 20000 among 1,234.5
+            number = as_number(cell)
         if number is None or not math.isfinite(number):
             bad.append(i)
         else:
@@ -187,7 +190,7 @@ def format_of(cells: Cells, kind: str | None) -> str:
     some = list(islice((cell for cell in cells if not is_missing(cell)), SAMPLE))
     best, fewest = PLAIN, len(some) + 1
     for name in formats:
-        bad = len(read_numbers(some, name)[1])
+        bad = len(read_numbers(some, name, strict=True)[1])
         if bad < fewest:
             best, fewest = name, bad
         if bad == 0:
