@@ -97,7 +97,7 @@ EDGE_STAGES = ("counting edges", "reading edges", "writing edges")
 
 def outofcore(results: dict[str, Any]) -> list[list[str]]:
     size = f"{results['rows']:,} rows × {results['features']}, {results['edges']:,} edges"
-    rows = [[f"{size}, {results['memory']} a process", "s", "processor s", "peak memory", ""]]
+    rows = [[f"{size}, {results['memory']} per process", "s", "processor s", "peak memory", ""]]
 
     def cells(r: dict[str, Any]) -> list[str]:
         return [
