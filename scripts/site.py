@@ -2,7 +2,7 @@
 
 An mkdocs hook (see mkdocs.yml). A page whose front matter says `executed: true` has its Python
 blocks run in order, in one namespace; what a block prints, and the figures it leaves open, stand
-below it. The tests call `execute` too, so that a page that fails to run fails there first.
+below it. A page that fails to run, and a site that lacks something, fail the build.
 """
 
 from __future__ import annotations
@@ -133,3 +133,29 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     """Point at the results inside the site, and run the pages that are to be run."""
     text = RESULT.sub(lambda match: f"](results/{match[1]})", text)
     return execute(text) if page.meta.get("executed") else text
+
+
+def problems(site: Path) -> list[str]:
+    """What a built site lacks, or shows and should not."""
+    needed = [site / "results/fig2a/fig2a.png", site / "images/states.png"]
+    found = [f"{path.relative_to(site)} is missing" for path in needed if not path.is_file()]
+    shown = re.sub(r"<[^>]+>", "", (site / "api/estimators/index.html").read_text(encoding="utf-8"))
+    for text in ("DIFFormerClassifier", "n_neighbors: int = 7,", "epochs: int = 200,"):
+        if text not in shown:
+            found.append(f"the page of the estimators lacks {text!r}")
+    for text in ("option(", "like("):  # how an option is declared, in place of its default
+        if text in shown:
+            found.append(f"the page of the estimators shows {text!r}")
+    for path in sorted((REPOSITORY / "docs" / "tutorials").glob("*.md")):
+        page = site / "tutorials" / path.stem / "index.html"
+        if not page.is_file() or ">Output<" not in page.read_text(encoding="utf-8"):
+            found.append(f"the tutorial {path.stem} shows no output")
+    return found
+
+
+def on_post_build(config: Any) -> None:
+    """Look at what was built."""
+    from mkdocs.exceptions import PluginError
+
+    if found := problems(Path(config.site_dir)):
+        raise PluginError("; ".join(found))

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+LARGEST = 2_000_000  # bytes of a wheel
 # What an sdist holds beside what hatchling adds (.gitignore, PKG-INFO, pyproject.toml).
 SDIST = (
     "examples/",
@@ -125,12 +126,20 @@ def main() -> None:
         build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out)]
         run([*build, str(REPOSITORY)], place, home)
         (wheel,), (sdist,) = list(out.glob("*.whl")), list(out.glob("*.tar.gz"))
-        if problems := check_contents(contents(wheel), contents(sdist), sources()):
+        problems = check_contents(contents(wheel), contents(sdist), sources())
+        if wheel.stat().st_size >= LARGEST:
+            problems.append(f"the wheel has {wheel.stat().st_size:,} bytes, over {LARGEST:,}")
+        if problems:
             raise SystemExit("\n".join(problems))
         venv.create(place / "env", with_pip=True)
         programs = place / "env" / ("Scripts" if os.name == "nt" else "bin")
         install = [str(programs / "python"), "-m", "pip", "install", "--quiet"]
-        install += ["--disable-pip-version-check", "-c", str(REPOSITORY / "constraints.txt")]
+        install += [
+            "--no-compile",
+            "--disable-pip-version-check",
+            "-c",
+            str(REPOSITORY / "constraints.txt"),
+        ]
         run([*install, str(wheel)], place, home)
         version = Trial(["difformer", "--version"], [wheel.name.split("-")[1]])
         for (program, *words), expected, environment in (version, *TRIALS):

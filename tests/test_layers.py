@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from scripts import packages
+
 REPOSITORY = Path(__file__).resolve().parent.parent
-
-
-def load_script() -> Any:
-    """scripts/packages.py as a module."""
-    path = REPOSITORY / "scripts" / "packages.py"
-    spec = importlib.util.spec_from_file_location("packages", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-packages = load_script()
 SOURCE, LAYERS = packages.SOURCE, packages.LAYERS
 MODULES = sorted(SOURCE.rglob("*.py"))
 GUIDE = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -1,40 +1,14 @@
-"""The wheel and the sdist hold what they must and nothing else; `make wheel` also tries them."""
+"""What `make wheel` looks for in wheel and sdist before it tries the wheel alone."""
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
-import pytest
-
-REPOSITORY = Path(__file__).resolve().parent.parent
+from scripts.try_wheel import check_contents, sources
 
 
-def script() -> Any:
-    """scripts/try_wheel.py as a module."""
-    path = REPOSITORY / "scripts" / "try_wheel.py"
-    spec = importlib.util.spec_from_file_location("try_wheel", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_wheel_and_sdist_hold_what_they_must(tmp_path: Path) -> None:
-    for tool in ("build", "hatchling"):
-        pytest.importorskip(tool)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path)]
-    subprocess.run([*command, str(REPOSITORY)], check=True, capture_output=True, timeout=300)
-    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
-    contents = script().contents
-    package = script().sources()
-    assert "difformer/data/embedded/cora.npz" in package
-    assert script().check_contents(contents(wheel), contents(sdist), package) == []
-    assert wheel.stat().st_size < 2_000_000
+def test_the_files_of_the_package_are_found() -> None:
+    package = sources()
+    assert {"difformer/data/embedded/cora.npz", "difformer/cli.py"} <= set(package)
+    assert not any("__pycache__" in name for name in package)
 
 
 def test_what_is_missing_and_what_is_too_much_is_named() -> None:
@@ -42,7 +16,7 @@ def test_what_is_missing_and_what_is_too_much_is_named() -> None:
     sdist = ["src/difformer/a.py", "src/difformer/b.npz", "README.md"]
 
     def found(wheel: list[str], sdist: list[str]) -> list[str]:
-        return script().check_contents(wheel, sdist, package)
+        return check_contents(wheel, sdist, package)
 
     assert found([*package, "difformer-1.dist-info/METADATA"], sdist) == []
     assert found(package[1:], sdist) == ["the wheel lacks difformer/a.py"]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 import pickle
@@ -20,6 +19,7 @@ from difformer.data.convert import undirected
 from difformer.data.dataset import Dataset
 from difformer.data.registry import fetch_dataset, load_dataset
 from difformer.errors import DataError
+from scripts import embed_citations
 
 # rows, features, classes, entries of the graph file, undirected edges, self-loops, isolated rows.
 # The usual counts (5,429; 4,732; 44,338) are half the entries, repeats and self-loops included.
@@ -345,21 +345,10 @@ def assert_same(one: Dataset, other: Dataset) -> None:
     assert one.splits["public"] == other.splits["public"]
 
 
-def embedding() -> Any:
-    """scripts/embed_citations.py as a module."""
-    path = Path(__file__).resolve().parents[2] / "scripts" / "embed_citations.py"
-    spec = importlib.util.spec_from_file_location("embed_citations", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_cora_from_linqs_files_equals_cora(tmp_path: Path) -> None:
     """LINQS's two files, written from what is embedded by the order we keep, read back."""
-    raw, script = planetoid.read_embedded("cora"), embedding()
-    text = Path(script.__file__).with_name("cora_order.txt").read_text()
+    raw = planetoid.read_embedded("cora")
+    text = Path(embed_citations.__file__).with_name("cora_order.txt").read_text()
     numbers = [line for line in text.splitlines() if not line.startswith("#")]
     lines = [int(number) for number in " ".join(numbers).split()]
     assert sorted(lines) == list(range(2708))
@@ -372,7 +361,7 @@ def test_cora_from_linqs_files_equals_cora(tmp_path: Path) -> None:
     (tmp_path / "cora.cites").write_text(
         "\n".join(f"{raw.ids[a]}\t{raw.ids[b]}" for a, b in raw.edges)
     )
-    again = script.read_linqs_cora(tmp_path)
+    again = embed_citations.read_linqs_cora(tmp_path)
     assert (raw.x != again.x).nnz == 0
     assert np.array_equal(raw.y, again.y)
     assert np.array_equal(raw.edges, again.edges)
@@ -393,7 +382,7 @@ def test_what_is_packed_is_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.network
 def test_the_script_makes_what_is_embedded(tmp_path: Path) -> None:
-    embedding().make(tmp_path)
+    embed_citations.make(tmp_path)
     kept = Path(planetoid.__file__).with_name("embedded")
     for name in planetoid.EMBEDDED:
         one, other = (npz.read_npz(folder / f"{name}.npz") for folder in (tmp_path, kept))
