@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import mmap
+import os
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
@@ -18,11 +20,19 @@ from difformer.data.shards.manifest import ArrayRecord
 from difformer.errors import DataError
 from difformer.files import replacing
 
-__all__ = ["ArrayWriter", "check_array", "map_array", "npy_size", "take_rows", "whole_array"]
+__all__ = [
+    "ArrayWriter",
+    "check_array",
+    "let_go",
+    "map_array",
+    "npy_size",
+    "take_rows",
+    "whole_array",
+]
 
 Array = NDArray[Any]
-BLOCK = 1 << 22  # bytes read together
-GAP = 1 << 13  # bytes between two rows that are read over
+BLOCK = 1 << 24  # bytes read together
+GAP = 1 << 16  # bytes that one page fault maps
 
 
 class ArrayWriter(AbstractContextManager["ArrayWriter"]):
@@ -118,40 +128,59 @@ def whole_array(array: Array) -> Array:
 
 
 def take_rows(array: Array, rows: Array) -> Array:
-    """Some rows of a mapped array, by sorted numbers; only these and small gaps are read.
+    """Some rows of a mapped array, by sorted numbers, in O(BLOCK) memory beside them.
 
-    The mapping is not used: it would load pages around each row, which a process with little memory
-        would hold until the system reclaims them.
+    Rows that lie close together are taken from the mapping, whose pages are given back at once.
+    Where they are far apart each run of neighbours is read by itself: a mapping would load much
+    around it.
     """
     if not isinstance(array, np.memmap) or not len(rows):
         return np.array(array[rows])
     out = np.empty((len(rows), *array.shape[1:]), array.dtype)
     size = array.dtype.itemsize * int(np.prod(array.shape[1:]))
-    far = np.flatnonzero(np.diff(rows) * size > GAP) + 1
+    starts = np.append(0, np.flatnonzero(np.diff(rows) > 1) + 1)
+    close = int(rows[-1] - rows[0]) * size <= GAP * (len(starts) - 1)
     try:
         with Path(str(array.filename)).open("rb", buffering=0) as file:
-            for first, last in pairwise([0, *far.tolist(), len(rows)]):
-                _read_range(file, array, rows[first:last], out[first:last], size)
+            if os.fstat(file.fileno()).st_size < array.offset + array.nbytes:
+                raise DataError(f"{array.filename} was cut short while it was read")
+            if close:
+                _take_mapped(array, rows, out, max(1, BLOCK // size))
+                return out
+            data = out.reshape(-1).view(np.uint8).data
+            offsets, ends = array.offset + rows[starts] * size, [*starts[1:].tolist(), len(rows)]
+            for offset, first, last in zip(offsets.tolist(), starts.tolist(), ends, strict=True):
+                file.seek(offset)
+                _read_into(file, data[first * size : last * size])
     except OSError as error:
         raise DataError(f"{array.filename} cannot be read: {error.strerror or error}") from error
     return out
 
 
-def _read_range(file: Any, array: Any, rows: Array, out: Array, size: int) -> None:
-    """Read rows that lie close together: the file from the first to the last, in blocks."""
-    bounds = np.searchsorted(rows, np.arange(rows[0], rows[-1] + 1, max(1, BLOCK // size)))
+def _read_into(file: Any, left: memoryview) -> None:
+    """Fill a buffer with what comes next in a file."""
+    while (count := file.readinto(left)) < len(left):
+        if not count:
+            raise DataError(f"{file.name} was cut short while it was read")
+        left = left[count:]
+
+
+def _take_mapped(array: Any, rows: Array, out: Array, block: int) -> None:
+    """Take rows from the mapping, a block of the file at a time."""
+    bounds = np.searchsorted(rows, np.arange(int(rows[0]), int(rows[-1]) + 1, block))
+    plain = array.view(np.ndarray)
     for first, last in pairwise([*bounds.tolist(), len(rows)]):
-        if first == last:
-            continue
-        begin, end = int(rows[first]), int(rows[last - 1]) + 1
-        file.seek(array.offset + begin * size)
-        block = bytearray((end - begin) * size)
-        if file.readinto(block) != len(block):
-            raise DataError(f"{array.filename} was cut short while it was read")
-        found = np.frombuffer(block, array.dtype).reshape(end - begin, *array.shape[1:])
-        out[first:last] = (
-            found if len(out[first:last]) == len(found) else found[rows[first:last] - begin]
-        )
+        if last > first:
+            # Numbers are in range; mode "raise" would take them into a buffer first.
+            np.take(plain, rows[first:last], axis=0, out=out[first:last], mode="clip")
+            let_go(array)
+
+
+def let_go(array: Array) -> None:
+    """Give the pages of a mapped file back; they are read again when needed."""
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def check_array(path: Path, record: ArrayRecord) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from difformer.data.dataset import Dataset
 from difformer.data.shards.arrays import (
     check_array,
+    let_go,
     map_array,
     npy_size,
     take_rows,
@@ -181,8 +181,8 @@ class Held:
         """
         sources, targets, weights = list[Array](), list[Array](), list[Array]()
         for part, inside, first in self._by_part(rows):
-            crow = part["crow"]
-            begin, counts = crow[inside], crow[inside + 1] - crow[inside]
+            begin, end = (take_rows(part["crow"], inside + i) for i in (0, 1))
+            counts = end - begin
             ends = np.cumsum(counts)
             positions = np.arange(int(ends[-1])) + np.repeat(begin - (ends - counts), counts)
             sources.append(take_rows(part["col"], positions))
@@ -236,12 +236,5 @@ class Held:
         joined = np.empty((sum(lengths), *arrays[0].shape[1:]), arrays[0].dtype)
         for array, end in zip(arrays, np.cumsum(lengths), strict=True):
             joined[end - len(array) : end] = array
-            _let_go(array)
+            let_go(array)
         return torch.from_numpy(joined)
-
-
-def _let_go(array: Array) -> None:
-    """Release the pages of a mapped file; they are read again when needed."""
-    mapped = getattr(array, "_mmap", None)
-    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)
