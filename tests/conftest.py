@@ -4,18 +4,87 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.optim import Adam
 
+from difformer.baselines.fitted import Boosting, Forest
+from difformer.baselines.registry.rows import BoostingConfig, ForestConfig
 from difformer.cli import main
+from difformer.train.loop import Fit
+from difformer.train.replicas import _Copies
 
 # Tests run side by side: two processes of two threads each would wait for each other.
 torch.set_num_threads(1)
 # Shells start background jobs deaf to Ctrl-C, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+TRACED = 3  # calls of a step of training per object; those after them run the same lines
+
+
+def install() -> None:
+    """Nothing; the first call after `sys.settrace` makes coverage trace in C again."""
+
+
+def first_calls_traced(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Coverage makes training slow: it looks at the first steps of each fit only."""
+
+    @wraps(method)
+    def call(self: Any, *values: Any, **options: Any) -> Any:
+        calls = vars(self).setdefault("_calls_of_tests", Counter())
+        calls[method.__name__] += 1
+        trace = sys.gettrace()
+        if trace is None or calls[method.__name__] <= TRACED:
+            return method(self, *values, **options)
+        sys.settrace(None)
+        try:
+            return method(self, *values, **options)
+        finally:
+            sys.settrace(trace)
+            install()
+
+    return call
+
+
+def trace_less() -> None:
+    """Leave the many equal steps of training out of what coverage traces."""
+    places = ((Fit, "_train_epoch"), (Fit, "_metrics"), (_Copies, "outputs"), (Adam, "step"))
+    for kind, name in places:
+        setattr(kind, name, first_calls_traced(getattr(kind, name)))
+
+
+if sys.gettrace() is not None:
+    trace_less()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_forests() -> Iterator[None]:
+    """Forests and boosting of 20 trees by default: each `train --nodes` fits five of both."""
+    patch = pytest.MonkeyPatch()
+    for kind, config in (
+        (Forest, ForestConfig(trees=20)),
+        (Boosting, BoostingConfig(iterations=20)),
+    ):
+
+        def estimator(
+            self: Any, *values: Any, whole: Any = kind.estimator, small: Any = config
+        ) -> Any:
+            if self.config == type(small)():
+                self.config = small
+            return whole(self, *values)
+
+        patch.setattr(kind, "estimator", estimator)
+    yield
+    patch.undo()
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.experiments.answers import predict_run
 from difformer.experiments.forecast import SeriesSettings, train_series
 from difformer.experiments.loaded import load_run
+from difformer.experiments.own import peers
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.table import OwnTable
 from difformer.experiments.own.train import train_own
@@ -40,6 +41,7 @@ from difformer.nn.model import DIFFormer
 from difformer.tensorfiles import read_tensors, write_tensors
 from difformer.train import FullBatch, TrainSettings, fit, objective_for, seeded
 
+peers.PEERS = ("logistic", "knn")  # what a table is compared with is not what is attacked
 HEADER = ("name", "size", "weight", "colour", "day", "note", "kind")
 
 
