@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -91,16 +91,28 @@ def alternate(
     )
 
 
-def extra_memory(
-    prepare: Callable[[], Callable[[], Any]], *, patience: float = 0.0
-) -> tuple[float, float]:
-    """Peak megabytes a call needs beyond what was held before it, and its seconds.
+class Measured(NamedTuple):
+    """What a call took, and what it took to prepare it."""
+
+    megabytes: float  # at the peak, beyond what was held before the call
+    seconds: float
+    prepared_megabytes: float  # at the peak of the preparation, all in all
+    prepared_seconds: float
+
+
+def measured(prepare: Callable[[], Callable[[], Any]], *, patience: float = 0.0) -> Measured:
+    """Memory and time of the call that `prepare` returns.
 
     In a fresh process: what one call leaves behind would hide what the next one takes. Where it
     takes less than `patience` seconds, the time is that of a later call, as most steps are: on
     memory that the first ones left.
     """
-    return in_fresh_process(_measure_memory, prepare, patience)
+    return in_fresh_process(_measure, prepare, patience)
+
+
+def extra_memory(prepare: Callable[[], Callable[[], Any]]) -> tuple[float, float]:
+    """Peak megabytes a call needs beyond what was held before it, and its seconds."""
+    return measured(prepare)[:2]
 
 
 def in_fresh_process(target: Callable[..., None], *arguments: Any, method: str = "spawn") -> Any:
@@ -122,8 +134,10 @@ def in_fresh_process(target: Callable[..., None], *arguments: Any, method: str =
     return result
 
 
-def _measure_memory(prepare: Callable[[], Callable[[], Any]], patience: float, sender: Any) -> None:
+def _measure(prepare: Callable[[], Callable[[], Any]], patience: float, sender: Any) -> None:
+    begin = time.perf_counter()
     function = prepare()
+    prepared = status("VmHWM"), time.perf_counter() - begin
     gc.collect()
     before = status("VmRSS")
     peak_from_here()
@@ -133,7 +147,7 @@ def _measure_memory(prepare: Callable[[], Callable[[], Any]], patience: float, s
         keep_freed_memory()
         function()
         seconds = _seconds(function)
-    sender.send((megabytes, seconds))
+    sender.send(Measured(megabytes, seconds, *prepared))
 
 
 def _seconds(function: Callable[[], Any]) -> float:

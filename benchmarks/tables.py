@@ -195,14 +195,14 @@ def neighbour_classes(results: dict[str, Any]) -> list[list[str]]:
 
 
 def growth(results: dict[str, Any]) -> list[list[str]]:
-    rows = [
-        ["one layer, width 64", "rows", "seconds a step", "extra memory", "grows as rows to the"]
-    ]
+    step = ["rows", "seconds per step", "extra memory", "grows as rows to the"]
+    rows = [["one layer, width 64", *step, "made once in, s", "with, MB"]]
     for name, found in results.items():
         for n, r in found["rows"].items():
             cells = [f"{int(n):,}", f"{r['seconds']:.3f}", f"{r['extra_mb']:,.0f} MB", ""]
-            rows.append([name, *cells])
-        rows[-1][-1] = f"{found['exponent']:.2f}"
+            once = [f"{r[key]:,.0f}" if key in r else "" for key in ("made_seconds", "made_mb")]
+            rows.append([name, *cells, *once])
+        rows[-1][step.index("grows as rows to the") + 1] = f"{found['exponent']:.2f}"
     return rows
 
 
