@@ -2,8 +2,8 @@
 
 python -m benchmarks.all_pair [PART ...]       writes results/benchmarks/all_pair.json
 
-Parts: sharpness, labels, edges, released, gcn, maps, hidden. What is in the file is not measured
-again. The last two are in `benchmarks.all_pair_trained`.
+Parts: sharpness, labels, edges, released, gcn, maps, hidden, joined. What is in the file is not
+measured again. The last three are in `benchmarks.all_pair_trained`.
 
 One model, everything else equal: Z⁽⁰⁾ = X W, layers that only average, a linear output. What
 differs is by which weights the rows meet: not at all ("alone"), all alike ("mean"), -s and -a as
@@ -286,21 +286,24 @@ def gcn_cells() -> Iterator[tuple[Cell, Run]]:
         for removed in REMOVED:
             edges = thinned(data, removed).edge_index
             less = Dataset(name, data.x, data.y, edge_index=edges)
-            yield ("edges", name, str(removed), "GCN"), partial(trained_gcn, less)
+            run = partial(looped, less, "gcn", "as registered, 200 epochs", train={"epochs": 200})
+            yield ("edges", name, str(removed), "GCN"), run
 
 
-def trained_gcn(data: Dataset) -> dict[str, Any]:
-    """A two-layer GCN by the loop, 200 epochs, the epoch by validation."""
+def looped(
+    data: Dataset, system: str, setting: str, *, train: Mapping[str, Any], **options: Any
+) -> dict[str, Any]:
+    """The cell of a system trained by the loop on ten splits, the epoch by validation."""
     begin = time.process_time()
     found: dict[str, list[float]] = {"val": [], "test": []}
     for seed in range(SPLITS):
-        train = {"epochs": 200, "seed": seed}
-        experiment = Experiment.make(data.name, system="gcn", train=train)
+        own = {**train, "seed": seed}
+        experiment = Experiment.make(data.name, system=system, train=own, **options)
         split = data.split(f"random:{seed}")
         result = run_experiment(experiment, dataset=data, split=split)
         for part, values in found.items():
             values.append(result.mean(part, "accuracy"))
-    return told(found, "as registered, 200 epochs", 1, begin)
+    return told(found, setting, 1, begin)
 
 
 def told(
@@ -334,7 +337,7 @@ def released_cells() -> Iterator[tuple[Cell, Run]]:
 
 def parts() -> dict[str, Callable[[], Iterator[tuple[Cell, Run]]]]:
     """The cells of each part, by its name."""
-    from benchmarks.all_pair_trained import hidden_cells, maps_cells
+    from benchmarks.all_pair_trained import hidden_cells, joined_cells, maps_cells
 
     return {
         "sharpness": sharpness_cells,
@@ -344,6 +347,7 @@ def parts() -> dict[str, Callable[[], Iterator[tuple[Cell, Run]]]]:
         "gcn": gcn_cells,
         "maps": maps_cells,
         "hidden": hidden_cells,
+        "joined": joined_cells,
     }
 
 

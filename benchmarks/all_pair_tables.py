@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.all_pair import FORMS, LABELS, MIDDLE, NETWORKS, REMOVED, SHARPNESS
-from benchmarks.all_pair_trained import COMPARED, HIDDEN_FORM, MAPPED, MAPS
+from benchmarks.all_pair_trained import (
+    COMPARED,
+    GRAPH_FORM,
+    HIDDEN_FORM,
+    JOINED_FORM,
+    MAPPED,
+    MAPS,
+)
 from difformer.experiments.specs import load_spec
 from difformer.experiments.statistics import paired_difference
 from difformer.files import write_atomic
@@ -79,12 +86,19 @@ def all_pair_labels(results: Results) -> list[list[str]]:
 
 def all_pair_edges(results: Results) -> list[list[str]]:
     """Accuracy against the share of edges that is removed."""
-    rows = [["edges removed", *JOINED, "joined minus graph alone", "joined minus GCN"]]
+    minus = (
+        (JOINED[0], JOINED[1]),
+        (JOINED[0], "GCN"),
+        (JOINED_FORM, GRAPH_FORM),
+        (JOINED_FORM, "GCN"),
+    )
+    forms = (*JOINED, JOINED_FORM, GRAPH_FORM)
+    rows = [["edges removed", *forms, *(f"{ours} minus {theirs}" for ours, theirs in minus)]]
     for name in NETWORKS:
         for removed in REMOVED:
-            cells = [_cell(results, "edges", name, removed, form) for form in JOINED]
-            gaps = [_gap(cells[0], other) for other in cells[1:]]
-            rows.append([f"{TITLES[name]}, {removed} %", *map(_figure, cells), *gaps])
+            cells = {form: _cell(results, "edges", name, removed, form) for form in forms}
+            gaps = [_gap(cells[ours], cells[theirs]) for ours, theirs in minus]
+            rows.append([f"{TITLES[name]}, {removed} %", *map(_figure, cells.values()), *gaps])
     return rows
 
 
@@ -169,7 +183,7 @@ def _labels(ax: Any, name: str, results: Results) -> None:
 
 
 def _edges(ax: Any, name: str, results: Results) -> None:
-    for form, marker, dash in zip(JOINED, MARKERS, DASHES, strict=False):
+    for form, marker, dash in zip((*JOINED, JOINED_FORM), MARKERS, cycle(DASHES), strict=False):
         cells = [(r, _cell(results, "edges", name, r, form)) for r in REMOVED]
         _bars(ax, cells, form, marker=marker, ls=dash)
     ax.set_xlabel("edges removed, %")

@@ -5,6 +5,9 @@ maps     what is compared (input, first state, each state), by which maps (none,
          these choose, and no other figure of the page uses them.
 hidden   the sharp form among near rows, with a hidden layer, on CIFAR-10 features and 20News: the
          ten splits of the part `labels`, with settings of development seeds.
+joined   the graph and the sharp form with a hidden layer while edges are removed: the model and
+         settings of the variant `sharp` of Table 2, on the ten splits of the part `edges`; and the
+         same model without the sharp form.
 """
 
 from __future__ import annotations
@@ -17,9 +20,25 @@ from typing import Any
 
 import torch
 
-from benchmarks.all_pair import FORMS, LABELS, SHARP, SPLITS, STRENGTHS, Cell, Rows, Run, told
-from difformer import DIFFormer
+from benchmarks.all_pair import (
+    FORMS,
+    LABELS,
+    NETWORKS,
+    REMOVED,
+    SHARP,
+    SPLITS,
+    STRENGTHS,
+    Cell,
+    Rows,
+    Run,
+    looped,
+    thinned,
+    told,
+)
+from difformer import DIFFormer, load_dataset
+from difformer.data.dataset import Dataset
 from difformer.data.split import Split, random_split
+from difformer.experiments.specs import load_spec
 from difformer.train.batches import FullBatch
 from difformer.train.loop import fit
 from difformer.train.objective import objective_for
@@ -38,6 +57,7 @@ HIDDEN: dict[str, Any] = {
 CHOSEN: dict[str, Any] = {"width": 128, "strength": "middle"}
 TRAINED: dict[str, Any] = {"epochs": 100, "lr": 0.01, "weight_decay": 0.001, "eval_every": 10}
 HIDDEN_FORM = "near, hidden layer"
+JOINED_FORM, GRAPH_FORM = "graph and sharp, hidden layer", "graph alone, hidden layer"
 COMPARED = ("input", "first", "state")
 MAPS: dict[str, dict[str, Any]] = {
     "none": {"learn_qk": False},
@@ -123,3 +143,22 @@ def hidden_cells() -> Iterator[tuple[Cell, Run]]:
             splits = [rows.split(labels, seed) for seed in range(SPLITS)]
             run = partial(trained, rows, options, splits, "hidden layer")
             yield ("labels", name, str(labels), HIDDEN_FORM), run
+
+
+def joined_cells() -> Iterator[tuple[Cell, Run]]:
+    spec = load_spec("table2")
+    for form, change in (
+        (JOINED_FORM, {}),
+        (GRAPH_FORM, {"kernel": "identity", "graph_weight": 1.0}),
+    ):
+        for name in NETWORKS:
+            (cell,) = spec.cells(
+                systems=["difformer-a"], columns=[name], variants=["sharp"], protocols=["released"]
+            )
+            data = load_dataset(name)
+            for removed in REMOVED:
+                less = Dataset(name, data.x, data.y, edge_index=thinned(data, removed).edge_index)
+                settings = {"recipe": cell.variant.recipe, "train": cell.train}
+                settings |= {"model": {**cell.model, **change}}
+                run = partial(looped, less, cell.system, "Table 2, sharp", **settings)
+                yield ("edges", name, str(removed), form), run
