@@ -35,6 +35,7 @@ LIGHT: dict[str, dict[str, Any]] = {
     "gdc": {"top_k": 32},
     "densegat": {"dropout": 0.0, "input_dropout": 0.0},
     "boosting": {"iterations": 20, "max_leaf_nodes": 7, "min_samples_leaf": 2},
+    "forest": {"trees": 100},
     "knn": {"k": 15},
     "label-spreading": {"k": 15, "alpha": 0.9},
 }
