@@ -5,6 +5,7 @@ Everything that talks to Ray is a process of its own.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -19,11 +20,14 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
+write_csv = pytest.importorskip("pyarrow.csv").write_csv
 pytest.importorskip("duckdb")
 if find_spec("ray") is None:
     pytest.skip("Ray is not installed: make ray", allow_module_level=True)
 
 N, EPOCHS = 120, 150
+METIS = [("metis", "parquet")] if find_spec("pymetis") else []
+CASES = [("range", "parquet"), ("hash", "csv"), ("streaming", "csv"), *METIS]
 LONG = ("--epochs", EPOCHS, "--patience", EPOCHS, "--checkpoint-every", 0, "--no-report")
 OPTIONS = (*LONG, "--hidden-channels", 8, "--threads", 1, "-q")
 ENVIRONMENT = {
@@ -90,8 +94,36 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     made.end()
 
 
+# Shards with both engines in one process, since connecting takes long; then asks for too much.
+SHARDS = """
+import json, sys
+from pathlib import Path
+from difformer.cli import main
+
+def difformer(*words):
+    try:
+        main([str(word) for word in words])
+    except SystemExit as ended:
+        return int(ended.code or 0)
+
+address, folder, cases = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+ray = ("--engine", "ray", "--address", address)
+for partition, kind in cases:
+    given = ("--nodes", folder / f"nodes-*.{kind}", "--edges", folder / f"edges.{kind}")
+    columns = ("--id", "name", "--label", "way", "--parts", 4, "--memory", "3GB", "-q")
+    for engine, where in ((), "one"), (ray, "ray"):
+        out = folder / f"{partition}-{where}"
+        code = difformer("shard", out, *given, *columns, "--partition", partition, *engine)
+        assert code == 0, (partition, where)
+out = folder / "many"
+code = difformer("train", folder / "range-one", "--out", out, *ray, "--workers", 9, "--epochs", 1)
+assert code == 2, code
+"""
+
+
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+def made(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Parts of one machine and of the cluster by each partition, and what was said."""
     folder = tmp_path_factory.mktemp("tables")
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, 3))
@@ -101,15 +133,36 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
     for number, first in enumerate((0, 50)):  # two files, as a large table has
         piece = table.slice(first, 50 if first == 0 else N)
         pq.write_table(piece, folder / f"nodes-{number}.parquet", row_group_size=30)
+        write_csv(piece, folder / f"nodes-{number}.csv")
     ends = [[names[i] for i in rng.integers(N, size=300)] for _ in range(2)]
-    ends[0][:4] = ["nobody", "u3", "u4", "u4"]
+    ends[0][:4] = ["nobody", "u3", "u4", " u4"]
     ends[1][:4] = ["u1", "u3", "u5", "u5"]
     weights = rng.integers(1, 9, 300).astype(np.float32)
-    pq.write_table(
-        pa.table({"from": ends[0], "to": ends[1], "weight": weights}), folder / "edges.parquet"
+    edges = pa.table({"from": ends[0], "to": ends[1], "weight": weights})
+    pq.write_table(edges, folder / "edges.parquet")
+    write_csv(edges, folder / "edges.csv")
+    words = [sys.executable, "-c", SHARDS, nodes.address, str(folder), json.dumps(CASES)]
+    done = subprocess.run(
+        words, env=ENVIRONMENT, capture_output=True, text=True, timeout=900, check=False
     )
-    words = ("--nodes", folder / "nodes-*.parquet", "--edges", folder / "edges.parquet")
-    return (*words, "--id", "name", "--label", "way", "--parts", 4, "--memory", "3GB", "-q")
+    assert done.returncode == 0, done.stderr
+    return folder, done.stderr
+
+
+@pytest.mark.parametrize("partition", [partition for partition, _ in CASES])
+def test_a_cluster_makes_the_parts_of_one_machine(made: tuple[Path, str], partition: str) -> None:
+    one, ray = (made[0] / f"{partition}-{where}" for where in ("one", "ray"))
+    files = sorted(p.relative_to(one) for p in one.rglob("*.npy"))
+    assert len(files) == 4 * 9
+    assert files == sorted(p.relative_to(ray) for p in ray.rglob("*.npy"))
+    for file in [*files, Path("manifest.json")]:
+        assert (ray / file).read_bytes() == (one / file).read_bytes(), file
+
+
+def test_a_cluster_that_is_too_small_is_one_line(made: tuple[Path, str]) -> None:
+    lines = [line for line in made[1].splitlines() if "asks for" in line]
+    assert len(lines) == 1
+    assert "training with 9 workers asks for 9 processors, the cluster has 4" in lines[0]
 
 
 def difformer(*words: object, launcher: tuple[str, ...] = ()) -> None:
@@ -120,32 +173,15 @@ def difformer(*words: object, launcher: tuple[str, ...] = ()) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="module")
-def parts(tables: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("shards") / "parts"
-    difformer("shard", folder, *tables)
-    return folder
-
-
-def test_a_cluster_makes_the_parts_of_one_machine(
-    tables: tuple[object, ...], parts: Path, nodes: Nodes, tmp_path: Path
-) -> None:
-    out = tmp_path / "spread"
-    difformer("shard", out, *tables, "--engine", "ray", "--address", nodes.address)
-    files = sorted(p.relative_to(parts) for p in parts.rglob("*.npy"))
-    assert files == sorted(p.relative_to(out) for p in out.rglob("*.npy"))
-    for file in [*files, Path("manifest.json")]:
-        assert (out / file).read_bytes() == (parts / file).read_bytes(), file
-
-
 def epochs_of(out: Path) -> int:
     file = out / "metrics.csv"
     return len(file.read_text().splitlines()) - 1 if file.exists() else 0
 
 
 def test_a_run_whose_node_is_killed_ends_with_the_bytes_it_would_have_had(
-    parts: Path, nodes: Nodes, tmp_path: Path
+    made: tuple[Path, str], nodes: Nodes, tmp_path: Path
 ) -> None:
+    parts = made[0] / "range-ray"
     two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     difformer("train", parts, "--out", tmp_path / "calm", *OPTIONS, launcher=two)
     out = tmp_path / "run"

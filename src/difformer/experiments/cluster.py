@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from difformer.data.shards.cluster import connect
+from difformer.data.shards.cluster import connect, enough, lacking
 from difformer.errors import DifformerError, RunError
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.values import NONE
@@ -23,6 +23,8 @@ from difformer.train.seeds import SeedsResult
 __all__ = ["train_on_ray"]
 
 RESTARTS = 3  # how often workers are started again before the run ends with an error
+WAITS = 4  # how often Ray waits for processors once more, a minute each time
+TOO_LATE = "WorkerGroupStartupTimeoutError"  # what Ray says after it
 
 
 def train_on_ray(
@@ -37,9 +39,8 @@ def train_on_ray(
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     ray = connect(address)
-    there = int(ray.cluster_resources().get("CPU", 0))
-    if there < workers:
-        raise DifformerError(f"the cluster has {there} processors, too few for {workers} workers")
+    asked = f"training with {workers} {'worker' if workers == 1 else 'workers'}"
+    enough(ray, workers, asked)
     api, of_torch = import_module("ray.train"), import_module("ray.train.torch")
     trainer: Any = of_torch.TorchTrainer(
         _worker,
@@ -49,13 +50,15 @@ def train_on_ray(
         run_config=api.RunConfig(
             name="ray",
             storage_path=str((folder / ".ray").resolve()),
-            failure_config=api.FailureConfig(max_failures=RESTARTS),
+            failure_config=api.FailureConfig(max_failures=RESTARTS, controller_failure_limit=WAITS),
         ),
     )
     try:
         trainer.fit()
     except api.TrainingFailedError as error:
-        raise RunError(f"{_first(error)}; the last checkpoint is kept in {folder}") from error
+        waited = type(getattr(error, "controller_failure", None)).__name__ == TOO_LATE
+        reason = lacking(ray, workers, asked) if waited else _first(error)
+        raise RunError(f"{reason}; the last checkpoint is kept in {folder}") from error
     finally:
         shutil.rmtree(folder / ".ray", ignore_errors=True)
     result = read_result(folder)

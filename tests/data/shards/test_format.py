@@ -239,6 +239,29 @@ def test_a_chain_in_order_is_cut_in_few_places() -> None:
     assert np.count_nonzero(np.diff(part)) < 100
 
 
+def test_a_stream_cuts_no_more_than_the_order_of_the_file_does() -> None:
+    """Rows that belong together stand beside each other; four edges in ten go anywhere."""
+    rows, parts, community = 8_000, 8, 1_000
+    rng = np.random.default_rng(0)
+    source = rng.integers(rows, size=6 * rows)
+    near = source // community * community + rng.integers(community, size=len(source))
+    target = np.where(rng.random(len(source)) < 0.6, near, rng.integers(rows, size=len(source)))
+    pairs = np.stack([np.append(target, source), np.append(source, target)])
+    pairs = pairs[:, np.lexsort(pairs[::-1])]
+
+    def blocks() -> Any:
+        for first in range(0, rows, 900):
+            last = min(first + 900, rows)
+            held = pairs[:, (pairs[0] >= first) & (pairs[0] < last)]
+            yield first, np.cumsum(np.bincount(held[0] - first, minlength=last - first)), held[1]
+
+    part = stream_parts(blocks, rows, parts)
+    ranges = np.arange(rows) * parts // rows
+    ours, theirs = (np.count_nonzero(each[pairs[0]] != each[pairs[1]]) for each in (part, ranges))
+    assert ours <= 1.02 * theirs
+    assert np.bincount(part, minlength=parts).max() <= np.ceil(1.05 * rows / parts)
+
+
 # --- at a URL: copied, verified, and one line where that fails
 
 

@@ -139,6 +139,14 @@ def test_edges_to_nowhere_are_left_out_and_counted(tmp_path: Path) -> None:
     assert manifest.edges == N + 4
 
 
+def test_a_part_without_rows_is_refused(tmp_path: Path) -> None:
+    settings = {**given(tmp_path, "parquet"), "edges": [], "partition": "hash"}
+    few = {name: cells[:6] for name, cells in columns("text").items()}
+    settings["nodes"] = [write(tmp_path / "few", few, "parquet")]
+    with pytest.raises(DataError, match="parts must be fewer, got 5: 3 of them would have no row"):
+        make(tmp_path / "out", **settings)
+
+
 def test_splits_are_drawn_by_row_or_read_from_a_column(tmp_path: Path) -> None:
     settings = given(tmp_path, "parquet")
     by_range = make(tmp_path / "a", **settings, split="ratio:0.6/0.2/0.1:3")

@@ -12,9 +12,19 @@ from numpy.typing import NDArray
 
 from difformer.data.rawtable import Chunk
 from difformer.errors import DataError, missing_extra
-from difformer.files import one_line
+from difformer.files import one_line, replacing
 
-__all__ = ["Engine", "Files", "cells_of", "matching", "named", "numbers"]
+__all__ = [
+    "Engine",
+    "Files",
+    "cells_of",
+    "key",
+    "matching",
+    "named",
+    "number",
+    "numbers",
+    "weights",
+]
 
 Array = NDArray[Any]
 Tell = Callable[[str, float | None], None]
@@ -28,6 +38,7 @@ READERS = {
 WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 KEPT_FREE = 400 * 10**6  # of the memory allowed: for chunks in transit and DuckDB's own overhead
 LEAST = 256 * 10**6
+GROUP = 1 << 16  # rows of a row group of a table that was copied
 PAGE = 1 << 17  # bytes of a column that Arrow reads together
 POLL = 0.2  # seconds between looks at a query's progress
 
@@ -161,10 +172,17 @@ class Files:
             except (OSError, pyarrow.ArrowException) as error:
                 raise DataError(f"{path} cannot be read: {one_line(error)}") from error
 
-    def key(self, column: str, integers: bool) -> str:
-        """A column in the form in which ids are compared."""
-        name = named(column)
-        return f"CAST({name} AS BIGINT)" if integers else f"trim(CAST({name} AS VARCHAR))"
+    def as_parquet(self, folder: Path) -> list[str]:
+        """The same rows as Parquet: its own files, or one that is made of them in a folder."""
+        if self.paths[0].suffix.lower() == ".parquet":
+            return [str(path.resolve()) for path in self.paths]
+        copy = folder.resolve() / f"{self.what}.parquet"
+        if not copy.exists():
+            with replacing(copy, error=DataError) as part:
+                options = f"FORMAT parquet, ROW_GROUP_SIZE {GROUP}"
+                statement = f"COPY (SELECT * FROM {self.sql}) TO {quoted(str(part))} ({options})"
+                self.engine.run(statement, f"reading {self.what}")
+        return [str(copy)]
 
     def whole(self, column: str) -> bool:
         """Whether a column holds whole numbers by its type."""
@@ -179,6 +197,22 @@ def quoted(text: str) -> str:
 def named(column: str) -> str:
     """The name of a column, quoted for SQL."""
     return '"' + column.replace('"', '""') + '"'
+
+
+def key(column: str, integers: bool) -> str:
+    """A column in the form in which ids are compared, in SQL."""
+    name = named(column)
+    return f"CAST({name} AS BIGINT)" if integers else f"trim(CAST({name} AS VARCHAR))"
+
+
+def number(column: str, missing: int) -> str:
+    """A column as whole numbers, `missing` where a cell is none, in SQL."""
+    return f"coalesce(TRY_CAST({named(column)} AS BIGINT), {missing})"
+
+
+def weights(column: str | None) -> str:
+    """A further column `w` of a query, if there are weights."""
+    return "" if column is None else f", TRY_CAST({named(column)} AS FLOAT) AS w"
 
 
 def matching(name: str) -> list[Path]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from difformer.data.shards.edges import Pairs
-from difformer.data.shards.engine import Engine, Files, named, numbers
+from difformer.data.shards.engine import Engine, Files, key, number, numbers, weights
 from difformer.errors import DataError
 
 __all__ = ["RowNumbers", "edge_columns", "pairs_of"]
@@ -52,7 +52,7 @@ def pairs_of(
 ) -> Iterator[Pairs]:
     """The edges between known rows, batch by batch; without `id`, rows are named by number."""
     ends, weight = edge_columns(edges)
-    weighted = "" if weight is None else f", TRY_CAST({named(weight)} AS FLOAT) AS w"
+    weighted = weights(weight)
     if id is None:
         none = np.concatenate([np.arange(rows, dtype=np.int32), np.array([-1], np.int32)])
         found = _looked_up(engine, edges, RowNumbers(0, none), weighted)
@@ -76,7 +76,7 @@ def pairs_of(
 
 def _looked_up(engine: Engine, edges: Files, known: RowNumbers, weight: str) -> Iterator[Pairs]:
     ends, _ = edge_columns(edges)
-    cells = [f"coalesce(TRY_CAST({named(end)} AS BIGINT), {known.low - 1})" for end in ends]
+    cells = [number(end, known.low - 1) for end in ends]
     query = f"SELECT {cells[0]} AS s, {cells[1]} AS t{weight} FROM {edges.sql}"
     for pairs in _batches(engine, query):
         source, target = known.of(pairs.source), known.of(pairs.target)
@@ -93,7 +93,7 @@ def _joined(engine: Engine, edges: Files, weight: str) -> Iterator[Pairs]:
     known = any(row[0] == "id" and row[1] == "BIGINT" for row in engine.run("DESCRIBE ids"))
     integers = known and all(edges.whole(end) for end in ends)
     of = "CAST({}.id AS VARCHAR)" if known and not integers else "{}.id"
-    cells = [edges.key(end, integers) for end in ends]
+    cells = [key(end, integers) for end in ends]
     return _batches(
         engine,
         f"SELECT a.row AS s, b.row AS t{weight} FROM {edges.sql} "
@@ -111,13 +111,14 @@ def _row_numbers(engine: Engine, nodes: Files, id: str, rows: int, room: int) ->
     """The array of row numbers; None if it would not fit, or if an id is empty or repeated."""
     if not nodes.whole(id):
         return None
-    key = nodes.key(id, True)
-    low, high, count = engine.one(f"SELECT min({key}), max({key}), count({key}) FROM {nodes.sql}")
+    cell = key(id, True)
+    query = f"SELECT min({cell}), max({cell}), count({cell}) FROM {nodes.sql}"
+    low, high, count = engine.one(query)
     if count < rows or 4 * (high - low + 2) > room:
         return None
     row: Array = np.full(high - low + 2, -1, np.int32)
     first = 0
-    for batch in engine.batches(f"SELECT {key} FROM {nodes.sql}", BATCH):
+    for batch in engine.batches(f"SELECT {cell} FROM {nodes.sql}", BATCH):
         ids = numbers(batch.column(0))
         row[ids - low] = np.arange(first, first + len(ids), dtype=np.int32)
         first += len(ids)
@@ -126,12 +127,10 @@ def _row_numbers(engine: Engine, nodes: Files, id: str, rows: int, room: int) ->
 
 def _number_ids(engine: Engine, nodes: Files, id: str) -> None:
     """A table `ids` with the number of each; DataError where one is empty or repeated."""
-    key = nodes.key(id, nodes.whole(id))
+    cell = key(id, nodes.whole(id))
     engine.run("DROP TABLE IF EXISTS ids")
-    engine.run(
-        f"CREATE TABLE ids AS SELECT row_number() OVER () - 1 AS row, {key} AS id FROM {nodes.sql}",
-        "numbering ids",
-    )
+    numbered = f"SELECT row_number() OVER () - 1 AS row, {cell} AS id FROM {nodes.sql}"
+    engine.run(f"CREATE TABLE ids AS {numbered}", "numbering ids")
     empty = engine.one("SELECT row FROM ids WHERE id IS NULL OR CAST(id AS VARCHAR) = '' LIMIT 1")
     if empty is not None:
         raise DataError(f"{nodes}: row {empty[0] + 1}, column {id!r}: the id is empty")

@@ -53,6 +53,7 @@ ASKED = "asked.json"  # the settings and the files read, by which a repeated cal
 CHUNK = 32_768  # rows encoded together
 MOST_NUMBERS = 1 << 16  # numbers of a column that are held to learn from, see `columns.Numbers`
 MOST_LABELS = 10_000  # the most classes
+BY_EDGES = ("metis", "streaming")  # partitions that look at the edges
 METIS_BYTES = 60  # bytes of memory that METIS takes per directed edge, about
 
 Array = NDArray[Any]
@@ -66,8 +67,6 @@ def make_shards(
     An interrupted call is resumed if files and settings are the same; a finished one returns its
     manifest. On a `cluster` Ray, to which this process is connected, joins, sorts and writes.
     """
-    if cluster and settings.partition != "range":
-        raise ValueError(f"partition must be range on a cluster, got {settings.partition!r}")
     if cluster and settings.neighbours:
         raise ValueError("neighbours must be 0 on a cluster: one machine looks for them")
     if out.exists() and not out.is_dir():
@@ -177,14 +176,16 @@ class _Job:
         """Write the parts with Ray; what was found."""
         from difformer.data.shards.cluster import write_parts
 
-        settings, out = self.settings, self.out
-        missing = [k for k in range(settings.parts) if not is_written(out, k, "part")]
-        layout = Layout.make(None, rows, settings.parts)
+        settings, total = self.settings, 0 if self.edges is None else self.edges.count()
+        part = self._spread_evenly(rows) if settings.partition == "hash" else None
+        if self.edges is not None and settings.partition in BY_EDGES:
+            part = self._parts(rows, self.edges, total)
+        layout = Layout.make(part, rows, settings.parts)
         self.tell("writing parts on the cluster", None)
-        kept, loops = write_parts(self.nodes, self.edges, made, layout, out, missing)
+        work = self.out / WORK
+        kept, loops = write_parts(self.nodes, self.edges, made, layout, self.out, work)
         if self.edges is None:
             return {}
-        total = self.edges.count()
         return {"edges read": total, "dangling edges": total - kept, "loops": loops}
 
     def _manifest(
@@ -263,20 +264,18 @@ class _Job:
         """The part of each row, None for ranges; the edges by their new numbers; edges read."""
         settings, work = self.settings, self.out / WORK
         total = edges.count()
-        part = self._spread_evenly(rows) if settings.partition == "hash" else None
-        if settings.partition in ("range", "hash"):
+        if settings.partition not in BY_EDGES:
+            part = self._spread_evenly(rows) if settings.partition == "hash" else None
             new = None if part is None else Layout.make(part, rows, settings.parts).new()
             return part, self._table(work / "edges", rows, edges, total, new), total
-        kept, moved = work / "parts.npy", EdgeTable.read(work / "moved")
+        part, moved = self._parts(rows, edges, total), EdgeTable.read(work / "moved")
         if moved is None:
             table = self._table(work / "edges", rows, edges, total)
-            part = self._parts(rows, table, kept)
             new = Layout.make(part, rows, settings.parts).new()
             self.tell("sorting edges by part", None)
             moved = table.settle().renumbered(new, work / "moved")
             table.remove()
-        with reading(kept, error=DataError):
-            return np.load(kept, allow_pickle=False), moved, total
+        return part, moved, total
 
     def _table(
         self, place: Path, rows: int, edges: Files, total: int, new: Array | None = None
@@ -301,17 +300,18 @@ class _Job:
         spread = hashed(np.arange(rows, dtype=np.uint64)) % np.uint64(self.settings.parts)
         return spread.astype(np.int32)
 
-    def _parts(self, rows: int, table: EdgeTable, kept: Path) -> Array:
+    def _parts(self, rows: int, edges: Files, total: int) -> Array:
         """The part of each row by its edges, written to a file and read from it the next time."""
-        settings = self.settings
+        settings, kept = self.settings, self.out / WORK / "parts.npy"
         if kept.exists():
             with reading(kept, error=DataError):
                 return np.load(kept, allow_pickle=False)
-        edges = 2 * (table.state.kept - table.state.loops)
-        if settings.partition == "metis" and METIS_BYTES * edges > memory_bytes(settings.memory):
-            need = METIS_BYTES * edges / 1e9
+        table = self._table(self.out / WORK / "edges", rows, edges, total)
+        each = 2 * (table.state.kept - table.state.loops)
+        if settings.partition == "metis" and METIS_BYTES * each > memory_bytes(settings.memory):
+            need = METIS_BYTES * each / 1e9
             raise DataError(
-                f"partition metis needs about {need:.1f}GB for {edges:,} edges, --memory is "
+                f"partition metis needs about {need:.1f}GB for {each:,} edges, --memory is "
                 f"{settings.memory}: use --partition streaming"
             )
         self.tell(f"partitioning by {settings.partition}", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,31 +36,51 @@ def encoder_of(job: Mapping[str, Any]) -> RowEncoder:
     return RowEncoder(ShardSettings(**job["settings"]), coder, encoder, job["whole"], job["name"])
 
 
-def write_rows(batch: Mapping[str, Array], job: Any, spans: list[Span], last: bool) -> Any:
-    """Encode and write the rows of a part; its record too where it is all there is."""
-    from difformer.data.shards.write import PartRows, finish_part
+def write_rows(batch: Mapping[str, Array], job: Any, spans: list[Span]) -> Any:
+    """Encode and write the rows of parts that are ranges of the file."""
+    from difformer.data.shards.write import PartRows
 
     made, starts, out = encoder_of(job), job["starts"], Path(job["out"])
     for part in batch["part"].tolist():
-        low, high = starts[part], starts[part + 1]
-        place = part_folder(out, part)
-        if not (place / "rows.json").exists():
+        with ExitStack() as stack:
             writer: PartRows | None = None
-            try:
-                for first, chunk in _chunks(spans, low, high):
-                    encoded = made.encode(chunk, first)
-                    if writer is None:
-                        writer = PartRows(place, encoded).__enter__()
-                    writer.append(encoded, np.arange(len(encoded["row"])))
-                assert writer is not None
-                writer.finish()
-            except BaseException as error:
-                if writer is not None:
-                    writer.__exit__(type(error), error, error.__traceback__)
-                raise
-        if last:
-            finish_part(out, part)
+            for first, chunk in _chunks(spans, starts[part], starts[part + 1]):
+                encoded = made.encode(chunk, first)
+                if writer is None:
+                    writer = stack.enter_context(PartRows(part_folder(out, part), encoded))
+                writer.append(encoded, np.arange(len(encoded["row"])))
+            assert writer is not None
+            writer.finish()
     return {"part": batch["part"]}
+
+
+def encoded_rows(
+    batch: Mapping[str, Array], job: Any, spans: list[Span], of: Any
+) -> Iterator[dict[str, Any]]:
+    """Encode ranges of the file's rows, those that go to a wanted part; `of` has each one's."""
+    from ray import get
+
+    part: Array = get(of)
+    made, wanted = encoder_of(job), np.array(job["wanted"])
+    for low, high in zip(batch["low"].tolist(), batch["high"].tolist(), strict=True):
+        for first, chunk in _chunks(spans, low, high):
+            encoded = made.encode(chunk, first)
+            rows = np.flatnonzero(np.isin(part[encoded["row"]], wanted))
+            found = {name: encoded[name][rows] for name in encoded if name != "texts"}
+            if "texts" in encoded:
+                found["texts"] = np.array([encoded["texts"][i] for i in rows], object)
+            yield {"part": part[found["row"]], **found}
+
+
+def write_group(group: Mapping[str, Array], job: Any) -> Any:
+    """Write the rows of a part in the order of the file."""
+    from difformer.data.shards.write import PartRows
+
+    part = int(group["part"][0])
+    with PartRows(part_folder(Path(job["out"]), part), group) as writer:
+        writer.append(group, np.argsort(group["row"]))
+        writer.finish()
+    return {"part": group["part"][:1]}
 
 
 def _chunks(spans: list[Span], low: int, high: int) -> Iterator[tuple[int, Chunk]]:
@@ -85,45 +106,59 @@ def _chunks(spans: list[Span], low: int, high: int) -> Iterator[tuple[int, Chunk
                 first += rows
 
 
-def keyed(batch: Any, job: Mapping[str, Any], known: Any) -> dict[str, Array]:
+def keyed(batch: Any, job: Mapping[str, Any], known: Any, new: Any) -> dict[str, Array]:
     """Edges by the numbers of their rows, both ways, and the part each goes to; loops once."""
     from ray import get
 
     ids: Any = None if known is None else get(known)
-    s, t = (rows_of(batch.column(end), ids, job) for end in job["ends"])
+    s, t, weight = _edges(batch, ids, job)
     keep = (s >= 0) & (t >= 0)
-    s, t, weight = s[keep], t[keep], None
-    if job["weight"] is not None:
-        weight = batch.column(job["weight"]).to_numpy().astype(np.float32)[keep]
-        if not ((weight >= 0) & (weight < np.inf)).all():
-            raise DataError(f"column {job['weight']!r} must hold weights, 0 or more, in every row")
+    s, t, weight = s[keep], t[keep], None if weight is None else weight[keep]
+    if weight is not None and not ((weight >= 0) & (weight < np.inf)).all():
+        raise DataError(f"column {job['weight']!r} must hold weights, 0 or more, in every row")
+    if new is not None:
+        number: Array = get(new)
+        s, t = number[s].astype(np.int64), number[t].astype(np.int64)
     loops = s[s == t] * (ROW + 2)
     keys, weights = both_ways(s, t, weight)
     keys = np.concatenate([keys, loops])
     part = np.searchsorted(job["starts"], keys // ROW, side="right") - 1
-    found = {"part": part.astype(np.int32), "key": keys}
+    found: dict[str, Array] = {"part": part.astype(np.int32), "key": keys}
     if weights is not None:
         found["w"] = np.concatenate([weights, np.zeros(len(loops), np.float32)])
     return found
 
 
-def rows_of(column: Any, known: tuple[Array, Array] | None, job: Mapping[str, Any]) -> Array:
-    """The row that each id names, -1 where it names none."""
-    import pyarrow as pa
-    from pyarrow import compute
+def _edges(
+    batch: Any, known: tuple[Array, Array] | None, job: Mapping[str, Any]
+) -> tuple[Array, Array, Array | None]:
+    """The rows that the ends of some edges name, -1 where one names none, and the weights.
 
+    DuckDB reads the cells, so that ids are compared as one machine compares them.
+    """
+    import duckdb
+
+    from difformer.data.shards.engine import key, number, numbers, weights
+
+    cells = [number(e, MISSING) if job["whole"] else key(e, False) for e in job["ends"]]
+    query = f"SELECT {cells[0]} AS s, {cells[1]} AS t{weights(job['weight'])} FROM edges"
+    with duckdb.connect(config={"threads": 1}) as engine:
+        found: Any = engine.register("edges", batch).sql(query).to_arrow_table()
+    s, t = (_rows_of(found.column(end), known, job) for end in (0, 1))
+    return s, t, None if job["weight"] is None else numbers(found.column(2), np.float32)
+
+
+def _rows_of(column: Any, known: tuple[Array, Array] | None, job: Mapping[str, Any]) -> Array:
+    """The row that each id names, -1 where it names none."""
     if job["whole"]:
-        found = column.cast(pa.int64(), safe=False).fill_null(-1 if known is None else MISSING)
-        cells: Array = found.to_numpy()
+        cells: Array = column.to_numpy()
         if known is None:
             return np.where((cells >= 0) & (cells < job["starts"][-1]), cells, -1)
     else:
-        of: Any = compute
-        texts = of.utf8_trim_whitespace(column.cast(pa.string()).fill_null("")).to_pylist()
         assert known is not None
         width = known[0].dtype.itemsize
-        long = [text.encode() for text in texts]
-        cells = np.array([b"" if len(text) > width else text for text in long], known[0].dtype)
+        texts = [(text or "").encode() for text in column.to_pylist()]
+        cells = np.array([b"" if len(text) > width else text for text in texts], known[0].dtype)
     assert known is not None
     ids, row = known
     place = np.searchsorted(ids, cells).clip(max=len(ids) - 1)

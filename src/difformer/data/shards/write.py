@@ -55,7 +55,11 @@ class Layout:
     def make(cls, part: Array | None, rows: int, parts: int) -> Layout:
         if part is None:
             return cls(None, np.array([rows * k // parts for k in range(parts + 1)]))
-        return cls(part, np.cumsum([0, *np.bincount(part, minlength=parts)]))
+        sizes = np.bincount(part, minlength=parts)
+        if not sizes.all():
+            empty = int(np.count_nonzero(sizes == 0))
+            raise DataError(f"parts must be fewer, got {parts}: {empty} of them would have no row")
+        return cls(part, np.cumsum([0, *sizes]))
 
     def new(self) -> Array:
         """(n,): the new number of each row."""
