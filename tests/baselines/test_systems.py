@@ -29,6 +29,7 @@ LIGHT: dict[str, dict[str, Any]] = {
     "grandpp": {"time": 3.0, "dropout": 0.2, "input_dropout": 0.2},
     "difformer-s": RECIPES["stable"] | {"num_layers": 2, "dropout": 0.2, "input_dropout": 0.2},
     "difformer-a": RECIPES["stable"] | {"num_layers": 1, "dropout": 0.2, "input_dropout": 0.2},
+    "difformer-sharp": RECIPES["stable"] | {"num_layers": 2, "input_dropout": 0.2},
     "difformer-g": RECIPES["stable"] | {"num_layers": 2, "dropout": 0.2, "input_dropout": 0.2},
     "lds": {"inner_steps": 15, "samples": 1},
     "dgc": {"steps": 10},

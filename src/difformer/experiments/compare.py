@@ -51,6 +51,7 @@ DEFAULT_MODELS = (
     "difformer-g",
     "difformer-s",
     "difformer-a",
+    "difformer-sharp",
 )
 DEFAULT_TRAIN = {"epochs": 300, "patience": 100}
 

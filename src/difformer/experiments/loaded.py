@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from difformer.baselines.registry import get_system
+from difformer.baselines.registry import SYSTEMS, get_system
 from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
@@ -147,7 +147,9 @@ def _load_series(folder: Path) -> LoadedRun:
 
 
 def _system_of(model: DIFFormer) -> str:
-    return "difformer-a" if model.config.kernel == "sigmoid" else "difformer-s"
+    """The registered system with this kernel, for titles."""
+    kernels = {each.defaults.get("kernel"): name for name, each in SYSTEMS.items()}
+    return kernels.get(model.config.kernel, "difformer-s")
 
 
 def _finished(path: Path) -> FitResult:

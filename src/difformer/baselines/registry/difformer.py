@@ -1,4 +1,4 @@
-"""The estimators' default, DIFFormer-s, DIFFormer-a, and DIFFormer without its all-pair term."""
+"""The estimators' default, DIFFormer-s and -a, the form that cuts off far pairs, and none."""
 
 from __future__ import annotations
 
@@ -64,6 +64,13 @@ SYSTEMS = (
         title="DIFFormer-a",
         memory=_tiled,
         defaults={"kernel": "sigmoid"},
+    ),
+    replace(
+        _SIMPLE,
+        name="difformer-sharp",
+        title="DIFFormer, sharp",
+        memory=_tiled,
+        defaults={"kernel": "sharp", "compare": "input"},
     ),
     replace(
         _SIMPLE,
