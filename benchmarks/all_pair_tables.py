@@ -16,7 +16,9 @@ from benchmarks.all_pair_trained import (
     JOINED_FORM,
     MAPPED,
     MAPS,
+    sharp_cell,
 )
+from difformer.experiments.reproduce import read_cell
 from difformer.experiments.specs import load_spec
 from difformer.experiments.statistics import paired_difference
 from difformer.files import write_atomic
@@ -104,13 +106,21 @@ def all_pair_edges(results: Results) -> list[list[str]]:
 
 def all_pair_released(results: Results) -> list[list[str]]:
     """Accuracy on the one split of the released code, beside what was published for it."""
-    published = load_spec("table2").published
-    rows = [["", "graph and sharp", "graph alone", "published -s", "published -a"]]
+    spec = load_spec("table2")
+    systems = {"difformer-s": "published -s", "difformer-a": "published -a"}
+    rows = [["", *JOINED[:2], JOINED_FORM, *systems.values()]]
     for name in NETWORKS:
         cells = [_cell(results, "released", name, "", form) for form in JOINED[:2]]
         figures = [f"{100 * cell['mean']:.1f}" if cell else EMPTY for cell in cells]
-        theirs = [published[system][name] for system in ("difformer-s", "difformer-a")]
-        rows.append([TITLES[name], *figures, *(f"{mean}" for mean, _ in theirs)])
+        seeds = read_cell(spec, sharp_cell(spec, name), Path("results"))
+        if seeds is None:
+            figures.append(EMPTY)
+        else:
+            figures.append(
+                f"{100 * seeds.mean('accuracy'):.1f} ± {100 * (seeds.std('accuracy') or 0):.1f}"
+            )
+        theirs = [spec.published[system][name] for system in systems]
+        rows.append([TITLES[name], *figures, *(f"{mean} ± {std}" for mean, std in theirs)])
     return rows
 
 
