@@ -11,11 +11,13 @@ shardable.py train FOLDER [DIE_AT]    one rank of a job that torchrun started; t
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -314,7 +316,7 @@ def faulty(folder: Path, kind: str) -> None:
     os.dup2(errors, 2)
     dataset, split, graph = problem({"graph": True})
     model = model_of({})
-    patience = timedelta(seconds=SILENCE) if kind == "silent" else TIMEOUT
+    patience = timedelta(seconds=SILENCE) if kind in ("silent", "link") else TIMEOUT
     with processes(timeout=patience) as comm:
         epochs = 0
 
@@ -327,6 +329,8 @@ def faulty(folder: Path, kind: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             if epochs == 3 and comm.rank == 1 and kind == "silent":
                 time.sleep(3 * SILENCE)  # the link carries nothing any more
+            if epochs == 3 and comm.rank == 1 and kind == "link":
+                subprocess.run(["ip", "link", "set", "link1", "down"], check=True)
             if epochs == 3 and comm.rank == 0 and kind == "disk":
                 os.fsync = full_disk
 
@@ -360,6 +364,35 @@ def faults(folder: Path) -> None:
     (folder / "codes.json").write_text(json.dumps(codes))
 
 
+def link(folder: Path) -> None:
+    """Two ranks on networks of their own, joined by one link that is cut in the third epoch."""
+    ready, begin = os.pipe(), os.pipe()
+    children: list[int] = []
+    for rank in range(2):
+        pid = os.fork()
+        if pid == 0:
+            if ctypes.CDLL(None).unshare(0x40000000):  # CLONE_NEWNET
+                os._exit(77)
+            os.write(ready[1], b".")
+            os.read(begin[0], 1)
+            name = f"link{rank}"
+            subprocess.run(["ip", "addr", "add", f"10.77.0.{rank + 1}/24", "dev", name], check=True)
+            for each in ("lo", name):
+                subprocess.run(["ip", "link", "set", each, "up"], check=True)
+            there = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
+            os.environ |= {**there, "RANK": str(rank), "GLOO_SOCKET_IFNAME": name}
+            faulty(folder, "link")
+            os._exit(0)
+        children.append(pid)
+    for _ in children:
+        os.read(ready[0], 1)
+    words = f"ip link add link0 netns {children[0]} type veth peer name link1 netns {children[1]}"
+    subprocess.run(words.split(), check=True)
+    os.write(begin[1], b"..")
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    (folder / "codes.json").write_text(json.dumps(codes))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     command, where = sys.argv[1], Path(sys.argv[2])
@@ -371,5 +404,7 @@ if __name__ == "__main__":
         sys.exit(max(launch(2, lambda: train(where, -1))))
     elif command == "faults":
         faults(where)
+    elif command == "link":
+        link(where)
     else:
         train(where, int(sys.argv[3]) if len(sys.argv) > 3 else -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -160,6 +161,26 @@ def test_the_last_good_checkpoint_stays_and_the_run_goes_on_from_it(faulty, kind
     assert load_checkpoint(folder / "checkpoint.safetensors").epoch == 2
     assert not list(folder.glob(".*.part"))
     assert not (folder / "result.json").exists()
+
+
+def can_cut_links() -> bool:
+    if shutil.which("ip") is None or shutil.which("unshare") is None:
+        return False
+    return (
+        subprocess.run(["unshare", "-n", "true"], capture_output=True, check=False).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not can_cut_links(), reason="networks of one's own need root and `ip`")
+def test_a_cut_link_is_one_line_of_each_rank_and_the_checkpoint_stays(tmp_path):
+    call("link", tmp_path)
+    assert json.loads((tmp_path / "codes.json").read_text()) == [1, 1]
+    said = (tmp_path / "link.err").read_text()
+    for rank in range(2):
+        assert len([line for line in said.splitlines() if LOST.format(rank) in line]) == 1
+    assert "Traceback" not in said
+    assert load_checkpoint(tmp_path / "link" / "checkpoint.safetensors").epoch == 2
+    assert not (tmp_path / "link" / "result.json").exists()
 
 
 def test_alone_a_job_sends_nothing():
