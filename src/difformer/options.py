@@ -17,6 +17,11 @@ from numbers import Real
 from typing import Any, ClassVar, TypeVar
 
 __all__ = [
+    "COUNT",
+    "POSITIVE",
+    "RATE",
+    "SHARE",
+    "WEIGHT",
     "Options",
     "Rule",
     "check_count",
@@ -135,6 +140,12 @@ def unit_interval(*, zero: bool, one: bool) -> Rule:
             raise ValueError(f"{name} must lie in {interval}, got {value!r}")
 
     return check
+
+
+COUNT = whole(1)
+POSITIVE, WEIGHT = number(above_zero=True), number()
+SHARE, RATE = unit_interval(zero=False, one=False), unit_interval(zero=True, one=False)
+"""The rules that most options go by."""
 
 
 def one_of(choices: tuple[Any, ...], *, optional: bool = False, objects: bool = False) -> Rule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -139,8 +140,19 @@ def test_an_unknown_name_or_option_is_answered_with_the_known_ones() -> None:
         get_system("gnc")
     with pytest.raises(ValueError, match="gcn takes no option 'hidden'; its options: .*hidden_ch"):
         get_system("gcn").configure(hidden=3)
-    with pytest.raises(ValueError, match="norm must be one of batch, layer, got 'group'"):
+    with pytest.raises(ValueError, match="norm must be one of batch, layer or None, got 'group'"):
         get_system("gcn").configure(norm="group")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_number_of_a_system_has_a_rule(name: str) -> None:
+    """A bad one is refused when it is given, not by a library when the model is trained."""
+    system = SYSTEMS[name]
+    for option in fields(system.config):
+        if re.search("int|float", str(option.type)) and option.name != "edge_bias":
+            for wrong in (-1, float("nan"), "many"):
+                with pytest.raises(ValueError, match=f"^{option.name} must .*, got {wrong!r}$"):
+                    system.configure(**{option.name: wrong})
 
 
 def test_a_task_a_system_cannot_learn_is_named(small: Dataset) -> None:

@@ -26,8 +26,6 @@ class ConvStack(GraphModel):
 
     def __init__(self, config: Convolutions) -> None:
         super().__init__()
-        if config.num_layers < 1:
-            raise ValueError(f"num_layers must be at least 1, got {config.num_layers}")
         self.config = config
 
     def join(

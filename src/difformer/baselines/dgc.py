@@ -25,10 +25,6 @@ class DGC(PropagatedLinear):
 
     def __init__(self, in_channels: int, out_channels: int, config: DGCConfig) -> None:
         super().__init__(in_channels, out_channels)
-        if config.steps < 1 or config.time <= 0:
-            raise ValueError(
-                f"steps must be at least 1 and time above 0, got {config.steps}, {config.time}"
-            )
         self.steps, self.time = config.steps, config.time
 
     def options(self) -> tuple[object, ...]:

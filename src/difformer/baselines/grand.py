@@ -43,8 +43,6 @@ class GRAND(GraphModel):
 
     def __init__(self, in_channels: int, out_channels: int, config: GRANDConfig) -> None:
         super().__init__()
-        if config.time <= 0 or config.step <= 0:
-            raise ValueError(f"time and step must be above 0, got {config.time}, {config.step}")
         d = config.hidden_channels
         self.encode = FeatureLinear(
             in_channels, d, dropout=config.input_dropout, scaled=config.scale_features

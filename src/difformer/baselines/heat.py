@@ -31,8 +31,6 @@ class GraphHeat(GraphModel):
 
     def __init__(self, in_channels: int, out_channels: int, config: HeatConfig) -> None:
         super().__init__()
-        if config.scale <= 0:
-            raise ValueError(f"scale must be above 0, got {config.scale}")
         hidden, layers = config.hidden_channels, config.num_layers
         widths = [hidden] * (layers - 1) + [out_channels]
         self.first = FeatureLinear(

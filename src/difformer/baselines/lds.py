@@ -179,10 +179,6 @@ class LDS(GraphModel):
 
     def __init__(self, in_channels: int, out_channels: int, config: LDSConfig) -> None:
         super().__init__()
-        if not 0 < config.outer_share < 1:
-            raise ValueError(f"outer_share must lie in (0, 1), got {config.outer_share}")
-        if config.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, got {config.top_k}")
         self.gcn = TwoLayers(in_channels, config.hidden_channels, out_channels, config.dropout)
         self.config = config
         self.register_buffer("pairs", torch.zeros(2, 0, dtype=torch.int64))

@@ -24,8 +24,6 @@ class MLP(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, config: Perceptron) -> None:
         super().__init__()
-        if config.num_layers < 1:
-            raise ValueError(f"num_layers must be at least 1, got {config.num_layers}")
         widths = [config.hidden_channels] * (config.num_layers - 1) + [out_channels]
         self.first = FeatureLinear(
             in_channels, widths[0], dropout=config.input_dropout, standardised=config.standardise

@@ -39,8 +39,6 @@ class Autoregression(nn.Module):
 
     def __init__(self, lags: int, *, per_node: bool, ridge: float) -> None:
         super().__init__()
-        if ridge < 0:
-            raise ValueError(f"ridge must be 0 or more, got {ridge}")
         self.lags, self.per_node, self.ridge = lags, per_node, ridge
         self.register_buffer("weight", torch.zeros(1, lags + 1))
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from difformer.options import option
+from difformer.options import COUNT, Options, option
 
 if TYPE_CHECKING:
     from torch import nn
 
     from difformer.data.dataset import Dataset
 
-__all__ = ["GraphKind", "Memory", "Neighbours", "System", "option"]
+__all__ = ["GraphKind", "Memory", "Neighbours", "System"]
 
 GraphKind = Literal["given", "knn", "dense", "none"]
 Memory = Callable[[int, int, int, int, Any], float]
@@ -23,10 +23,10 @@ ALL_TASKS = ("multiclass", "multilabel", "regression")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neighbours:
+class Neighbours(Options):
     """Options of the kNN graph builder, which validation chooses like any other."""
 
-    k: int = option(10, "neighbours per row in the kNN graph, which is then made undirected")
+    k: int = option(10, "neighbours per row in the kNN graph, which is then made undirected", COUNT)
     metric: str = option("cosine", "distance between features", ("cosine", "euclidean"))
     mutual: bool = option(False, "join two rows only if each is among the other's nearest")
     weights: str = option("uniform", "weights of the edges", ("uniform", "similarity"))
@@ -58,7 +58,7 @@ class System:
     name: str
     title: str
     model: str
-    config: type[Any]
+    config: type[Options]
     memory: Memory
     graph: GraphKind = "given"
     needs_graph: bool = False
@@ -109,17 +109,12 @@ class System:
         )
 
     def configure(self, **options: Any) -> Any:
-        """This system's config with these options; ValueError names an unknown one."""
-        known = {f.name: f for f in fields(self.config)}
-        for name, value in options.items():
+        """This system's config with these options; ValueError names a wrong one."""
+        known = self.config.names()
+        for name in options:
             if name not in known:
                 raise ValueError(
                     f"{self.name} takes no option {name!r}; its options: {', '.join(known)}"
-                )
-            choices = known[name].metadata.get("choices") or ()
-            if choices and isinstance(value, str) and value not in choices:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}"
                 )
         return self.config(**{**self.defaults, **options})
 

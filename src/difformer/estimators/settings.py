@@ -9,7 +9,7 @@ from typing import Any
 
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.recipes import RECIPES
-from difformer.options import Options, check_count, like, number, option, unit_interval, whole
+from difformer.options import COUNT, POSITIVE, RATE, SHARE, Options, check_count, like, option
 from difformer.train.settings import TrainSettings
 
 __all__ = ["FitSettings", "ForecastSettings"]
@@ -52,7 +52,7 @@ class FitSettings(Parameters):
         ("auto", "cosine", "euclidean"),
     )
     directed: bool = option(False, "keep the direction of a graph's edges")
-    hidden_channels: int = option(64, "width of the states", whole(1))
+    hidden_channels: int = option(64, "width of the states", COUNT)
     kernel: Any = option(
         None, 'a diffusivity; none: the recipe decides; "auto": simple or sigmoid by validation'
     )
@@ -72,11 +72,9 @@ class FitSettings(Parameters):
     early_stopping: bool = option(False, "hold out labelled rows to pick the epoch by")
     patience: int | None = like(TrainSettings, "patience", 50)
     pick_by: str | None = like(TrainSettings, "pick_by", "loss")
-    validation_fraction: float = option(
-        0.2, "share of the labelled rows that are held out", unit_interval(zero=False, one=False)
-    )
+    validation_fraction: float = option(0.2, "share of the labelled rows that are held out", SHARE)
     time_budget: float | None = option(
-        None, 'recipe="auto": seconds after which no further form is tried', number(above_zero=True)
+        None, 'recipe="auto": seconds after which no further form is tried', POSITIVE
     )
     checkpoint: str | PathLike[str] | None = option(None, "folder to resume a killed fit from")
     random_state: Any = option(None, "a seed makes fits repeatable")
@@ -112,7 +110,5 @@ class ForecastSettings(Parameters):
     lr: float = like(TrainSettings, "lr", 0.01)
     weight_decay: float = like(TrainSettings, "weight_decay", 0.0)
     patience: int | None = like(TrainSettings, "patience", 30)
-    validation_fraction: float = option(
-        0.2, "share of the latest steps that picks the epoch", unit_interval(zero=True, one=False)
-    )
+    validation_fraction: float = option(0.2, "share of the latest steps that picks the epoch", RATE)
     device: str = like(TrainSettings, "device", "auto")

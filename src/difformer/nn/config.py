@@ -5,21 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from difformer.options import Options, number, option, unit_interval, whole
+from difformer.options import COUNT, POSITIVE, RATE, Options, option, unit_interval, whole
 
 __all__ = ["ACTIVATIONS", "DIFFormerConfig"]
 
 ACTIVATIONS = ("relu", "elu", "gelu", "tanh")
-
-_RATE = unit_interval(zero=True, one=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DIFFormerConfig(Options):
     """Every option of a DIFFormer except its widths."""
 
-    num_layers: int = option(2, "propagation layers K", whole(1))
-    num_heads: int = option(1, "heads, averaged", whole(1))
+    num_layers: int = option(2, "propagation layers K", COUNT)
+    num_heads: int = option(1, "heads, averaged", COUNT)
     kernel: Any = option(
         "simple",
         "diffusivity: simple is DIFFormer-s, sigmoid is DIFFormer-a, sharp cuts off far pairs, "
@@ -29,13 +27,13 @@ class DIFFormerConfig(Options):
     sharpness: float | None = option(
         None,
         "sharp, landmarks and gaussian: how steeply far pairs are cut off; none: 40, gaussian 1",
-        number(above_zero=True),
+        POSITIVE,
     )
     reach: float | None = option(
         None,
         "sharp, landmarks and gaussian: how many partners or landmarks a row has, by weight; "
         "none: 10, landmarks 3, gaussian: one width for all rows",
-        number(above_zero=True),
+        POSITIVE,
     )
     exact_rows: int = option(
         60_000,
@@ -48,7 +46,7 @@ class DIFFormerConfig(Options):
         "for each layer or shared by all",
         ("layer", "shared"),
     )
-    num_landmarks: int = option(400, "landmarks only: how many there are", whole(1))
+    num_landmarks: int = option(400, "landmarks only: how many there are", COUNT)
     compare: str = option(
         "state",
         "what rows are compared by: each layer's state, the first state without dropout, or the "
@@ -57,8 +55,8 @@ class DIFFormerConfig(Options):
     )
     tau: float = option(0.5, "step size, in (0, 1]", unit_interval(zero=False, one=True))
     learn_tau: bool = option(False, "learn one step size per layer, starting from tau")
-    dropout: float = option(0.0, "dropout on the states, see dropout-at", _RATE)
-    input_dropout: float = option(0.0, "dropout on the input features", _RATE)
+    dropout: float = option(0.0, "dropout on the states, see dropout-at", RATE)
+    input_dropout: float = option(0.0, "dropout on the input features", RATE)
     use_weight: bool = option(True, "layer-wise transformation of values; off: value = state")
     self_weight: bool = option(False, "a row's own state gets a learned map of its own")
     residual: bool = option(False, "a layer adds to the state instead of replacing it")
@@ -88,7 +86,7 @@ class DIFFormerConfig(Options):
         ("row", "tensor"),
     )
     source: float = option(
-        0.0, "weight in [0, 1) of the first state in every layer's average", _RATE
+        0.0, "weight in [0, 1) of the first state in every layer's average", RATE
     )
     center: bool = option(False, "subtract the mean over rows before each layer's norm")
     learn_qk: bool = option(
@@ -103,7 +101,7 @@ class DIFFormerConfig(Options):
     norm_eps: float = option(
         1e-5,
         "what LayerNorm adds to a row's variance; a tiny value makes it invariant to scale",
-        number(above_zero=True),
+        POSITIVE,
     )
     dropout_at: str = option(
         "layers",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from difformer.options import Options, number, option, whole
+from difformer.options import COUNT, POSITIVE, WEIGHT, Options, option, whole
 
 OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "cosine")
@@ -24,10 +24,10 @@ def _device(name: str, value: Any) -> None:
 class TrainSettings(Options):
     """How a model is trained. The command line takes its options, defaults and help from here."""
 
-    epochs: int = option(500, "the most epochs to train for", whole(1))
-    lr: float = option(0.001, "learning rate", number(above_zero=True))
+    epochs: int = option(500, "the most epochs to train for", COUNT)
+    lr: float = option(0.001, "learning rate", POSITIVE)
     weight_decay: float = option(
-        0.0, "L2 weight decay, added to the gradient (adam) or decoupled from it (adamw)", number()
+        0.0, "L2 weight decay, added to the gradient (adam) or decoupled from it (adamw)", WEIGHT
     )
     optimizer: str = option("adam", "adam or adamw", OPTIMIZERS)
     schedule: str = option(
@@ -37,15 +37,15 @@ class TrainSettings(Options):
         0, "epochs over which the learning rate rises linearly to its value", whole(0)
     )
     grad_clip: float | None = option(
-        None, "largest norm of the gradient; none: not clipped", number(above_zero=True)
+        None, "largest norm of the gradient; none: not clipped", POSITIVE
     )
     consistency: float = option(
         0.0,
         "classes only: weight of the agreement of two passes with their own dropout, all rows",
-        number(),
+        WEIGHT,
     )
     consistency_temperature: float = option(
-        0.5, "sharpness of what the two passes agree on", number(above_zero=True)
+        0.5, "sharpness of what the two passes agree on", POSITIVE
     )
     consistency_ramp: int = option(
         50, "epochs over which the weight of consistency rises", whole(0)
@@ -53,16 +53,16 @@ class TrainSettings(Options):
     pseudo_labels: float = option(
         0.0,
         "classes only: weight of a teacher's classes for the other rows (Meta Pseudo Labels)",
-        number(),
+        WEIGHT,
     )
     pseudo_feedback: float = option(
-        1.0, "how much the teacher is moved by what its classes do for the student", number()
+        1.0, "how much the teacher is moved by what its classes do for the student", WEIGHT
     )
     pseudo_warmup: int = option(
         50, "steps on the labels alone before the teacher is listened to", whole(0)
     )
     batch_size: int | None = option(
-        None, "rows per step, a random partition each epoch; none: all rows at once", whole(1)
+        None, "rows per step, a random partition each epoch; none: all rows at once", COUNT
     )
     partition: str | None = option(
         None,
@@ -73,7 +73,7 @@ class TrainSettings(Options):
         False, "DIFFormer: keep one state per layer and compute the rest again; less memory, slower"
     )
     patience: int | None = option(
-        None, "stop after this many epochs without a better validation; none: never", whole(1)
+        None, "stop after this many epochs without a better validation; none: never", COUNT
     )
     pick_by: str | None = option(
         None,
@@ -81,14 +81,14 @@ class TrainSettings(Options):
         "error for numbers",
         PICKS,
     )
-    eval_every: int = option(1, "evaluate every so many epochs, and after the last one", whole(1))
+    eval_every: int = option(1, "evaluate every so many epochs, and after the last one", COUNT)
     seed: int = option(
         0, "seed of everything random in training; equal seeds give equal bits", whole(0)
     )
     device: str = option("auto", "cpu, cuda, cuda:1, ...; auto: cuda where there is one", _device)
     threads: int | None = option(
-        None, "CPU threads; none: as torch is set up (bits depend on it)", whole(1)
+        None, "CPU threads; none: as torch is set up (bits depend on it)", COUNT
     )
     checkpoint_every: float = option(
-        10.0, "seconds between checkpoints in the run folder; 0: after every epoch", number()
+        10.0, "seconds between checkpoints in the run folder; 0: after every epoch", WEIGHT
     )

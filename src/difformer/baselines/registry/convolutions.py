@@ -7,7 +7,8 @@ from typing import Any
 
 from difformer.baselines.registry.memory import FLOAT, by_edge, linear
 from difformer.baselines.registry.stack import KIPF, Convolutions
-from difformer.baselines.system import System, option
+from difformer.baselines.system import System
+from difformer.options import COUNT, RATE, option
 
 __all__ = ["SYSTEMS", "BiasedGATConfig", "GATConfig"]
 
@@ -48,9 +49,9 @@ _GCN_TUNED = replace(
 class GATConfig(Convolutions):
     """Graph attention; `hidden_channels` is the width of one head."""
 
-    num_heads: int = option(8, "heads of the hidden layers, concatenated")
-    out_heads: int = option(1, "heads of the last layer, averaged")
-    attention_dropout: float = option(0.6, "dropout on the attention weights")
+    num_heads: int = option(8, "heads of the hidden layers, concatenated", COUNT)
+    out_heads: int = option(1, "heads of the last layer, averaged", COUNT)
+    attention_dropout: float = option(0.6, "dropout on the attention weights", RATE)
 
 
 @dataclass(frozen=True, kw_only=True)

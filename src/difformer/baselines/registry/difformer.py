@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from difformer.baselines.registry.memory import FLOAT, linear
-from difformer.baselines.system import System, option
+from difformer.baselines.system import System
+from difformer.estimators.settings import FitSettings
 from difformer.nn.config import DIFFormerConfig
-from difformer.options import whole
+from difformer.options import COUNT, Options, like, option
 
 __all__ = ["SYSTEMS", "AutoOptions", "DIFFormerOptions"]
 
@@ -17,14 +18,14 @@ __all__ = ["SYSTEMS", "AutoOptions", "DIFFormerOptions"]
 class DIFFormerOptions(DIFFormerConfig):
     """DIFFormer's own options, and its width."""
 
-    hidden_channels: int = option(64, "width of the states", whole(1))
+    hidden_channels: int = option(64, "width of the states", COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoOptions:
+class AutoOptions(Options):
     """The only option: the estimators choose everything else themselves."""
 
-    time_budget: float | None = option(None, "seconds after which no further form is tried")
+    time_budget: float | None = like(FitSettings, "time_budget", None)
 
 
 def _averaged(n: int, e: int, p: int, c: int, config: Any) -> float:

@@ -7,16 +7,17 @@ from typing import Any
 
 from difformer.baselines.registry.memory import FLOAT, features, linear
 from difformer.baselines.registry.stack import KIPF, SCALE, Convolutions, Stack, Width
-from difformer.baselines.system import System, option
+from difformer.baselines.system import System
+from difformer.options import COUNT, POSITIVE, RATE, SHARE, Options, option
 
 __all__ = ["SYSTEMS", "DGCConfig", "GDCConfig", "GRANDConfig", "HeatConfig", "SGCConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGCConfig:
+class SGCConfig(Options):
     """Simplified graph convolution."""
 
-    steps: int = option(2, "propagation steps K")
+    steps: int = option(2, "propagation steps K", COUNT)
 
 
 _SGC = System(
@@ -32,11 +33,11 @@ _SGC = System(
 
 
 @dataclass(frozen=True, kw_only=True)
-class DGCConfig:
+class DGCConfig(Options):
     """Decoupled graph convolution by Euler steps."""
 
-    steps: int = option(100, "Euler steps K")
-    time: float = option(5.3, "terminal time T")
+    steps: int = option(100, "Euler steps K", COUNT)
+    time: float = option(5.3, "terminal time T", POSITIVE)
 
 
 _DGC = System(
@@ -56,9 +57,9 @@ class GDCConfig(Convolutions):
     """A GCN on the diffused graph."""
 
     diffusion: str = option("ppr", "personalised PageRank or heat kernel", ("ppr", "heat"))
-    alpha: float = option(0.05, "teleport probability of ppr")
-    time: float = option(5.0, "diffusion time of heat")
-    top_k: int = option(128, "entries kept in each column")
+    alpha: float = option(0.05, "teleport probability of ppr", SHARE)
+    time: float = option(5.0, "diffusion time of heat", POSITIVE)
+    top_k: int = option(128, "entries kept in each column", COUNT)
 
 
 def _largest(n: int, e: int, p: int, c: int, config: GDCConfig) -> float:
@@ -83,7 +84,7 @@ _GDC = System(
 class HeatConfig(Stack):
     """Heat-kernel convolutions."""
 
-    scale: float = option(3.5, "s in e^(-s L)")
+    scale: float = option(3.5, "s in e^(-s L)", POSITIVE)
 
 
 _HEAT = System(
@@ -103,20 +104,24 @@ _HEAT = System(
 class GRANDConfig(Width):
     """Graph neural diffusion."""
 
-    attention_channels: int = option(16, "width of a head's query and key")
-    num_heads: int = option(4, "attention heads, averaged")
+    attention_channels: int = option(16, "width of a head's query and key", COUNT)
+    num_heads: int = option(4, "attention heads, averaged", COUNT)
     nonlinear: bool = option(False, "attention follows the state; off: that of the first state")
     source: bool = option(False, "GRAND++: labelled rows are sources")
     source_dropout: float = option(
-        0.5, "share of GRAND++'s sources left out of a training step, which learns from these only"
+        0.5,
+        "share of GRAND++'s sources left out of a training step, which learns from these only",
+        RATE,
     )
     learned_scale: bool = option(True, "learn how fast X(t) moves and how strong the sources are")
-    time: float = option(8.0, "terminal time T")
+    time: float = option(8.0, "terminal time T", POSITIVE)
     method: str = option(
         "rk4", "torchdiffeq's solver", ("euler", "midpoint", "rk4", "dopri5", "adaptive_heun")
     )
-    step: float = option(1.0, "step size of the fixed-step solvers")
-    tolerance: float = option(1e-3, "relative and absolute tolerance of the adaptive ones")
+    step: float = option(1.0, "step size of the fixed-step solvers", POSITIVE)
+    tolerance: float = option(
+        1e-3, "relative and absolute tolerance of the adaptive ones", POSITIVE
+    )
     scale_features: bool = option(False, SCALE)
 
 

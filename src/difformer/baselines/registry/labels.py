@@ -6,17 +6,18 @@ from dataclasses import dataclass
 
 from difformer.baselines.registry.memory import labels, linear
 from difformer.baselines.registry.stack import CLASSES, KIPF, LABELS, Perceptron
-from difformer.baselines.system import System, option
+from difformer.baselines.system import System
+from difformer.options import COUNT, SHARE, WEIGHT, Options, option
 
 __all__ = ["SYSTEMS", "APPNPConfig", "LPConfig", "ManiRegConfig", "SmoothConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LPConfig:
+class LPConfig(Options):
     """Label propagation."""
 
-    steps: int = option(50, "propagation steps")
-    alpha: float = option(0.9, "weight of the neighbours against the labels, in (0, 1)")
+    steps: int = option(50, "propagation steps", COUNT)
+    alpha: float = option(0.9, "weight of the neighbours against the labels, in (0, 1)", SHARE)
 
 
 _LP = System(
@@ -35,7 +36,7 @@ _LP = System(
 class ManiRegConfig(Perceptron):
     """A perceptron with a penalty on its roughness along edges."""
 
-    penalty: float = option(1.0, "weight λ of the roughness")
+    penalty: float = option(1.0, "weight λ of the roughness", WEIGHT)
     classes: bool = option(True, "penalise probabilities; off: outputs as they are (regression)")
 
 
@@ -56,8 +57,8 @@ _MANIREG = System(
 class APPNPConfig(Perceptron):
     """A perceptron whose predictions are propagated."""
 
-    steps: int = option(10, "propagation steps K")
-    alpha: float = option(0.1, "weight α of a row's own prediction, in (0, 1)")
+    steps: int = option(10, "propagation steps K", COUNT)
+    alpha: float = option(0.1, "weight α of a row's own prediction, in (0, 1)", SHARE)
 
 
 _APPNP = System(
@@ -76,9 +77,9 @@ _APPNP = System(
 class SmoothConfig(Perceptron):
     """A perceptron, corrected and smoothed along edges."""
 
-    steps: int = option(50, "propagation steps of each of the two")
-    correct_alpha: float = option(0.9, "how far errors spread, in (0, 1)")
-    smooth_alpha: float = option(0.8, "how far labels spread, in (0, 1)")
+    steps: int = option(50, "propagation steps of each of the two", COUNT)
+    correct_alpha: float = option(0.9, "how far errors spread, in (0, 1)", SHARE)
+    smooth_alpha: float = option(0.8, "how far labels spread, in (0, 1)", SHARE)
 
 
 _SMOOTHED = System(

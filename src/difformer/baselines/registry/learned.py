@@ -6,29 +6,30 @@ from dataclasses import dataclass
 
 from difformer.baselines.registry.memory import FLOAT, by_edge, features
 from difformer.baselines.registry.stack import CLASSES, Stack
-from difformer.baselines.system import System, option
+from difformer.baselines.system import System
+from difformer.options import COUNT, POSITIVE, RATE, SHARE, WEIGHT, Options, option
 
 __all__ = ["SYSTEMS", "GLCNConfig", "LDSConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LDSConfig:
+class LDSConfig(Options):
     """Learning discrete structures."""
 
-    hidden_channels: int = option(16, "width of the hidden layer")
-    dropout: float = option(0.5, "dropout on features and hidden layer")
-    inner_steps: int = option(5, "weight updates per epoch")
-    unroll: int = option(1, "gradient steps the hypergradient goes through")
-    inner_lr: float = option(0.1, "learning rate of those steps")
-    theta_lr: float = option(1.0, "learning rate of the edge probabilities")
+    hidden_channels: int = option(16, "width of the hidden layer", COUNT)
+    dropout: float = option(0.5, "dropout on features and hidden layer", RATE)
+    inner_steps: int = option(5, "weight updates per epoch", COUNT)
+    unroll: int = option(1, "gradient steps the hypergradient goes through", COUNT)
+    inner_lr: float = option(0.1, "learning rate of those steps", POSITIVE)
+    theta_lr: float = option(1.0, "learning rate of the edge probabilities", POSITIVE)
     outer: str = option(
         "training",
         "whose labels the outer loss takes; validation: half of those rows, as its paper does",
         ("training", "validation"),
     )
-    outer_share: float = option(0.3, "share of the training rows kept for the outer loss")
-    top_k: int = option(32, "pairs each row may propose, and learned edges kept per row")
-    samples: int = option(4, "graphs averaged in a prediction")
+    outer_share: float = option(0.3, "share of the training rows kept for the outer loss", SHARE)
+    top_k: int = option(32, "pairs each row may propose, and learned edges kept per row", COUNT)
+    samples: int = option(4, "graphs averaged in a prediction", COUNT)
 
 
 def _bilevel(n: int, e: int, p: int, c: int, config: LDSConfig) -> float:
@@ -56,10 +57,10 @@ _LDS = System(
 class GLCNConfig(Stack):
     """Graph learning-convolutional network."""
 
-    graph_channels: int = option(70, "width of the layer that learns the graph")
-    penalty: float = option(0.01, "weight λ of the graph loss")
-    gamma: float = option(0.1, "weight of its sparsity term")
-    beta: float = option(0.0, "weight of its distance to the given graph")
+    graph_channels: int = option(70, "width of the layer that learns the graph", COUNT)
+    penalty: float = option(0.01, "weight λ of the graph loss", WEIGHT)
+    gamma: float = option(0.1, "weight of its sparsity term", WEIGHT)
+    beta: float = option(0.0, "weight of its distance to the given graph", WEIGHT)
 
 
 def _edge_weights(n: int, e: int, p: int, c: int, config: GLCNConfig) -> float:

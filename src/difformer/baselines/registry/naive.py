@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from difformer.baselines.registry.memory import features
-from difformer.baselines.system import System, option
+from difformer.baselines.system import System
+from difformer.options import WEIGHT, Options, option
 
 __all__ = ["SYSTEMS", "NaiveConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NaiveConfig:
+class NaiveConfig(Options):
     """A forecast without a network."""
 
     rule: str = option("last", "which forecast", ("last", "mean", "node", "pooled"))
-    ridge: float = option(0.0, "penalty on the weights of an autoregression")
+    ridge: float = option(0.0, "penalty on the weights of an autoregression", WEIGHT)
 
 
 SYSTEMS = tuple(

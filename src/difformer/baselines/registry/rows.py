@@ -7,7 +7,8 @@ from typing import Any
 
 from difformer.baselines.registry.memory import FLOAT, linear
 from difformer.baselines.registry.stack import CLASSES, Perceptron
-from difformer.baselines.system import System, option
+from difformer.baselines.system import System
+from difformer.options import COUNT, POSITIVE, SHARE, WEIGHT, Options, option, whole
 
 __all__ = [
     "SYSTEMS",
@@ -58,7 +59,7 @@ def _library(name: str, title: str, model: str, config: type[Any], **more: Any) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaled:
+class Scaled(Options):
     """Columns brought to one scale, by all rows."""
 
     scale: str = option(
@@ -72,35 +73,35 @@ class Scaled:
 class LogisticConfig(Scaled):
     """Logistic regression; for numbers ridge regression."""
 
-    C: float = option(1.0, "one over the weight of the penalty")
-    iterations: int = option(1000, "the most iterations of the solver")
+    C: float = option(1.0, "one over the weight of the penalty", POSITIVE)
+    iterations: int = option(1000, "the most iterations of the solver", COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForestConfig:
+class ForestConfig(Options):
     """Random forest."""
 
-    trees: int = option(300, "trees")
+    trees: int = option(300, "trees", COUNT)
     max_features: str = option("sqrt", "columns tried at a split", ("sqrt", "log2"))
-    min_samples_leaf: int = option(1, "rows in a leaf, at least")
+    min_samples_leaf: int = option(1, "rows in a leaf, at least", COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoostingConfig:
+class BoostingConfig(Options):
     """Gradient boosting on histograms."""
 
-    learning_rate: float = option(0.1, "weight of each tree")
-    iterations: int = option(100, "rounds of boosting")
-    max_leaf_nodes: int = option(31, "leaves of a tree, at most")
-    min_samples_leaf: int = option(5, "rows in a leaf, at least")
-    l2: float = option(1.0, "penalty on the leaves' values")
+    learning_rate: float = option(0.1, "weight of each tree", POSITIVE)
+    iterations: int = option(100, "rounds of boosting", COUNT)
+    max_leaf_nodes: int = option(31, "leaves of a tree, at most", whole(2))
+    min_samples_leaf: int = option(5, "rows in a leaf, at least", COUNT)
+    l2: float = option(1.0, "penalty on the leaves' values", WEIGHT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KNNConfig(Scaled):
     """Nearest labelled rows."""
 
-    k: int = option(5, "labelled neighbours asked")
+    k: int = option(5, "labelled neighbours asked", COUNT)
     weights: str = option("distance", "how they are weighed", ("uniform", "distance"))
     metric: str = option("euclidean", "distance between rows", ("euclidean", "cosine"))
 
@@ -109,15 +110,15 @@ class KNNConfig(Scaled):
 class SpreadingConfig(Scaled):
     """Label spreading on the neighbours' graph."""
 
-    k: int = option(7, "neighbours per row")
-    alpha: float = option(0.5, "weight of the neighbours against the labels, in (0, 1)")
+    k: int = option(7, "neighbours per row", COUNT)
+    alpha: float = option(0.5, "weight of the neighbours against the labels, in (0, 1)", SHARE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfTrainingConfig(LogisticConfig):
     """Logistic regression that is also trained on its own confident predictions."""
 
-    threshold: float = option(0.9, "probability above which a prediction is used as a label")
+    threshold: float = option(0.9, "probability above which a prediction is used as a label", SHARE)
 
 
 _C = (0.01, 0.1, 1.0, 10.0, 100.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from difformer.baselines.system import option
+from difformer.options import COUNT, RATE, Options, option
 
 __all__ = [
     "CLASSES",
@@ -25,19 +25,19 @@ SCALE = "divide the features by the mean size of their entries that are not zero
 
 
 @dataclass(frozen=True, kw_only=True)
-class Width:
+class Width(Options):
     """A network on states of one width."""
 
-    hidden_channels: int = option(64, "width of the hidden states")
-    dropout: float = option(0.5, "dropout on the hidden states")
-    input_dropout: float = option(0.5, "dropout on the input features")
+    hidden_channels: int = option(64, "width of the hidden states", COUNT)
+    dropout: float = option(0.5, "dropout on the hidden states", RATE)
+    input_dropout: float = option(0.5, "dropout on the input features", RATE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stack(Width):
     """Several layers of one width."""
 
-    num_layers: int = option(2, "layers")
+    num_layers: int = option(2, "layers", COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)

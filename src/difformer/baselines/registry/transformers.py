@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from difformer.baselines.registry.memory import FLOAT, linear
 from difformer.baselines.registry.stack import CLASSES, KIPF, SCALE, Stack
-from difformer.baselines.system import System, option
+from difformer.baselines.system import System
+from difformer.options import COUNT, POSITIVE, RATE, WEIGHT, option, unit_interval, whole
 
 __all__ = ["SYSTEMS", "NodeFormerConfig", "SGFormerConfig"]
 
@@ -15,12 +16,12 @@ __all__ = ["SYSTEMS", "NodeFormerConfig", "SGFormerConfig"]
 class NodeFormerConfig(Stack):
     """Kernelised Gumbel-softmax message passing; `hidden_channels` is also a head's width."""
 
-    num_heads: int = option(4, "heads")
-    features: int = option(30, "random features m of the kernel")
-    gumbels: int = option(10, "Gumbel samples while training; 0: none")
-    tau: float = option(0.25, "temperature")
-    bias_order: int = option(2, "powers of the adjacency in the relational bias")
-    penalty: float = option(1.0, "weight λ of the edge loss")
+    num_heads: int = option(4, "heads", COUNT)
+    features: int = option(30, "random features m of the kernel", COUNT)
+    gumbels: int = option(10, "Gumbel samples while training; 0: none", whole(0))
+    tau: float = option(0.25, "temperature", POSITIVE)
+    bias_order: int = option(2, "powers of the adjacency in the relational bias", whole(0))
+    penalty: float = option(1.0, "weight λ of the edge loss", WEIGHT)
     activation: bool = option(False, "ELU after every layer, not after the first linear one only")
     scale_features: bool = option(True, SCALE)
 
@@ -36,16 +37,18 @@ def _gumbel(n: int, e: int, p: int, c: int, config: NodeFormerConfig) -> float:
 class SGFormerConfig(Stack):
     """Simplified graph transformer; `num_layers` of attention, `dropout` on their states."""
 
-    num_heads: int = option(1, "attention heads")
+    num_heads: int = option(1, "attention heads", COUNT)
     backbone: str = option(
         "gcn",
         "beside attention: a plain GCN, or a linear layer and convolutions with batch norm and "
         "residuals",
         ("gcn", "residual"),
     )
-    graph_layers: int = option(4, "graph convolutions")
-    graph_weight: float = option(0.8, "weight α of the convolutions against attention")
-    graph_dropout: float = option(0.5, "dropout on the states of the convolutions")
+    graph_layers: int = option(4, "graph convolutions", COUNT)
+    graph_weight: float = option(
+        0.8, "weight α of the convolutions against attention", unit_interval(zero=True, one=True)
+    )
+    graph_dropout: float = option(0.5, "dropout on the states of the convolutions", RATE)
     scale_features: bool = option(True, SCALE)
 
 
