@@ -9,6 +9,7 @@ import typer
 
 from difformer.commands.output import say
 from difformer.commands.shared import argument, option
+from difformer.experiments.service.limits import Limits
 
 
 def command(
@@ -19,19 +20,19 @@ def command(
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port.")] = 8000,
     max_bytes: Annotated[
         int, typer.Option("--max-bytes", min=1, help="Largest request.")
-    ] = 1_000_000,
+    ] = Limits.bytes,
     max_rows: Annotated[
         int, typer.Option("--max-rows", min=1, help="Most rows per request.")
-    ] = 1_000,
+    ] = Limits.rows,
     max_connections: Annotated[
         int, typer.Option("--max-connections", min=1, help="Most connections at a time.")
-    ] = 512,
+    ] = Limits.connections,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, help="For a header, or a body, to arrive.")
-    ] = 10.0,
+    ] = Limits.seconds,
     idle: Annotated[
         float, typer.Option("--idle", min=1, help="Seconds open between two requests.")
-    ] = 60.0,
+    ] = Limits.idle,
     level: Annotated[
         float | None,
         option(
@@ -57,7 +58,7 @@ def command(
     the environment variable, which other users of the machine cannot see.
     """
     from difformer.experiments.kinds import need_kind
-    from difformer.experiments.service import Limits, serve
+    from difformer.experiments.service import serve
 
     need_kind(run, ("table",), "serve")
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):

@@ -14,7 +14,7 @@ from difformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from difformer.experiments.service.app import make_app
-    from difformer.experiments.service.requests import Limits
+    from difformer.experiments.service.limits import Limits
     from difformer.experiments.service.server import listen, make_server, serve
 
 __all__ = ["Limits", "listen", "make_app", "make_server", "serve"]
@@ -23,7 +23,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "app": ("make_app",),
-        "requests": ("Limits",),
+        "limits": ("Limits",),
         "server": ("listen", "make_server", "serve"),
     },
 )

@@ -1,4 +1,4 @@
-"""One request of the service: its limits, its body, and the pydantic models of rows and answers.
+"""One request of the service: its body, and the pydantic models of rows and answers.
 
 The model that checks the rows is made from the columns of the run, and the service's OpenAPI schema
 from that model. pydantic is imported only where a model is made: it comes with the extra `serve`.
@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, cast
 
 from difformer.experiments.own.run import OwnRun
+from difformer.experiments.service.limits import Limits
 
 __all__ = [
     "RETRY_AFTER",
     "Answers",
     "Chunk",
     "Edges",
-    "Limits",
     "RefusedError",
     "RequestModel",
     "answers_model",
@@ -37,22 +36,6 @@ Chunk = dict[str, list[Any]]
 Answers = list[dict[str, Any]]
 Edges = dict[str, list[Any]] | None
 """The edges of a request by column: source, target and maybe weight."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request may ask for, and all of them together."""
-
-    bytes: int = 1_000_000
-    rows: int = 1_000
-    edges: int = 20_000
-    cell: int = 100_000  # characters of one text cell
-    seconds: float = 10.0  # for the header, and then for the body to arrive
-    concurrent: int = 2  # batches worked on at a time; requests that come meanwhile are the next
-    waiting_rows: int = 4_000  # rows of requests that wait; more are sent away
-    waiting_bytes: int = 16_000_000  # bytes of bodies being read or waiting
-    connections: int = 512  # open at a time
-    idle: float = 60.0  # seconds a connection may stay open between two requests
 
 
 class RefusedError(Exception):
