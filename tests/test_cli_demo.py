@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from difformer.commands.reproduce import DEMO
 from difformer.data.download import Web, Wheel
 from difformer.estimators import DIFFormerClassifier
 from difformer.experiments.experiment import Experiment, read_config_file
 from difformer.experiments.specs import load_spec
 from difformer.report import demo, poster
+from difformer.report.documents import DEMO
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

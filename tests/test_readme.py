@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from difformer.commands.reproduce import PAGES
 from difformer.data import load_dataset
 from difformer.experiments.tables import fill_page
+from difformer.report.documents import PAGES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -17,9 +17,8 @@ from difformer.commands.shared import DataDir, Json, Quiet, argument, option
 from difformer.errors import RunError
 from difformer.experiments.reproduce import CellResult, measure_cell, read_cell, run_path
 from difformer.experiments.specs import Cell, Spec, list_specs, load_spec
-from difformer.experiments.tables import View, figures_table, fill_page
-from difformer.files import write_atomic
-from difformer.report import demo
+from difformer.experiments.tables import View, figures_table
+from difformer.report.documents import PAGES, write_pages
 from difformer.report.figures import FIGURES, make_figure
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from difformer.experiments.experiment import Experiment
 
 KNOWN = tuple(dict.fromkeys([*list_specs(), *FIGURES]))
-PAGES = ("README.md", "docs/reproduce.md", "docs/temporal.md", "docs/scale.md")
-DEMO = f"src/difformer/report/{demo.MEASURED}"
 
 
 def _list(flag: str, help: str) -> Any:
@@ -225,18 +222,3 @@ def _records(spec: Spec, results: list[CellResult]) -> dict[str, Any]:
         for result in results
     ]
     return {"table": spec.name, "metric": spec.metric, "cells": cells}
-
-
-def write_pages(root: Path, results: Path) -> list[str]:
-    """Fill the marked tables of the pages, and the demo's; the names of those that changed."""
-    written: list[str] = []
-    for name in (*PAGES, DEMO):
-        page = root / name
-        if not page.exists():
-            raise ValueError(f"{page} must be there: run it in the project's folder")
-        before = page.read_text(encoding="utf-8")
-        after = demo.measured(results) if name == DEMO else fill_page(before, results)
-        if after != before:
-            write_atomic(page, after)
-            written.append(name)
-    return written
