@@ -118,12 +118,11 @@ def limit_rows(data: Dataset, most: int) -> Dataset:
 
 def with_neighbours(data: Dataset, k: int, metric: str = "cosine") -> Dataset:
     """The data with edges between each row and its k nearest; ValueError if it has edges."""
-    from difformer.data.neighbours import nearest_neighbours
+    from difformer.data.neighbours import neighbour_graph
 
     if data.edge_index is not None:
         raise ValueError(f"neighbours must be left out for {data.name}: it has a graph of its own")
-    edges = nearest_neighbours(data.x, k, metric=metric)
-    return replace(data, edge_index=torch.cat([edges, edges.flip(0)], dim=1))
+    return replace(data, edge_index=neighbour_graph(data.x, k, metric=metric)[0])
 
 
 def choose_split(data: Dataset, name: str) -> Split:
