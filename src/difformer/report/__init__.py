@@ -12,7 +12,6 @@ from difformer.lazy import lazy_names
 if TYPE_CHECKING:
     from difformer.report.blocks import Note, Plot, Section, Table
     from difformer.report.compare_page import write_comparison
-    from difformer.report.diffusivity import class_flow, concentration, top_pairs
     from difformer.report.energy import check_energy
     from difformer.report.page import write_page
     from difformer.report.run_page import write_report
@@ -24,9 +23,6 @@ __all__ = [
     "Section",
     "Table",
     "check_energy",
-    "class_flow",
-    "concentration",
-    "top_pairs",
     "write_comparison",
     "write_page",
     "write_report",
@@ -38,7 +34,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "blocks": ("Note", "Plot", "Section", "Table"),
         "compare_page": ("write_comparison",),
-        "diffusivity": ("class_flow", "concentration", "top_pairs"),
         "energy": ("check_energy",),
         "page": ("write_page",),
         "run_page": ("write_report",),

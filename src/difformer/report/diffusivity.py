@@ -22,9 +22,9 @@ __all__ = [
     "Concentration",
     "LayerWeights",
     "Pairs",
-    "class_flow",
-    "concentration",
-    "top_pairs",
+    "flow_between",
+    "spread",
+    "strongest",
 ]
 
 CHUNK = 2**23  # diffusivities held together
@@ -86,24 +86,11 @@ class Pairs:
     uniform: float  # 1/n, the weight of every pair if all were equal
 
 
-def top_pairs(
-    model: DIFFormer,
-    x: Tensor,
-    graph: Any = None,
-    *,
-    layer: int = 0,
-    k: int = 100,
-    rows: Tensor | None = None,
-) -> Pairs:
+def strongest(weights: LayerWeights, *, k: int, rows: Tensor | None = None) -> Pairs:
     """The k largest Ŝ_ij with i ≠ j of a layer, exactly: O(n² d) time, O(k + chunk) memory.
 
     `rows` restricts both ends to some rows (Ŝ is still that of all rows).
     """
-    return strongest(LayerWeights.of(model, x, graph, layer=layer), k=k, rows=rows)
-
-
-def strongest(weights: LayerWeights, *, k: int, rows: Tensor | None = None) -> Pairs:
-    """`top_pairs` of given weights."""
     if k < 1:
         raise ValueError(f"k must be a whole number of at least 1, got {k!r}")
     within = torch.arange(weights.n) if rows is None else rows.sort().values
@@ -142,9 +129,7 @@ class ClassFlow:
         return self.within / self.expected if self.expected else float("nan")
 
 
-def class_flow(
-    model: DIFFormer, x: Tensor, y: Tensor, graph: Any = None, *, layer: int = 0
-) -> ClassFlow:
+def flow_between(weights: LayerWeights, y: Tensor) -> ClassFlow:
     """The share of a layer's diffusivity within and across classes; the cost of one layer.
 
     Ŝ times the one-hot labels is one more average, so pairs are never enumerated.
@@ -152,11 +137,6 @@ def class_flow(
     Args:
         y: (n,) int64 classes, -1 where unknown.
     """
-    return flow_between(LayerWeights.of(model, x, graph, layer=layer), y)
-
-
-def flow_between(weights: LayerWeights, y: Tensor) -> ClassFlow:
-    """`class_flow` of given weights."""
     if y.shape != (weights.n,) or y.is_floating_point():
         raise ValueError(f"y must be ({weights.n},) whole numbers, one class per row")
     known = y >= 0
@@ -194,15 +174,8 @@ class Concentration:
         return self.median / self.n
 
 
-def concentration(
-    model: DIFFormer, x: Tensor, graph: Any = None, *, layer: int = 0, rows: Tensor | None = None
-) -> Concentration:
-    """The effective number of neighbours of `rows` (by default all): O(r n d) time."""
-    return spread(LayerWeights.of(model, x, graph, layer=layer), rows)
-
-
 def spread(weights: LayerWeights, rows: Tensor | None = None) -> Concentration:
-    """`concentration` of given weights."""
+    """The effective number of neighbours of `rows` (by default all): O(r n d) time."""
     rows = torch.arange(weights.n) if rows is None else rows
     each = [1.0 / block.double().square().sum(1) for _, block in weights.chunks(rows)]
     return Concentration(torch.cat(each), weights.n)

@@ -6,7 +6,7 @@ from typing import Any
 
 from difformer.experiments.reproduce import read_results
 from difformer.experiments.specs import load_spec
-from difformer.report.figures.drawing import Drawn, Row, Work, axes, notes, shown, style, summary
+from difformer.report.figures.drawing import Drawn, Row, Work, notes, panels, summary
 
 # As the paper's ablation has them: no diffusion, constant, full attention, kernel, -s, -a; then
 # those that cut off far pairs.
@@ -28,13 +28,8 @@ def make(work: Work) -> Drawn:
     """Draw one bar per diffusivity for every dataset that was measured."""
     spec, results = load_spec(work.name), read_results(work.folder.parent, work.name)
     found = summary(results, lambda model: {"diffusivity": model["kernel"]})
-    names = {name: c.title for name, c in spec.columns.items() if shown(found, name)}
-    with style() as new:
-        figure = new(3.4 * max(1, len(names)), 2.6)
-        every = axes(figure, 1, max(1, len(names)))
-        for ax, (name, title) in zip(every, names.items(), strict=False):
-            _bars(ax, title, shown(found, name))
-    says = [_says(title, shown(found, name)) for name, title in names.items()]
+    figure, rows = panels(spec, found, (3.4, 2.6), _bars)
+    says = [_says(title, mine) for title, mine in rows.items()]
     return Drawn(figure, [*says, ""] if says else [], {"summary": found}, notes(spec, results))
 
 

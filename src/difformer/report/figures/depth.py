@@ -13,10 +13,8 @@ from difformer.report.figures.drawing import (
     Drawn,
     Row,
     Work,
-    axes,
     notes,
-    shown,
-    style,
+    panels,
     summary,
 )
 
@@ -27,13 +25,8 @@ def make(work: Work) -> Drawn:
     found = summary(results, lambda m: {"tau": m.get("tau", ""), "layers": m["num_layers"]})
     for row in found:
         row["system"] = get_system(row["system"]).title
-    names = {name: c.title for name, c in spec.columns.items() if shown(found, name)}
-    with style() as new:
-        figure = new(3.6 * max(1, len(names)), 2.8)
-        every = axes(figure, 1, max(1, len(names)))
-        for ax, (name, title) in zip(every, names.items(), strict=False):
-            _lines(ax, title, shown(found, name))
-    says = [s for name, title in names.items() for s in _says(title, shown(found, name))]
+    figure, rows = panels(spec, found, (3.6, 2.8), _lines)
+    says = [line for title, mine in rows.items() for line in _says(title, mine)]
     return Drawn(figure, says, {"summary": found}, notes(spec, results))
 
 

@@ -28,8 +28,8 @@ __all__ = [
     "Work",
     "axes",
     "notes",
+    "panels",
     "save",
-    "shown",
     "style",
     "summary",
 ]
@@ -157,9 +157,29 @@ def summary(results: Sequence[CellResult], key: Callable[[Any], Row]) -> list[Ro
     return rows
 
 
-def shown(rows: Sequence[Row], dataset: str) -> list[Row]:
-    """The rows of one dataset."""
-    return [row for row in rows if row["dataset"] == dataset]
+def panels(
+    spec: Spec,
+    found: Sequence[Row],
+    size: tuple[float, float],
+    draw: Callable[[Any, str, list[Row]], None],
+) -> tuple[Any, dict[str, list[Row]]]:
+    """A figure with a panel for each dataset that was measured, and their rows by its title.
+
+    Args:
+        size: of one panel, in inches.
+        draw: called with the axes, title and rows of each.
+    """
+    rows = {
+        column.title: [row for row in found if row["dataset"] == name]
+        for name, column in spec.columns.items()
+    }
+    rows = {title: mine for title, mine in rows.items() if mine}
+    count = max(1, len(rows))
+    with style() as new:
+        figure = new(size[0] * count, size[1])
+        for ax, (title, mine) in zip(axes(figure, 1, count), rows.items(), strict=False):
+            draw(ax, title, mine)
+    return figure, rows
 
 
 def notes(spec: Spec, results: Sequence[CellResult]) -> list[str]:
