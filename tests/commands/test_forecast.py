@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from difformer.cli import main
-from difformer.train.objective import SnapshotError
+from difformer.train.objective import SquaredError
 from difformer.train.run import read_config, read_result
 
 
@@ -103,7 +103,7 @@ def test_ctrl_c_is_no_finished_forecast_and_the_run_goes_on(
 ) -> None:
     words = ["train", "--series", str(files[0]), "--epochs", "20", "--no-report", "--out"]
     assert run(*words, str(tmp_path / "whole")) == 0
-    real = SnapshotError.loss
+    real = SquaredError.loss
     steps: list[int] = []
 
     def cut(*given: Any, **options: Any) -> Any:
@@ -112,7 +112,7 @@ def test_ctrl_c_is_no_finished_forecast_and_the_run_goes_on(
             signal.raise_signal(signal.SIGINT)
         return real(*given, **options)
 
-    monkeypatch.setattr(SnapshotError, "loss", cut)
+    monkeypatch.setattr(SquaredError, "loss", cut)
     out = tmp_path / "cut"
     assert run(*words, str(out)) == 130
     assert not (out / "forecast.csv").exists()

@@ -271,9 +271,12 @@ def test_a_transform_is_undone_and_chosen_for_counts_by_validation() -> None:
             model._nodes.back(model._nodes.forward(values))[:, :4], values[:, :4], atol=1e-9
         )
     auto = DIFFormerForecaster(**FAST, transform="auto").fit(values)
-    assert set(auto.tried_) == {"none", "sqrt", "log"}
-    assert auto.transform_ == min(auto.tried_, key=auto.tried_.__getitem__)
-    same = DIFFormerForecaster(**FAST, transform=auto.transform_).fit(values)
+    best = min(("none", "sqrt", "log"), key=auto.tried_.__getitem__)
+    assert auto.transform_ == best
+    level = {best: "mean", "last" if best == "none" else f"{best}-last": "last"}
+    assert set(auto.tried_) == {"none", "sqrt", "log", *level}
+    assert auto.level_ == level[min(level, key=auto.tried_.__getitem__)]
+    same = DIFFormerForecaster(**FAST, transform=auto.transform_, level=auto.level_).fit(values)
     np.testing.assert_array_equal(auto.predict(3), same.predict(3))
     waved = DIFFormerForecaster(**FAST, transform="auto").fit(waves())
     assert waved.transform_ == "none"  # these are no counts
@@ -304,7 +307,8 @@ def test_a_backtest_goes_over_consecutive_origins_and_every_step() -> None:
     usual = np.abs(np.diff(series[:90], axis=0)).mean(0)
     assert told["mase"] == pytest.approx((np.abs(error) / usual).mean())
     assert tested.mae_by_node() == pytest.approx(np.abs(error).mean((0, 1)))
-    np.testing.assert_array_equal(tested.last_value()[0], np.repeat(series[89:90], 3, axis=0))
+    last = tested.forecasts["last value"]
+    np.testing.assert_array_equal(last[0], np.repeat(series[89:90], 3, axis=0))
 
 
 def test_the_seasonal_naive_forecast_repeats_the_last_season() -> None:
@@ -380,15 +384,55 @@ def test_the_calendar_and_what_is_known_ahead_are_features() -> None:
             again.predict(3, series=part, known=bad)
 
 
-def test_what_is_known_of_later_steps_moves_no_earlier_forecast() -> None:
+@pytest.mark.parametrize(("horizon", "same"), [(1, 3), (2, 2), (3, 3)])
+def test_what_is_known_of_later_steps_moves_only_what_is_learned_with_them(
+    horizon: int, same: int
+) -> None:
     frame, known, _ = daily()
-    model = DIFFormerForecaster(**FAST, calendar="cycles").fit(frame, known=known)
-    before = model.predict(5)
+    model = DIFFormerForecaster(**FAST, calendar="cycles", level="mean", horizon=horizon)
+    before = model.fit(frame, known=known).predict(5)
     changed = known.copy()
     changed.iloc[-2:] = 99.0  # of the last two steps ahead
     after = model.predict(5, series=frame, known=changed)
-    np.testing.assert_array_equal(after[:3], before[:3])
-    assert not np.allclose(after[3:], before[3:])
+    np.testing.assert_array_equal(after[:same], before[:same])
+    assert not np.allclose(after[same:], before[same:])
+
+
+def test_steps_learned_at_once_are_the_same_however_many_are_asked_for() -> None:
+    model = DIFFormerForecaster(**FAST, horizon=3).fit(waves())
+    far = model.predict(8)
+    np.testing.assert_array_equal(model.predict(2), far[:2])
+    np.testing.assert_allclose(model.predict_next(np.vstack([waves(), far[:1]]))[-1], far[0])
+    # Later ones come from earlier ones, here without a mix.
+    alone = DIFFormerForecaster(**FAST, horizon=3, linear="none").fit(waves())
+    far = alone.predict(6)
+    again = alone.predict(3, series=np.vstack([waves(), far[:3]]))
+    np.testing.assert_allclose(again, far[3:], rtol=1e-5)
+
+
+def test_what_validates_is_not_learned_from() -> None:
+    """The targets of training snapshots end where validation begins."""
+    model = DIFFormerForecaster(**FAST, horizon=3).fit(waves())
+    data, windows = model.series_, model._network.windows
+    y = windows.snapshots(data, (), train=60).y.reshape(76, 5, 3)
+    assert not y[:58].isnan().any()
+    assert y[58:60].isnan().any(1).tolist() == [[False, False, True], [False, True, True]]
+    assert not y[60:73].isnan().any()  # validation has all that the series has
+    whole = windows.snapshots(data, ()).y.reshape(76, 5, 3)
+    assert torch.equal(whole.isnan().any(1).sum(1), torch.tensor([0] * 74 + [1, 2]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_series_that_drift_are_told_from_their_last_value(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    walks = np.cumsum(draw.normal(size=(150, 6)), axis=0)
+    settings: dict[str, Any] = {**FAST, "epochs": 60}
+    tested = DIFFormerForecaster(**settings).backtest(walks, horizon=4, origins=30)
+    ours, last = tested.errors("DIFFormer")["mse"], tested.errors("last value")["mse"]
+    assert ours < 1.1 * last
+    assert DIFFormerForecaster(**settings).fit(walks).level_ == "last"
+    noise = draw.normal(size=(150, 6))
+    assert DIFFormerForecaster(**settings).fit(noise).level_ == "mean"
 
 
 def test_a_calendar_needs_times_that_go_through_a_cycle_twice() -> None:

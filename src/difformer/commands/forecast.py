@@ -17,7 +17,7 @@ from difformer.commands.output import (
     stopped,
     write_page,
 )
-from difformer.experiments.forecast import SeriesSettings
+from difformer.experiments.forecast import SeriesSettings, mixed_in
 from difformer.experiments.forecast import train_series as train
 from difformer.experiments.tables import Table
 from difformer.experiments.values import options_of
@@ -82,9 +82,9 @@ def _table(record: Mapping[str, Any]) -> Table:
     share = tested["coverage"]["0.9"]["coverage"]
     if share is not None:
         notes.append(f"90 % intervals by earlier errors held {100 * share:.0f} % of the later half")
-    if record["linear_share"] >= 0.005:
-        share = f"{100 * record['linear_share']:.0f} %"
-        notes.append(f"{share} of a forecast is a linear autoregression's, as validation chose")
+    others = mixed_in(record)
+    if others:
+        notes.append(f"mixed, as validation chose, with {others}")
     if tested["left_out"]:
         notes.append(tested["left_out"])
     if record["naive_nodes"]:

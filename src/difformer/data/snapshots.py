@@ -28,7 +28,7 @@ class TemporalDataset(Dataset):
     """t snapshots of n nodes stacked in time order; its graphs stay within their snapshots.
 
     Args:
-        num_nodes: n; x is (t·n, lags) and y (t·n, 1).
+        num_nodes: n; x is (t·n, lags) and y (t·n, h), a target for each of h steps.
         edges: () without a graph, one entry for a graph that does not change, else one per
             snapshot.
         node_names: one name per node; empty if there are none.
@@ -47,10 +47,8 @@ class TemporalDataset(Dataset):
             raise ValueError(f"num_nodes must divide the {rows} rows, got {n}")
         if self.edge_index is not None:
             raise ValueError("edge_index must be None: a temporal dataset's graphs are its edges")
-        if self.y.shape != (rows, 1):
-            raise ValueError(
-                f"y must be ({rows}, 1), one target per row, got {tuple(self.y.shape)}"
-            )
+        if self.y.ndim != 2:
+            raise ValueError(f"y must be ({rows}, targets), got {tuple(self.y.shape)}")
         if len(self.edges) not in (0, 1, rows // n):
             raise ValueError(
                 f"edges must hold no graph, one, or one for each of the {rows // n} snapshots, "

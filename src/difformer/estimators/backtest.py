@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from difformer.data.series import Series, fill
 from difformer.data.snapshots import Edges
 from difformer.data.times import season_of
-from difformer.estimators.autoregression import Autoregression, averaging, neighbours_of
 from difformer.estimators.classical import auto_forecasts
 from difformer.estimators.conformal import conformal_quantile
+from difformer.estimators.simple import neighbours_of, simple_forecasts
 
 __all__ = ["OURS", "Backtest", "run_backtest"]
 
@@ -83,14 +83,16 @@ class Backtest:
     @cached_property
     def forecasts(self) -> Mapping[str, Array]:
         """Every method's forecasts (o, h, n); those that learn saw the same steps as ours."""
-        found = {OURS: self.predicted, "last value": self.last_value()}
-        if self.season is not None and self.season < self.origins[0]:
-            found["seasonal naive"] = self.seasonal_naive(self.season)
-        found["mean of lags"] = self.mean_of_lags()
-        found["AR"] = self._autoregression(with_neighbours=False)
-        if self.values.shape[1] > 1:
-            found["AR with neighbours"] = self._autoregression(with_neighbours=True)
-        return found
+        seen = self.training
+        simple = simple_forecasts(
+            self._filled[: len(seen)],
+            seen,
+            self.lags,
+            season=self.season,
+            neighbours=self.neighbours,
+        )
+        each = {name: one(self._filled, self.origins, self.horizon) for name, one in simple.items()}
+        return {OURS: self.predicted, **each}
 
     @cached_property
     def classical(self) -> Mapping[str, Array]:
@@ -224,38 +226,12 @@ class Backtest:
                 moved += ADAPT * (float((self._errors > width)[told].mean()) - (1 - level))
         return width, float(np.exp(moved))
 
-    # --- simple forecasts ------------------------------------------------------------------
-
-    def last_value(self) -> Array:
-        """The naive forecast that repeats the last known value, (o, h, n)."""
-        return self._repeated(lambda past: past[-1])
-
-    def mean_of_lags(self) -> Array:
-        """The naive forecast that repeats the mean of the last `lags` values, (o, h, n)."""
-        return self._repeated(lambda past: past[-self.lags :].mean(0))
-
-    def seasonal_naive(self, season: int) -> Array:
-        """The naive forecast that repeats the last season, (o, h, n)."""
-        steps = np.arange(self.horizon) % season
-        return np.stack([self._filled[at - season + steps] for at in self.origins])
-
     @cached_property
     def _filled(self) -> Array:
         """The series with each missing value as the last known one, by what was known before."""
         known = ~np.isnan(self.training)
         total = np.where(known, self.training, 0.0).sum(0)
         return fill(self.values, total / np.maximum(known.sum(0), 1))
-
-    def _repeated(self, last: Any) -> Array:
-        each = [last(self._filled[:at]) for at in self.origins]
-        return np.stack([np.repeat(one[None], self.horizon, 0) for one in each])
-
-    def _autoregression(self, *, with_neighbours: bool) -> Array:
-        """Least squares of a node on its own lags (and its neighbours' mean lags), iterated."""
-        seen, filled = self.training, self._filled
-        average = averaging(self.neighbours) if with_neighbours else None
-        learned = Autoregression.learn(filled[: len(seen)], seen, self.lags, average)
-        return np.stack([learned.forecast(filled[:at], self.horizon) for at in self.origins])
 
 
 def run_backtest(

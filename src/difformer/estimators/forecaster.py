@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from difformer.core.graph import Graph
-from difformer.data.dataset import fingerprint
 from difformer.data.series import Series, fill, read_series, with_known
-from difformer.data.snapshots import Edges, TemporalDataset, from_windows, time_split
-from difformer.data.times import calendar, cycles_of, following
-from difformer.estimators.autoregression import (
-    Autoregression,
-    averaging,
-    neighbours_of,
-    share_of,
-)
-from difformer.estimators.backtest import Backtest, run_backtest
-from difformer.estimators.nodes import TRANSFORMS, NodeScale, looks_like_counts
+from difformer.data.snapshots import Edges, TemporalDataset
+from difformer.data.times import cycles_of, following, season_of
+from difformer.estimators.backtest import OURS, Backtest, run_backtest
+from difformer.estimators.network import Form, Network, Windows
+from difformer.estimators.nodes import TRANSFORMS, looks_like_counts
 from difformer.estimators.settings import ForecastSettings
+from difformer.estimators.simple import Forecast, mix_of, neighbours_of, simple_forecasts
 from difformer.estimators.step_graphs import read_step_graphs
-from difformer.nn.model import DIFFormer
-from difformer.nn.recipes import RECIPES
-from difformer.train.loop import fit
-from difformer.train.objective import SnapshotError
-from difformer.train.seeding import seeded
-from difformer.train.settings import TrainSettings
-from difformer.train.snapshots import Snapshots
 
 __all__ = ["DIFFormerForecaster"]
 
 Array = NDArray[Any]
+
+HORIZON = 4  # steps that are learned at once where nobody says how many are wanted
+LONGEST = 24  # that a backtest has learned at once
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -50,7 +39,8 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
     A series is (steps, nodes): an array, nested lists, a mapping of columns, or a data frame whose
     index is the time. Each node is scaled to zero mean and unit variance over the series it is
     fitted on, and forecasts are scaled back. The last `validation_fraction` of the steps pick the
-    epoch. A node that cannot be learned from (constant, or nearly so, or hardly known) is in
+    form, the epoch and the mix with simple forecasts; then all steps are learned from, for as many
+    epochs. A node that cannot be learned from (constant, or nearly so, or hardly known) is in
     `naive_nodes_`: it is forecast by its last known value.
 
     Missing values (nan): as a feature, a missing value is the node's last known one, or its mean
@@ -63,6 +53,8 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
 
     Args:
         lags: how many past values of a node are its features.
+        horizon: steps ahead that are learned at once; later ones are forecast from them. None: as
+            many as a backtest asks for, otherwise 4.
         hidden_channels: width of the states.
         kernel: "simple" (DIFFormer-s) or "sigmoid" (DIFFormer-a), see `DIFFormerConfig`.
         recipe: a name in `RECIPES`; options: options of the model that replace the recipe's.
@@ -71,12 +63,14 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
             them where they validate better.
         transform: "none", "sqrt" or "log" (of 1 + value) before scaling, for values of 0 or more;
             "auto" takes for counts the one that validates best, in the units of the series.
-        linear: "none", or "auto": the forecast is mixed with that of a linear autoregression on the
-            lags of a node and of its neighbours (all others without a graph), by the share
-            `linear_share_` that validates best, in the units of the series.
+        level: what values are told from: "mean", that of the node over the series; or "last", its
+            last known value, as series need that drift; "auto" takes what validates better.
+        linear: "none", or "auto": the forecast is mixed with simple linear ones (last value,
+            seasonal naive, mean of lags, autoregression on the lags of a node and on those of its
+            neighbours too), by the `shares_` that validate best, in the units of the series.
         epochs, lr, weight_decay, patience: see `TrainSettings`.
-        validation_fraction: share of the snapshots, the latest ones, that pick the epoch; 0 trains
-            on all of them for all epochs.
+        validation_fraction: share of the snapshots, the latest ones, that validate; 0 trains on all
+            of them for all epochs, in the plainest form and without a mix.
         checkpoint: a run folder to keep the fit in as it goes: a fit that was killed or interrupted
             goes on from there, a finished one is read back. `result_.interrupted` says whether
             Ctrl-C ended it.
@@ -107,94 +101,114 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         self.lags_, self.n_features_in_ = int(lags), nodes
         if data.names:
             self.feature_names_in_ = np.asarray(data.names, dtype=object)
-        chosen = self._chosen(data, edges)
-        if chosen is None:  # interrupted
-            return self
-        self.transform_ = chosen["transform"]
-        self.calendar_ = chosen["calendar"]
-        self._cycles = cycles_of(data.stamps) if self.calendar_ == "cycles" else ()
-        self._known_scale = _scale_known(data)
-        self._nodes = NodeScale.learn(data.values, lags, self.transform_)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        kept = self._kept(steps - self.lags_)
+        self._last, self._edges = data, edges
+        self._frame = type(series) if hasattr(series, "columns") else None
+        self._simple: dict[str, Forecast] = {}
+        self.shares_ = {OURS: 1.0}
+        validated = self._network = self._chosen(seed, kept)
+        self.result_ = result = validated.result
+        if kept and not result.interrupted:
+            self._mix(kept)
+            form, epochs = validated.windows.form, max(1, result.best_epoch)
+            self._network = self._learn(form, seed, 0, "all", epochs=epochs)
+            if self._network.result.interrupted:
+                self.result_ = replace(result, stopped=self._network.result.stopped)
+        self.model_ = self._network.model
+        self.transform_, self.level_, self.calendar_ = astuple(self._network.windows.form)
+        self._nodes = self._network.windows.nodes
         self.mean_, self.scale_ = self._nodes.mean, self._nodes.scale
         self.naive_nodes_ = tuple(
             data.names[j] if data.names else str(j) for j in np.flatnonzero(self._nodes.naive)
         )
-        if self._nodes.naive.all():
-            raise ValueError("series: no node varies enough to be learned from")
-        snapshots = self._snapshots(data, edges)
-        share = self._fraction(steps - lags)
-        split = time_split(steps - lags, nodes, (1 - share, share, 0.0), name="fit")
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        with seeded(seed, own=True):
-            model = DIFFormer(
-                snapshots.num_features,
-                self.hidden_channels,
-                1,
-                kernel=self.kernel,
-                **{**RECIPES[self.recipe], **(self.options or {})},
-            )
-        settings = TrainSettings(
-            epochs=self.epochs,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            patience=self.patience if split.val.numel() else None,
-            device=self.device,
-            seed=seed,
-        )
-        source = Snapshots(snapshots, split)
-        objective = SnapshotError(num_nodes=nodes)
-        shape = {"lags": int(lags), "hidden_channels": self.hidden_channels}
-        config = {
-            "data": {"fingerprint": self._seen(snapshots)},
-            "model": {**shape, **vars(model.config)},
-        }
-        folder = None if self.checkpoint is None else Path(self.checkpoint)
-        result = fit(model, source, objective, split, settings, folder=folder, config=config)
-        self.result_ = result
-        self.model_ = model.cpu().eval()
-        self.n_iter_, self.best_epoch_, self.history_ = (
-            result.epochs,
-            result.best_epoch,
-            result.history,
-        )
-        self.validation_ = dict(result.metrics.get("val", {}))
-        self._last, self._edges = data, edges
-        self._linear, self.linear_share_ = None, 0.0
-        if not result.interrupted:
-            self._mix(data, edges, len(split.val) // nodes)
-        self._frame = type(series) if hasattr(series, "columns") else None
+        self.n_iter_, self.best_epoch_ = result.epochs, result.best_epoch
+        self.history_, self.validation_ = result.history, dict(result.metrics.get("val", {}))
         return self
 
-    def _mix(self, data: Series, edges: tuple[Edges, ...], kept: int) -> None:
-        """The share of a linear autoregression by the last `kept` steps, then learned from all."""
-        before = len(data.values) - kept
-        if self.linear == "none" or not kept or before < self.lags_ + 2:
-            return
-        filled, average = (
-            self._filled(data),
-            averaging(neighbours_of(edges[-1:], self.n_features_in_)),
-        )
-        tried = Autoregression.learn(filled[:before], data.values[:before], self.lags_, average)
-        ours = self.predict_next(data, edges or None)[-kept:]
-        truth = np.where(self._nodes.naive, np.nan, data.values[before:])
-        self.linear_share_ = share_of(tried.next(filled)[-kept:], ours, truth)
-        self._linear = Autoregression.learn(filled, data.values, self.lags_, average)
+    def _kept(self, snapshots: int) -> int:
+        """How many of the latest snapshots validate: at least one where the share is not zero."""
+        share = self.validation_fraction
+        return min(snapshots - 1, max(1, round(share * snapshots))) if share else 0
 
-    def _mixed(self, ours: Array, linear: Callable[[Autoregression], Array]) -> Array:
-        """Our forecast with the share of the linear one; of counts none is below zero."""
-        share = self.linear_share_
-        if self._linear is not None and share:
-            ours = share * linear(self._linear) + (1 - share) * ours
-        return np.maximum(ours, 0.0) if looks_like_counts(self._last.values) else ours
+    def _chosen(self, seed: int, kept: int) -> Network:
+        """The network of the form that validates best, of those that are "auto" one by one."""
+        stamps, values = self._last.stamps, self._last.values
+        if self.calendar == "cycles" and not cycles_of(stamps):
+            raise ValueError("calendar must be none: the times go through no cycle twice")
+        options: dict[str, tuple[str, ...]] = {}
+        if kept and looks_like_counts(values):
+            options["transform"] = tuple(TRANSFORMS)
+        if kept:
+            options["level"] = ("mean", "last")
+        if kept and cycles_of(stamps[:-kept]) and cycles_of(stamps):  # validation not counted
+            options["calendar"] = ("none", "cycles")
+        asked = {name: getattr(self, name) for name in asdict(Form())}
+        best = Form(**{name: value for name, value in asked.items() if value != "auto"})
+        tried: dict[Form, tuple[float, Network]] = {}
+        self.tried_: dict[str, float] = {}
+        for name, among in options.items():
+            forms = [replace(best, **{name: value}) for value in among]
+            for form in forms if asked[name] == "auto" else ():
+                if form in tried:
+                    continue
+                network = self._learn(form, seed, kept, f"tried/{form.name}")
+                if network.result.interrupted:
+                    return network
+                tried[form] = self._error(network, kept), network
+                self.tried_[form.name] = tried[form][0]
+                best = min(tried, key=lambda one: tried[one][0])
+        if self.checkpoint is None and best in tried:
+            return tried[best][1]
+        return self._learn(best, seed, kept, "")
+
+    def _learn(
+        self, form: Form, seed: int, kept: int, folder: str, *, epochs: int | None = None
+    ) -> Network:
+        """A network of one form on the series of fit, kept in a folder of the checkpoint."""
+        windows = Windows.learn(self._last, form, self.lags_, self.horizon or HORIZON)
+        if windows.nodes.naive.all():
+            raise ValueError("series: no node varies enough to be learned from")
+        settings = self if epochs is None else self._clone().set_params(epochs=epochs)
+        place = None if self.checkpoint is None else Path(self.checkpoint) / folder
+        return Network.learn(
+            self._last, self._edges, windows, settings, seed=seed, kept=kept, folder=place
+        )
+
+    def _validation(self, network: Network, kept: int) -> tuple[Array, Array, Array]:
+        """The last origins, forecasts from them and what came, nan where unknown: (o, h, n)."""
+        steps, ahead = len(self._last.values), network.windows.horizon
+        origins = np.arange(steps - kept, steps)
+        values = np.where(network.windows.nodes.naive, np.nan, self._last.values)
+        values = np.vstack([values, np.full((ahead, values.shape[1]), np.nan)])
+        truth = values[origins[:, None] + np.arange(ahead)]
+        return origins, network.ahead(self._last, self._edges, origins, ahead), truth
+
+    def _error(self, network: Network, kept: int) -> float:
+        """The mean squared validation error, in the units of the series."""
+        _, ours, truth = self._validation(network, kept)
+        errors = np.square(ours - truth)
+        return float(np.nanmean(errors)) if np.isfinite(errors).any() else float("inf")
+
+    def _mix(self, kept: int) -> None:
+        """The shares of simple forecasts by the last `kept` steps; then these learn from all."""
+        data, lags = self._last, self.lags_
+        if self.linear == "none" or len(data.values) - kept < lags + 2:
+            return
+        filled, season = self._filled(data), season_of(data.stamps)
+        near = neighbours_of(self._edges[-1:], self.n_features_in_)
+        origins, ours, truth = self._validation(self._network, kept)
+        before, ahead = slice(len(filled) - kept), ours.shape[1]
+        told: dict[str, Any] = {"season": season, "neighbours": near}
+        early = simple_forecasts(filled[before], data.values[before], lags, **told)
+        each = {name: one(filled, origins, ahead) for name, one in early.items()}
+        self.shares_ = mix_of({OURS: ours, **each}, truth)
+        late = simple_forecasts(filled, data.values, lags, **told)
+        self._simple = {name: late[name] for name in early}
 
     def _filled(self, data: Series) -> Array:
         """Values in their units, a missing one as the last known one, or the node's mean."""
-        return fill(data.values, self._nodes.level)
-
-    def _seen(self, snapshots: TemporalDataset) -> str:
-        """Equal for equal snapshots and graphs, by which a kept fit knows its data again."""
-        edges = [tensor for pair in snapshots.edges for tensor in pair]
-        return fingerprint(snapshots.x, snapshots.y, *edges)
+        return fill(data.values, self._network.windows.nodes.level)
 
     @property
     def series_(self) -> Series:
@@ -216,112 +230,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
     def snapshots(self) -> TemporalDataset:
         """The series of `fit` as the model sees it: scaled windows, one snapshot per step."""
         check_is_fitted(self, "model_")
-        return self._snapshots(self._last, self._edges)
-
-    def _fraction(self, snapshots: int) -> float:
-        """The validation share, rounded up to a snapshot where it is not zero."""
-        share = self.validation_fraction
-        kept = min(snapshots - 1, max(1, round(share * snapshots))) if share else 0
-        return kept / snapshots
-
-    def _chosen(self, data: Series, edges: tuple[Edges, ...]) -> dict[str, str] | None:
-        """Transform and calendar, by validation where they are "auto"; None where interrupted."""
-        if self.calendar == "cycles" and not cycles_of(data.stamps):
-            raise ValueError("calendar must be none: the times go through no cycle twice")
-        steps = len(data.values) - self.lags_
-        kept = round(self._fraction(steps) * steps)
-        best = {"transform": self.transform, "calendar": self.calendar}
-        options: dict[str, Sequence[str]] = {"transform": ("none",), "calendar": ("none",)}
-        if kept and looks_like_counts(data.values):
-            options["transform"] = tuple(TRANSFORMS)
-        seen = data.stamps[: self.lags_ + steps - kept]  # what validation does not hold
-        if kept and cycles_of(seen) and cycles_of(data.stamps):
-            options["calendar"] = ("none", "cycles")
-        self.tried_: dict[str, float] = {}
-        for name, among in options.items():  # one after the other: the calendar for the transform
-            if best[name] != "auto":
-                continue
-            best[name] = among[0]
-            if len(among) == 1:
-                continue
-            scores: dict[str, float] = {}
-            for value in among:
-                tried = {**best, name: value}
-                tried["calendar"] = "none" if tried["calendar"] == "auto" else tried["calendar"]
-                score = self._tried(data, edges, tried, kept)
-                if score is None:
-                    return None
-                scores[value] = score
-            best[name] = min(scores, key=scores.__getitem__)
-        return best
-
-    def _tried(
-        self, data: Series, edges: tuple[Edges, ...], tried: Mapping[str, str], kept: int
-    ) -> float | None:
-        """The validation error of one choice, in the units of the series; None: interrupted."""
-        name = "-".join(value for value in tried.values() if value != "none") or "none"
-        if name in self.tried_:
-            return self.tried_[name]
-        folder = None if self.checkpoint is None else Path(self.checkpoint) / "tried" / name
-        one = self._clone().set_params(**tried, linear="none", checkpoint=folder, lags=self.lags_)
-        one.fit(data, edges)
-        self.result_ = one.result_
-        if one.result_.interrupted:
-            return None
-        error = one.predict_next(data, edges or None)[-kept:] - data.values[-kept:]
-        self.tried_[name] = float(np.nanmean(np.square(error)))
-        return self.tried_[name]
-
-    def _scaled(self, values: Array) -> Array:
-        return self._nodes.forward(values)
-
-    def _window(self, data: Series) -> Array:
-        """Scaled values, a missing one as the last known one, or as the mean before the first."""
-        return fill(self._scaled(data.values), np.zeros(self.n_features_in_))
-
-    def _naive(self, values: Array) -> Array:
-        """Each step's last known value, (T, n), nan before the first."""
-        return fill(values, np.full(values.shape[1], np.nan))
-
-    def _snapshots(self, data: Series, edges: tuple[Edges, ...]) -> TemporalDataset:
-        """Windows of filled features and of targets that are missing where they are missing."""
-        features = torch.from_numpy(self._window(data)).float()
-        found = from_windows("series", features, self.lags_, ratios=None)
-        known = np.where(self._nodes.naive, np.nan, self._scaled(data.values[self.lags_ :]))
-        targets = torch.from_numpy(known).float()
-        if len(edges) > 1:  # the graph of the last step before the target
-            edges = edges[self.lags_ - 1 : -1]
-        beside = torch.from_numpy(self._beside(data, 0)[self.lags_ :]).float()
-        return TemporalDataset(
-            "series",
-            torch.cat([found.x, beside.repeat_interleave(found.num_nodes, dim=0)], dim=1),
-            targets.reshape(-1, 1),
-            task="regression",
-            num_nodes=found.num_nodes,
-            edges=edges,
-        )
-
-    def _beside(self, data: Series, ahead: int) -> Array:
-        """What is known of each step and of those ahead, (T + ahead, c): calendar and `known`."""
-        steps = len(data.values) + ahead
-        found = np.zeros((steps, 0))
-        if self._cycles:
-            if len(data.stamps) != len(data.values):
-                raise ValueError("series must have times: the calendar is a feature")
-            later = following(data.stamps, ahead, guess=True) if ahead else []
-            found = calendar([*data.stamps, *(later or [])], self._cycles)
-        if self._known_scale is None:
-            return found
-        mean, scale = self._known_scale
-        known = data.known
-        if known is None or known.shape[1] != len(mean):
-            raise ValueError(f"known must have the {len(mean)} columns of fit")
-        if len(known) < steps:
-            raise ValueError(
-                f"known must have rows for the {ahead} steps ahead, "
-                f"it has {len(known) - len(data.values)}"
-            )
-        return np.hstack([found, np.nan_to_num((known[:steps] - mean) / scale)])
+        return self._network.windows.snapshots(self._last, self._edges)
 
     # --- forecasting -----------------------------------------------------------------------
 
@@ -340,18 +249,11 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
             raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
         data = with_known(self._last if series is None else self._history(series), known)
         edges = self._edges if series is None else self._graphs(graph, data)
-        beside = self._beside(data, steps)[len(data.values) :]
-        window = self._window(data)[-self.lags_ :]
-        prepared = _graph(edges[-1:], self.n_features_in_)
-        for own in beside:
-            rows = np.broadcast_to(own, (self.n_features_in_, len(own)))
-            x = torch.from_numpy(np.hstack([window[-self.lags_ :].T, rows])).float()
-            with torch.no_grad():
-                after = self.model_(x, prepared).squeeze(1).double().numpy()
-            window = np.vstack([window, after])
-        values = self._nodes.back(window[self.lags_ :])
-        values = self._mixed(values, lambda linear: linear.forecast(self._filled(data), steps))
-        values = np.where(self._nodes.naive, self._naive(data.values)[-1], values)
+        if self._network.windows.known is not None and data.known is not None:
+            told = len(data.known) - len(data.values)
+            if told < steps:
+                raise ValueError(f"known must have rows for the {steps} steps ahead, it has {told}")
+        values = self._ahead(data, edges, np.array([len(data.values)]), int(steps))[0]
         frame = series if hasattr(series, "columns") else None
         return self._framed(values, data, frame if series is not None else None)
 
@@ -362,21 +264,24 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         """
         check_is_fitted(self, "model_")
         data = self._history(series, least=self.lags_ + 1)
-        snapshots = self._snapshots(data, self._graphs(graph, data))
-        split = time_split(snapshots.num_snapshots, snapshots.num_nodes, (1.0, 0.0, 0.0))
-        if bool(snapshots.y.isnan().all()):
-            raise ValueError("series must have a known value after its first lags, it has none")
-        with torch.no_grad():
-            output = Snapshots(snapshots, split).evaluate(self.model_)
-        found = self._nodes.back(output.reshape(-1, self.n_features_in_).double().numpy())
-        found = self._mixed(found, lambda linear: linear.next(self._filled(data)))
-        return np.where(self._nodes.naive, self._naive(data.values)[self.lags_ - 1 : -1], found)
+        origins = np.arange(self.lags_, len(data.values))
+        return self._ahead(data, self._graphs(graph, data), origins, 1)[:, 0]
+
+    def _ahead(self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int) -> Array:
+        """Mixed forecasts from each origin (o, steps, n), by the steps before it alone."""
+        filled = self._filled(data)
+        found = self.shares_[OURS] * self._network.ahead(data, edges, origins, steps)
+        for name, forecast in self._simple.items():
+            if self.shares_[name]:
+                found = found + self.shares_[name] * forecast(filled, origins, steps)
+        last = fill(data.values, np.full(self.n_features_in_, np.nan))[origins - 1]
+        return np.where(self._nodes.naive, last[:, None], found)
 
     def score(self, series: Any, graph: Any = None) -> float:
         """R² of the one-step forecasts of a series, over all nodes in units of their scale."""
         data = self._history(series, least=self.lags_ + 1)
-        actual = self._scaled(data.values[self.lags_ :])
-        error = self._scaled(self.predict_next(data, graph)) - actual
+        actual = self._nodes.forward(data.values[self.lags_ :])
+        error = self._nodes.forward(self.predict_next(data, graph)) - actual
         known = ~np.isnan(actual) & ~self._nodes.naive
         spread = (actual - np.nanmean(np.where(known, actual, np.nan), axis=0))[known]
         total = float(np.square(spread).sum())
@@ -403,8 +308,9 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
                 so that no season is passed over; by default over the last quarter of the series.
         """
         data = with_known(read_series(series), known)
+        ahead = self.horizon or min(horizon, LONGEST)
         return run_backtest(
-            lambda past, seen: self._clone().fit(past, seen),
+            lambda past, seen: self._clone().set_params(horizon=ahead).fit(past, seen),
             data,
             read_step_graphs(graph, data),
             lags=self.lags,
@@ -442,18 +348,3 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         if frame is None or not frame.__module__.startswith("pandas"):
             return values
         return frame(values, index=following(data.stamps, len(values)), columns=list(data.names))
-
-
-def _scale_known(data: Series) -> tuple[Array, Array] | None:
-    """Mean and scale of what is known, over the steps of the series."""
-    if data.known is None:
-        return None
-    seen = data.known[: len(data.values)]
-    count = (~np.isnan(seen)).sum(0)
-    mean = np.where(count > 0, np.nansum(seen, axis=0) / np.maximum(count, 1), 0.0)
-    scale = np.sqrt(np.nansum(np.square(seen - mean), axis=0) / np.maximum(count, 1))
-    return mean, np.where(scale > 0, scale, 1.0)
-
-
-def _graph(edges: tuple[Edges, ...], n: int) -> Graph | None:
-    return Graph.from_edges(edges[0][0], n, edges[0][1]) if edges else None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TRANSFORMS", "NodeScale", "looks_like_counts"]
+__all__ = ["TRANSFORMS", "NodeScale", "looks_like_counts", "reach_of"]
 
 Array = NDArray[Any]
 
@@ -26,7 +26,8 @@ ENOUGH = 5  # steps at which a node must differ from its median, to be learned f
 class NodeScale:
     """(f(value) − mean) / scale, each (n,); `naive` nodes, not to be learned from, are zeros.
 
-    `level` is the mean of a node's values in their units, 0 where none is known.
+    `level` is the mean of a node's values in their units, 0 where none is known, and `reach` the
+    lowest and the highest forecast, see `reach_of`.
     """
 
     transform: str
@@ -34,6 +35,7 @@ class NodeScale:
     scale: Array
     naive: Array
     level: Array
+    reach: Array
 
     @classmethod
     def learn(cls, values: Array, lags: int, transform: str = "none") -> NodeScale:
@@ -53,7 +55,8 @@ class NodeScale:
         mean, scale = np.nanmean(changed, axis=0), np.nanstd(changed, axis=0)
         naive = naive | ~(scale > 0)
         level = np.where(known, values, 0.0).sum(0) / np.maximum(known.sum(0), 1)
-        return cls(transform, mean, np.where(naive, 1.0, scale), naive, level)
+        reach = reach_of(np.where(known, values, level))
+        return cls(transform, mean, np.where(naive, 1.0, scale), naive, level, reach)
 
     def forward(self, values: Array) -> Array:
         """Scaled values, nan where missing; zeros for naive nodes."""
@@ -62,7 +65,18 @@ class NodeScale:
 
     def back(self, scaled: Array) -> Array:
         """Values in the units of the series; what it gives for naive nodes means nothing."""
-        return TRANSFORMS[self.transform][1](scaled * self.scale + self.mean)
+        return np.clip(TRANSFORMS[self.transform][1](scaled * self.scale + self.mean), *self.reach)
+
+
+def reach_of(values: Array) -> Array:
+    """(2, n) the lowest and the highest forecast, so that none runs away over many steps.
+
+    A range of the node's values (T, n) below its lowest one (but 0 if none is below), and above its
+    highest.
+    """
+    low, high = values.min(0), values.max(0)
+    least = np.where(low < 0, 2 * low - high, np.maximum(0.0, 2 * low - high))
+    return np.stack([least, 2 * high - low])
 
 
 def looks_like_counts(values: Array) -> bool:

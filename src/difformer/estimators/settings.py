@@ -87,6 +87,11 @@ class ForecastSettings(Parameters):
     """What the forecaster, and a run on a series, are told."""
 
     lags: int = option(4, "past values of a node that are its features", _count)
+    horizon: int | None = option(
+        None,
+        "steps that are learned at once; later ones come from them; none: as many as are asked for",
+        _count,
+    )
     hidden_channels: int = like(FitSettings, "hidden_channels", 16)
     kernel: Any = like(DIFFormerConfig, "kernel", "simple")
     recipe: str = option("forecast", "form of the model", tuple(RECIPES))
@@ -96,6 +101,12 @@ class ForecastSettings(Parameters):
         "of values before scaling; auto: for counts by validation",
         ("auto", "none", "sqrt", "log"),
     )
+    level: str = option(
+        "auto",
+        "tell values from the node's mean, or from its last one as drifting series need; auto: by "
+        "validation",
+        ("auto", "mean", "last"),
+    )
     calendar: str = option(
         "auto",
         "the step's place in day, week and year as features; auto: by validation",
@@ -103,7 +114,7 @@ class ForecastSettings(Parameters):
     )
     linear: str = option(
         "auto",
-        "mix the forecast with that of a linear autoregression; auto: by validation",
+        "mix the forecast with linear ones, such as an autoregression; auto: by validation",
         ("auto", "none"),
     )
     epochs: int = like(TrainSettings, "epochs", 300)

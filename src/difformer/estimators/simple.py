@@ -1,23 +1,53 @@
-"""Linear autoregression: the forecast that a network has to be better than, or is mixed with."""
+"""Simple forecasts, which a network has to be better than, or is mixed with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.optimize import nnls
 
 from difformer.data.snapshots import Edges
+from difformer.estimators.nodes import reach_of
 
-__all__ = ["Autoregression", "averaging", "neighbours_of", "share_of"]
+__all__ = ["Autoregression", "Forecast", "averaging", "mix_of", "neighbours_of", "simple_forecasts"]
 
 Array = NDArray[Any]
 Average = Callable[[Array], Array]
+Forecast = Callable[[Array, Array, int], Array]
+"""Of a series (T, n) without missing values, from origins (o,), the steps on: (o, steps, n).
+
+Each sees the steps before its origin alone.
+"""
 
 RIDGE = 1e-6  # of the least squares, relative to the mean square of the features
+TINY = 1e-12  # of the usual error, so that a forecast without any can be shared too
+SUM = 1e3  # how much more it matters that shares sum to one than how large an error is
+
+
+def simple_forecasts(
+    filled: Array, values: Array, lags: int, *, season: int | None = None, neighbours: Any = None
+) -> dict[str, Forecast]:
+    """Every simple forecast by name; those that learn do it from this series (T, n).
+
+    Args:
+        filled: the values without missing ones.
+        season: steps of a season; None where not known.
+        neighbours: (n, n), maybe sparse, whose rows weigh a node's neighbours; None: all others.
+    """
+    found: dict[str, Forecast] = {"last value": lambda s, o, h: _repeated(s[o - 1], h)}
+    if season is not None and season < len(values):
+        found["seasonal naive"] = _seasonal(season)
+    found["mean of lags"] = lambda s, o, h: _repeated(_windows(s, o, lags).mean(1), h)
+    found["AR"] = Autoregression.learn(filled, values, lags).forecast
+    if values.shape[1] > 1:
+        average = averaging(neighbours)
+        found["AR with neighbours"] = Autoregression.learn(filled, values, lags, average).forecast
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +56,8 @@ class Autoregression:
 
     Args:
         weights: (n, features) of each node: its lags, its neighbours', one.
-        reach: (2, n) the lowest and the highest forecast, so that none runs away over many steps:
-            a range of the node's values below its lowest one (but 0 if none is below), and above
-            its highest.
-        average: of values (lags, n) that of each node's neighbours; None for none.
+        reach: (2, n) the lowest and the highest forecast, see `reach_of`.
+        average: of values (o, lags, n) that of each node's neighbours; None for none.
     """
 
     weights: Array
@@ -42,45 +70,60 @@ class Autoregression:
         cls, filled: Array, values: Array, lags: int, average: Average | None = None
     ) -> Autoregression:
         """From a series (T, n): features without missing values, targets maybe with some."""
-        features = [_features(filled[t - lags : t], average) for t in range(lags, len(filled))]
-        x, y = np.stack(features, axis=1), values[lags:]  # (n, T - lags, features)
-        weights = np.zeros((len(x), x.shape[2]))
-        for node, (own, target) in enumerate(zip(x, y.T, strict=True)):
+        x = _features(_windows(filled, np.arange(lags, len(filled)), lags), average)
+        weights = np.zeros((values.shape[1], x.shape[2]))
+        for node, target in enumerate(values[lags:].T):
             known = ~np.isnan(target)
             if known.any():
-                gram = own[known].T @ own[known]
+                own = x[known, node]
+                gram = own.T @ own
                 floor = RIDGE * max(float(np.trace(gram)) / len(gram), 1e-12)
                 ridge = floor * np.eye(len(gram))
-                weights[node] = np.linalg.solve(gram + ridge, own[known].T @ target[known])
-        low, high = filled.min(0), filled.max(0)
-        least = np.where(low < 0, 2 * low - high, np.maximum(0.0, 2 * low - high))
-        return cls(weights, np.stack([least, 2 * high - low]), lags, average)
+                weights[node] = np.linalg.solve(gram + ridge, own.T @ target[known])
+        return cls(weights, reach_of(filled), lags, average)
 
-    def forecast(self, past: Array, steps: int) -> Array:
-        """The next steps (steps, n) of a series, later ones from earlier forecasts."""
-        window = past[-self.lags :]
+    def forecast(self, series: Array, origins: Array, steps: int) -> Array:
+        """See `Forecast`; later steps come from forecasts of earlier ones."""
+        window = _windows(series, origins, self.lags)
         for _ in range(steps):
-            after = (_features(window[-self.lags :], self.average) * self.weights).sum(1)
-            window = np.vstack([window, np.clip(after, *self.reach)])
-        return window[self.lags :]
+            after = (_features(window[:, -self.lags :], self.average) * self.weights).sum(2)
+            window = np.concatenate([window, np.clip(after, *self.reach)[:, None]], axis=1)
+        return window[:, self.lags :]
 
-    def next(self, series: Array) -> Array:
-        """One-step forecasts (T − lags, n): row t is for step t + lags, from the steps before."""
-        ends = range(self.lags, len(series))
-        return np.stack([self.forecast(series[:end], 1)[0] for end in ends])
+
+def _windows(series: Array, origins: Array, lags: int) -> Array:
+    """The last values before each origin, (o, lags, n)."""
+    return series[origins[:, None] + np.arange(-lags, 0)]
+
+
+def _repeated(values: Array, steps: int) -> Array:
+    return np.repeat(values[:, None], steps, axis=1)
+
+
+def _seasonal(season: int) -> Forecast:
+    """The last season again; the last value where a season has not been yet."""
+
+    def forecast(series: Array, origins: Array, steps: int) -> Array:
+        place = origins[:, None] - season + np.arange(steps) % season
+        early = (origins < season)[:, None]
+        return series[np.where(early, origins[:, None] - 1, place)]
+
+    return forecast
 
 
 def _features(window: Array, average: Average | None) -> Array:
-    """(lags, n) to (n, features)."""
+    """(o, lags, n) to (o, n, features)."""
     near = [] if average is None else [average(window)]
-    return np.vstack([window, *near, np.ones((1, window.shape[1]))]).T
+    return np.concatenate([window, *near, np.ones_like(window[:, :1])], axis=1).swapaxes(1, 2)
 
 
 def averaging(neighbours: Any) -> Average:
     """The average by a matrix (n, n) whose rows weigh each node's neighbours; None: all others."""
     if neighbours is not None:
-        return lambda window: (neighbours @ window.T).T
-    return lambda window: (window.sum(1, keepdims=True) - window) / max(1, window.shape[1] - 1)
+        return lambda window: (neighbours @ window.reshape(-1, window.shape[-1]).T).T.reshape(
+            window.shape
+        )
+    return lambda window: (window.sum(-1, keepdims=True) - window) / max(1, window.shape[-1] - 1)
 
 
 def neighbours_of(edges: tuple[Edges, ...], n: int) -> Any:
@@ -95,23 +138,28 @@ def neighbours_of(edges: tuple[Edges, ...], n: int) -> Any:
     return sparse.diags(1 / np.where(total > 0, total, 1.0)) @ near
 
 
-def share_of(linear: Array, other: Array, truth: Array) -> float:
-    """Which share s of a mix s · linear + (1 − s) · other to take, by steps (T, n) of the truth.
+def mix_of(forecasts: Mapping[str, Array], truth: Array) -> dict[str, float]:
+    """The shares, 0 or more and one in all, by which forecasts together come nearest to the truth.
 
-    Of the shares 0, 0.1, ..., 1 whose mean squared error is within one standard error over steps
-    of the least, the nearest to one half: plain averages of forecasts hold up better in later
-    steps than shares that are fitted to a few.
+        w = argmin  w' (C + diag C / o) w,   C = the mean products of errors (k, k)
 
-    >>> truth = np.array([[1.0], [2.0], [3.0]])
-    >>> share_of(truth + [[0.1], [-0.1], [0.1]], truth + 5, truth)
-    1.0
+    over forecasts and truth (o, h, n) of o origins, nan where unknown. The second term is an origin
+    more, at which each is off as usual in its own way: where origins are few, shares depend less on
+    how errors went together. Without a known value all are equal.
+
+    >>> truth = np.arange(6.0).reshape(6, 1, 1)
+    >>> mix_of({"right": truth, "wrong": truth + 5 * (-1) ** truth}, truth)["right"] > 0.8
+    True
     """
-    shares = np.linspace(0.0, 1.0, 11)
-    known = ~np.isnan(truth).all(1)
-    if not known.any():
-        return 0.0
-    errors = [s * linear[known] + (1 - s) * other[known] - truth[known] for s in shares]
-    losses = np.nanmean(np.square(errors), axis=2)  # (shares, steps)
-    gap = losses - losses[losses.mean(1).argmin()]
-    fine = shares[gap.mean(1) <= gap.std(1) / np.sqrt(gap.shape[1])]
-    return float(fine[np.abs(fine - 0.5).argmin()])
+    errors = np.stack([found - truth for found in forecasts.values()], axis=-1)
+    known = errors[~np.isnan(errors).any(-1)]
+    count = errors.shape[-1]
+    products = known.T @ known / max(1, len(known))
+    usual = float(np.trace(products)) / count
+    if usual == 0:
+        return {name: 1 / count for name in forecasts}
+    own = np.diag(np.diag(products)) / len(truth) + TINY * usual * np.eye(count)
+    root = np.linalg.cholesky((products + own) / usual).T
+    sides = np.vstack([root, np.full((1, count), SUM)]), np.append(np.zeros(count), SUM)
+    shares = np.asarray(nnls(*sides)[0], float)
+    return dict(zip(forecasts, [float(s) for s in shares / shares.sum()], strict=True))

@@ -36,6 +36,7 @@ __all__ = [
     "forecast_csv",
     "half_widths",
     "intervals_csv",
+    "mixed_in",
     "next_stamps",
     "open_series",
     "train_series",
@@ -61,12 +62,13 @@ class SeriesSettings(ForecastSettings):
 
     def forecaster(self, folder: Path) -> DIFFormerForecaster:
         """The forecaster that these settings describe, kept in a folder."""
-        from difformer.estimators.forecaster import DIFFormerForecaster
+        from difformer.estimators.forecaster import LONGEST, DIFFormerForecaster
 
         given = asdict(self)
         for name in ("steps", "origins"):
             given.pop(name)
         seed, options = given.pop("seed"), given.pop("options") or None
+        given["horizon"] = self.horizon or min(self.steps, LONGEST)
         return DIFFormerForecaster(**given, options=options, random_state=seed, checkpoint=folder)
 
 
@@ -127,8 +129,9 @@ def train_series(
         "graphs": 0 if graph is None else len(graph),
         "validation": model.validation_,
         "transform": model.transform_,
+        "level": model.level_,
         "calendar": model.calendar_,
-        "linear_share": round(model.linear_share_, 4),
+        "shares": {name: round(share, 4) for name, share in model.shares_.items()},
         "naive_nodes": list(model.naive_nodes_),
         "notes": list(data.notes),
         "interrupted": False,
@@ -151,6 +154,15 @@ def _told(tested: Backtest) -> dict[str, Any]:
         "quantiles": {str(level): tested.quantiles(level).tolist() for level in LEVELS},
         "sizes": tested.sizes().tolist(),
     }
+
+
+def mixed_in(record: Mapping[str, Any]) -> str:
+    """Which simple forecasts have a share in the forecast, largest first; "" where none has."""
+    from difformer.estimators.backtest import OURS
+
+    shares = sorted(record.get("shares", {}).items(), key=lambda pair: -pair[1])
+    told = [f"{100 * s:.0f} % {name}" for name, s in shares if name != OURS and s >= 0.005]
+    return ", ".join(told)
 
 
 def half_widths(record: Mapping[str, Any], level: float) -> Any:

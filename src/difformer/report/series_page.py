@@ -11,7 +11,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import shortest_path
 
 from difformer.data.series_files import read_places
-from difformer.experiments.forecast import LEVEL, half_widths, next_stamps
+from difformer.experiments.forecast import LEVEL, half_widths, mixed_in, next_stamps
 from difformer.experiments.loaded import LoadedRun
 from difformer.report.blocks import (
     COLOURS,
@@ -121,14 +121,14 @@ def _read(model: Any, record: Mapping[str, Any]) -> list[Any]:
     made = {"sqrt": "the square root", "log": "the logarithm of one more"}
     how = made.get(record.get("transform", ""))
     used = f"{how} is" if how else "the values are"
+    told = ", as its change from the last one," if record.get("level") == "last" else ""
     cycle = ", with the place of each step in day, week and year"
     cycle = cycle if record.get("calendar") == "cycles" else ""
     known = ", and what is known ahead" if record.get("known") else ""
-    blocks.append(Note(f"Of each node {used} learned from{cycle}{known}."))
-    share = record.get("linear_share") or 0.0
-    if share >= 0.005:
-        text = f"{100 * share:.0f} % of a forecast is that of a linear autoregression"
-        blocks.append(Note(f"{text}, as validation chose."))
+    blocks.append(Note(f"Of each node {used} learned from{told}{cycle}{known}."))
+    others = mixed_in(record)
+    if others:
+        blocks.append(Note(f"The forecast is mixed, as validation chose, with {others}."))
     blocks += [Note(f"Put right in reading: {note}.") for note in record.get("notes", ())]
     left = record.get("naive_nodes") or []
     if left:

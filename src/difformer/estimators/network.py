@@ -1,0 +1,227 @@
+"""The network of a forecaster: windows of a series as features, its next steps from them."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from difformer.data.dataset import fingerprint
+from difformer.data.series import Series, fill
+from difformer.data.snapshots import Edges, TemporalDataset, time_split
+from difformer.data.times import calendar, cycles_of, following
+from difformer.estimators.nodes import NodeScale
+from difformer.estimators.settings import ForecastSettings
+from difformer.nn.model import DIFFormer
+from difformer.nn.recipes import RECIPES
+from difformer.train.loop import fit
+from difformer.train.objective import SquaredError
+from difformer.train.run import FitResult
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
+from difformer.train.snapshots import Snapshots
+
+__all__ = ["Form", "Network", "Windows"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a network sees of a series; see the parameters of `DIFFormerForecaster`."""
+
+    transform: str = "none"
+    level: str = "mean"
+    calendar: str = "none"
+
+    @property
+    def name(self) -> str:
+        """What differs from the plain one."""
+        own, plain = astuple(self), astuple(Form())
+        return "-".join(a for a, b in zip(own, plain, strict=True) if a != b) or "none"
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """The last `lags` values of every node before an origin, and the `horizon` after it as targets.
+
+    Args:
+        nodes: how values are scaled.
+        cycles: of the calendar, whose place at the first step ahead is a feature.
+        known: mean and scale (c,) of what is known ahead, which is a feature for every step ahead.
+    """
+
+    form: Form
+    lags: int
+    horizon: int
+    nodes: NodeScale
+    cycles: tuple[int, ...]
+    known: tuple[Array, Array] | None
+
+    @classmethod
+    def learn(cls, data: Series, form: Form, lags: int, horizon: int) -> Windows:
+        """From the series that a network is fitted on."""
+        nodes = NodeScale.learn(data.values, lags, form.transform)
+        cycles = cycles_of(data.stamps) if form.calendar == "cycles" else ()
+        return cls(form, lags, horizon, nodes, cycles, _scale_known(data))
+
+    def scaled(self, data: Series) -> Array:
+        """(T, n): a missing value as the last known one, or as the mean before the first."""
+        return fill(self.nodes.forward(data.values), np.zeros(data.values.shape[1]))
+
+    def beside(self, data: Series, ahead: int) -> Array:
+        """What is known of each step and of `ahead` further ones, (T + ahead, c), 0 where not."""
+        steps = len(data.values) + ahead
+        found = np.zeros((steps, 0))
+        if self.cycles:
+            if len(data.stamps) != len(data.values):
+                raise ValueError("series must have times: the calendar is a feature")
+            later = following(data.stamps, ahead, guess=True) if ahead else []
+            found = calendar([*data.stamps, *(later or [])], self.cycles)
+        if self.known is None:
+            return found
+        mean, scale = self.known
+        if data.known is None or data.known.shape[1] != len(mean):
+            raise ValueError(f"known must have the {len(mean)} columns of fit")
+        told = np.nan_to_num((data.known[:steps] - mean) / scale)
+        return np.hstack([found, np.pad(told, ((0, steps - len(told)), (0, 0)))])
+
+    def features(self, window: Array, beside: Array, origins: Array) -> tuple[Array, Array]:
+        """Of windows (o, lags, n): features (o, n, f), and the level (o, n) they are told from."""
+        last = window[:, -1] if self.form.level == "last" else np.zeros_like(window[:, -1])
+        own = (window - last[:, None]).swapaxes(1, 2)
+        cycled = 4 * len(self.cycles)
+        known = beside[np.minimum(origins[:, None] + np.arange(self.horizon), len(beside) - 1)]
+        told = np.hstack([known[:, 0, :cycled], known[:, :, cycled:].reshape(len(origins), -1)])
+        every = np.broadcast_to(told[:, None], (len(own), own.shape[1], told.shape[1]))
+        return np.concatenate([own, every], axis=2), last
+
+    def snapshots(
+        self, data: Series, edges: tuple[Edges, ...], train: int | None = None
+    ) -> TemporalDataset:
+        """One snapshot for each origin within the series, nan where a target is not known.
+
+        The first `train` snapshots have no target of a step that later ones begin with, so that
+        nothing which validates is learned from.
+        """
+        scaled, (steps, n) = self.scaled(data), data.values.shape
+        origins = np.arange(self.lags, steps)
+        window = scaled[origins[:, None] + np.arange(-self.lags, 0)]
+        x, last = self.features(window, self.beside(data, self.horizon), origins)
+        after = origins[:, None] + np.arange(self.horizon)
+        known = np.where(self.nodes.naive, np.nan, self.nodes.forward(data.values))
+        known = np.vstack([known, np.full((self.horizon, n), np.nan)])
+        y = known[after] - last[:, None]  # (o, h, n)
+        if train is not None:
+            hidden = (origins[:, None] < self.lags + train) & (after >= self.lags + train)
+            y = np.where(hidden[..., None], np.nan, y)
+        return _dataset(x, y.swapaxes(1, 2), self.seen(edges, origins))
+
+    def seen(self, edges: tuple[Edges, ...], origins: Array) -> tuple[Edges, ...]:
+        """The graph of the last step before each origin; the last known one where it has none."""
+        if len(edges) < 2:
+            return edges
+        return tuple(edges[min(int(o) - 1, len(edges) - 1)] for o in origins)
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A fitted network and the windows that it sees."""
+
+    windows: Windows
+    model: DIFFormer
+    result: FitResult
+
+    @classmethod
+    def learn(
+        cls,
+        data: Series,
+        edges: tuple[Edges, ...],
+        windows: Windows,
+        settings: ForecastSettings,
+        *,
+        seed: int,
+        kept: int,
+        folder: Path | None = None,
+    ) -> Network:
+        """Trained on all snapshots but the last `kept`, which pick the epoch."""
+        train = len(data.values) - windows.lags - kept
+        snapshots = windows.snapshots(data, edges, train)
+        share = kept / snapshots.num_snapshots
+        split = time_split(
+            snapshots.num_snapshots, snapshots.num_nodes, (1 - share, share, 0.0), name="fit"
+        )
+        with seeded(seed, own=True):
+            model = DIFFormer(
+                snapshots.num_features,
+                settings.hidden_channels,
+                windows.horizon,
+                kernel=settings.kernel,
+                **{**RECIPES[settings.recipe], **(settings.options or {})},
+            )
+        told = TrainSettings(
+            epochs=settings.epochs,
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+            patience=settings.patience if kept else None,
+            device=settings.device,
+            seed=seed,
+        )
+        graphs = [tensor for pair in snapshots.edges for tensor in pair]
+        shape = {"lags": windows.lags, "hidden_channels": settings.hidden_channels}
+        config = {
+            "data": {"fingerprint": fingerprint(snapshots.x, snapshots.y, *graphs)},
+            "model": {**shape, **vars(model.config)},
+        }
+        source = Snapshots(snapshots, split)
+        result = fit(model, source, SquaredError(), split, told, folder=folder, config=config)
+        return cls(windows, model.cpu().eval(), result)
+
+    def ahead(self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int) -> Array:
+        """The steps from each origin on, (o, steps, n), in the units of the series.
+
+        Each sees the steps before its origin alone. `horizon` steps come at once; later ones are
+        forecast from them.
+        """
+        own, most = self.windows, self.windows.horizon
+        beside = own.beside(data, steps + most)
+        window = own.scaled(data)[origins[:, None] + np.arange(-own.lags, 0)]
+        found: list[Array] = []
+        for first in range(0, steps, most):
+            x, last = own.features(window[:, -own.lags :], beside, origins + first)
+            y = np.zeros((*x.shape[:2], most))
+            seen = _dataset(x, y, own.seen(edges, origins))
+            split = time_split(len(origins), x.shape[1], (1.0, 0.0, 0.0))
+            with torch.no_grad():
+                output = Snapshots(seen, split).evaluate(self.model)
+            after = output.double().numpy().reshape(y.shape).swapaxes(1, 2) + last[:, None]
+            found.append(own.nodes.back(after))
+            window = np.concatenate([window, own.nodes.forward(found[-1])], axis=1)
+        return np.concatenate(found, axis=1)[:, :steps]
+
+
+def _dataset(x: Array, y: Array, edges: tuple[Edges, ...]) -> TemporalDataset:
+    """Features (o, n, f) and targets (o, n, h) as snapshots."""
+    return TemporalDataset(
+        "series",
+        torch.from_numpy(x.reshape(-1, x.shape[2])).float(),
+        torch.from_numpy(y.reshape(-1, y.shape[2])).float(),
+        task="regression",
+        num_nodes=x.shape[1],
+        edges=edges,
+    )
+
+
+def _scale_known(data: Series) -> tuple[Array, Array] | None:
+    """Mean and scale of what is known, over the steps of the series."""
+    if data.known is None:
+        return None
+    seen = data.known[: len(data.values)]
+    count = (~np.isnan(seen)).sum(0)
+    mean = np.where(count > 0, np.nansum(seen, axis=0) / np.maximum(count, 1), 0.0)
+    scale = np.sqrt(np.nansum(np.square(seen - mean), axis=0) / np.maximum(count, 1))
+    return mean, np.where(scale > 0, scale, 1.0)
