@@ -242,7 +242,7 @@ def test_edges_may_name_the_ids_of_rows() -> None:
     by_id = DIFFormerClassifier(**quick).fit(frame, y, edges)
     by_number = DIFFormerClassifier(**quick).fit(frame, y, numbers)
     assert np.array_equal(by_id.label_distributions_, by_number.label_distributions_)
-    with pytest.raises(ValueError, match="rows by their ids, from 'nobody' is none"):
+    with pytest.raises(ValueError, match="rows by their ids, from 'nobody' is not an id"):
         DIFFormerClassifier(**quick).fit(frame, y, edges.replace("r5", "nobody"))
 
 
