@@ -31,6 +31,7 @@ BENCHMARKS = (
     "large",
     "outofcore",
     "scale",
+    "forecast_peers",
     "forecast_scatter",
     "fit_growth",
     "frozen_distance",

@@ -156,10 +156,10 @@ def mix_of(forecasts: Mapping[str, Array], truth: Array) -> dict[str, float]:
     count = errors.shape[-1]
     products = known.T @ known / max(1, len(known))
     usual = float(np.trace(products)) / count
-    if usual == 0:
-        return {name: 1 / count for name in forecasts}
-    own = np.diag(np.diag(products)) / len(truth) + TINY * usual * np.eye(count)
-    root = np.linalg.cholesky((products + own) / usual).T
-    sides = np.vstack([root, np.full((1, count), SUM)]), np.append(np.zeros(count), SUM)
-    shares = np.asarray(nnls(*sides)[0], float)
+    shares = np.ones(count)
+    if usual > 0:
+        own = np.diag(np.diag(products)) / len(truth) + TINY * usual * np.eye(count)
+        root = np.linalg.cholesky((products + own) / usual).T
+        sides = np.vstack([root, np.full((1, count), SUM)]), np.append(np.zeros(count), SUM)
+        shares = np.asarray(nnls(*sides)[0], float)
     return dict(zip(forecasts, [float(s) for s in shares / shares.sum()], strict=True))
