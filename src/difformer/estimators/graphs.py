@@ -126,7 +126,9 @@ def _from_frame(frame: Any, ids: Ids) -> tuple[Tensor, Any, bool]:
         for name, cells in zip((source, target), ends, strict=True):
             for cell in cells:
                 if str(cell) not in where:
-                    raise ValueError(f"graph must name rows by their ids, {name} {cell!r} is not an id")
+                    raise ValueError(
+                        f"graph must name rows by their ids, {name} {cell!r} is not an id"
+                    )
         ends = [np.array([where[str(cell)] for cell in cells], np.int64) for cells in ends]
     weight = np.asarray(frame[last]) if last in names else None
     return _from_list(np.stack(ends)), weight, named
