@@ -11,18 +11,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from benchmarks import all_pair_tables, suite_tables
-from benchmarks.hostile_tables import hostile, hostile_kills, hostile_rest
-from benchmarks.scale_tables import (
-    large,
-    outofcore,
-    outofcore_1m,
-    outofcore_full,
-    outofcore_paper,
-    scale,
-    scale_paper,
-    scale_sent,
-)
+from benchmarks import all_pair_tables, hostile_tables, scale_tables, suite_tables
 
 DOCS = tuple(
     Path("docs") / f"{name}.md"
@@ -278,16 +267,16 @@ ALL_PAIR = (
     all_pair_tables.all_pair_released,
     all_pair_tables.all_pair_maps,
 )
-HOSTILE = (hostile, hostile_kills, hostile_rest)
+HOSTILE = (hostile_tables.hostile, hostile_tables.hostile_kills, hostile_tables.hostile_rest)
 SCALE = (
-    large,
-    outofcore,
-    outofcore_1m,
-    outofcore_full,
-    outofcore_paper,
-    scale,
-    scale_sent,
-    scale_paper,
+    scale_tables.large,
+    scale_tables.outofcore,
+    scale_tables.outofcore_1m,
+    scale_tables.outofcore_full,
+    scale_tables.outofcore_paper,
+    scale_tables.scale,
+    scale_tables.scale_sent,
+    scale_tables.scale_paper,
 )
 TABLES = {f.__name__: f for f in (*MAKERS, *SCALE, *SUITE, *ALL_PAIR, *HOSTILE)}
 # Several tables of one result file.

@@ -20,6 +20,14 @@ def impatient():
     sys.setswitchinterval(before)
 
 
+def in_four_threads(work):
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 @pytest.mark.usefixtures("impatient")
 def test_threads_that_share_a_memory_get_what_they_asked_for():
     memory = Remembered()
@@ -32,11 +40,7 @@ def test_threads_that_share_a_memory_get_what_they_asked_for():
             if found != number:
                 wrong.append(found)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_four_threads(ask)
     assert wrong == []
 
 
@@ -55,11 +59,7 @@ def test_threads_that_share_a_model_get_their_own_answers():
                 if not torch.equal(model(x, edges), expected):
                     wrong.append(seed)
 
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_four_threads(ask)
     assert wrong == []
 
 
