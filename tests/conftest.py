@@ -55,15 +55,15 @@ def first_calls_traced(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@pytest.fixture(scope="session", autouse=True)
 def trace_less() -> None:
-    """Leave the many equal steps of training out of what coverage traces."""
+    """Leave the many equal steps of training out of what coverage traces.
+
+    A fixture, because the processes of xdist begin to trace after they have read this file.
+    """
     places = ((Fit, "_train_epoch"), (Fit, "_metrics"), (_Copies, "outputs"), (Adam, "step"))
-    for kind, name in places:
+    for kind, name in places if sys.gettrace() is not None else ():
         setattr(kind, name, first_calls_traced(getattr(kind, name)))
-
-
-if sys.gettrace() is not None:
-    trace_less()
 
 
 @pytest.fixture(scope="session", autouse=True)
