@@ -15,7 +15,16 @@ from benchmarks import all_pair_tables, hostile_tables, scale_tables, suite_tabl
 
 DOCS = tuple(
     Path("docs") / f"{name}.md"
-    for name in ("all_pair", "defaults", "estimators", "reliability", "reproduce", "scale", "speed")
+    for name in (
+        "all_pair",
+        "defaults",
+        "estimators",
+        "reliability",
+        "reproduce",
+        "scale",
+        "speed",
+        "temporal",
+    )
 )
 
 
@@ -233,8 +242,28 @@ def coverage(results: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
+def forecast_peers(results: dict[str, Any]) -> list[list[str]]:
+    """Errors in those of the best simple forecast of each series, known in hindsight alone."""
+    names = list(dict.fromkeys(n for seeds in results.values() for e in seeds.values() for n in e))
+    rows = [["series", "seeds", *names]]
+    total: dict[str, list[float]] = {name: [] for name in names}
+    for family, seeds in results.items():
+        row = [family, str(len(seeds))]
+        for name in names:
+            each = [
+                errors[name] / min(e for n, e in errors.items() if n != "DIFFormer")
+                for errors in seeds.values()
+                if name in errors
+            ]
+            row.append(f"{mean(each):.2f}" if each else "")
+            total[name] += [mean(each)] if each else []
+        rows.append(row)
+    return [*rows, ["**mean**", "", *(f"**{mean(total[name]):.2f}**" for name in names)]]
+
+
 MAKERS = (
     few_labels,
+    forecast_peers,
     time_to_model,
     coverage,
     frozen_distance,
