@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shlex
 import shutil
 import tempfile
 import time
@@ -42,6 +43,7 @@ from difformer.data.shards.settings import memory_bytes
 COMMUNITY, WITHIN = 4_000, 0.6
 ROWS_TOGETHER, EDGES_TOGETHER = 200_000, 2_000_000
 LAYERS, WIDTH = 3, 64
+WAYS = ("a core each", "all cores")  # that processes are given
 GROUPS = Path("/sys/fs/cgroup/memory")
 
 
@@ -121,7 +123,7 @@ def spent(begin: float, processor: float) -> dict[str, float]:
 
 
 def bytes_read() -> int:
-    """What this process has asked files for so far, from the disk or from the cache."""
+    """What this process has asked files for so far; not what it took from a mapping of them."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("rchar")).split()[1])
 
@@ -279,6 +281,7 @@ def main() -> None:
     parser.add_argument("--partitions", nargs="*", default=["range", "streaming", "metis", "hash"])
     parser.add_argument("--processes", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--weak", nargs="*", type=int, default=[], help="processes, see above")
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=10_000)
     parser.add_argument("--folder", type=Path, help="where everything is put, and kept")
@@ -287,7 +290,7 @@ def main() -> None:
     memory = memory_bytes(given.memory)
     usual = {name: parser.get_default(name) for name in vars(given)}
     words = [
-        f"--{name.replace('_', '-')} {' '.join(map(str, v)) if isinstance(v, list) else v}"
+        f"--{name.replace('_', '-')} {shlex.join(map(str, v)) if isinstance(v, list) else v}"
         for name, v in vars(given).items()
         if v != usual[name] and name != "folder"
     ]
@@ -335,9 +338,9 @@ def main() -> None:
             keep(f"shard {first}", sharded(first, folder))
             for _ in range(given.rounds):
                 for world in given.processes:
-                    for own in (True, False):
-                        name = f"train {world} {'a core each' if own else 'all cores'}"
-                        trained(name, folder / first, world, given.batch_size, memory, own)
+                    for way in given.ways:
+                        asked = (world, given.batch_size, memory, way == WAYS[0])
+                        trained(f"train {world} {way}", folder / first, *asked)
             for partition in others:
                 keep(f"shard {partition}", sharded(partition, folder))
         forget_groups()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
+
+from difformer.data.shards.prepare import METIS_BYTES
 
 # Name, processes, cores each, gigabytes each, gigabits a second each. Assumptions, not measured.
 CLUSTERS = (
@@ -10,6 +14,8 @@ CLUSTERS = (
     ("128 machines, 64 cores, 512 GB, 100 Gb/s", 128, 64, 512, 100),
     ("1,024 machines, 64 cores, 512 GB, 100 Gb/s", 1024, 64, 512, 100),
 )
+SCALE = Path("results/benchmarks/scale.json")
+FULL = Path("results/benchmarks/sizes/outofcore_full.json")
 WIDTH, LAYERS, FEATURES, DEGREE = 128, 3, 100, 20
 NAMES = {
     "ours": "random partitions, an epoch",
@@ -71,28 +77,39 @@ def scale_sent(results: dict[str, Any]) -> list[list[str]]:
 
 
 def scale_paper(results: dict[str, Any]) -> list[list[str]]:
+    """States are kept where they fit, else computed again, which sends the forward pass again."""
     r = results[f"width {WIDTH}"]
-    mu = results["layer_bytes_recomputed"]
-    alpha = 1e-9 * r["row_width2_ns"] * r["recompute_ratio"]
-    beta = 1e-9 * r["edge_width_ns"] * r["recompute_ratio"]
-    header = ["rows", "cluster", "arithmetic, s a step", "sending, s a step"]
+    header = ["rows", "cluster", "states", "arithmetic, s a step", "sending, s a step"]
     rows = [[*header, "memory of each, GB", "fits"]]
+    ways = (
+        ("kept", results["layer_bytes_a_row_and_width"], 1.0, 2),
+        ("computed again", results["layer_bytes_recomputed"], r["recompute_ratio"], 3),
+    )
     for n in (10**8, 10**9):
         e = DEGREE * n
         for name, p, cores, gigabytes, rate in CLUSTERS:
-            work = LAYERS * (alpha * n * WIDTH**2 + beta * e * WIDTH) / (p * cores)
-            b = e / (20 * p)
-            # The forward pass sends twice, as it is computed again.
-            sent = LAYERS * 3 * 4 * ((WIDTH + 1) ** 2 + b * WIDTH)
-            memory = (4 * n * FEATURES + 8 * e + mu * LAYERS * n * WIDTH) / p / 1e9
-            cells = [f"{figure:.2g}" for figure in (work, 8 * sent / (rate * 1e9), memory)]
-            cells[2] = f"{memory:.0f}" if memory >= 10 else cells[2]
-            fits = "yes" if memory < 0.8 * gigabytes else "no"
-            rows.append([f"{n:,}", name, *cells, fits])
+            for states, mu, slower, passes in ways:
+                memory = (4 * n * FEATURES + 8 * e + mu * LAYERS * n * WIDTH) / p / 1e9
+                alpha, beta = 1e-9 * r["row_width2_ns"] * slower, 1e-9 * r["edge_width_ns"] * slower
+                work = LAYERS * (alpha * n * WIDTH**2 + beta * e * WIDTH) / (p * cores)
+                sent = LAYERS * passes * 4 * ((WIDTH + 1) ** 2 + e / (20 * p) * WIDTH)
+                fits = memory < 0.8 * gigabytes
+                if fits or states == ways[-1][0]:
+                    cells = [f"{figure:.2g}" for figure in (work, 8 * sent / (rate * 1e9), memory)]
+                    cells[2] = f"{memory:.0f}" if memory >= 10 else cells[2]
+                    rows.append([f"{n:,}", name, states, *cells, "yes" if fits else "no"])
+                    break
     return rows
 
 
 EDGE_STAGES = ("counting edges", "reading edges", "writing edges")
+LEARNING = ("looking at labels", "learning columns")
+PLACING = ("reading edges", "partitioning by streaming", "sorting edges by part")
+HOW = {
+    "": "",
+    "a core each": ", a core and a thread each",
+    "all cores": ", threads that fill the machine",
+}
 
 
 def outofcore(results: dict[str, Any]) -> list[list[str]]:
@@ -119,12 +136,53 @@ def outofcore(results: dict[str, Any]) -> list[list[str]]:
                 told = f"{speed:.0%} of the speed of DuckDB's own sort"
                 rows.append(["of it, ids mapped and edges sorted", "", f"{edges:.1f}", "", told])
         elif kind == "train":
-            many = "process" if which == "1" else "processes"
+            world, _, how = which.partition(" ")
+            many = "process" if world == "1" else "processes"
             told = f"read {r['read'] / 1e9:.1f} GB, sent {r['sent'] / 1e6:.0f} MB"
-            if which != "1" and "train 1" in results:
-                one = results["train 1"]["processor_seconds"]
-                told += f"; each computes {r['processor_seconds'] / int(which) / one:.2f} of one's"
-            rows.append([f"an epoch on {which} {many}", *cells(r), told])
+            one = results.get(f"train 1 {how}".strip())
+            if world != "1" and one:
+                each = r["processor_seconds"] / int(world) / one["processor_seconds"]
+                told += f"; {r['seconds'] / one['seconds']:.2f} of one's time, "
+                told += f"each computes {each:.2f} of one's"
+            rows.append([f"an epoch on {world} {many}{HOW[how]}", *cells(r), told])
+    return rows
+
+
+def outofcore_weak(results: dict[str, Any]) -> list[list[str]]:
+    """Processor seconds of each process where rows and edges grow with the processes."""
+    header = ["processes", "rows of all", "batch of all", "processor s of each", "asked of files"]
+    rows = [[*header, "sent by each", "s in messages", "of them on the processor"]]
+    for name, r in results.items():
+        if name.startswith("weak "):
+            _, world, how = name.split(" ", 2)
+            p = int(world)
+            batch = results["batch_size"] * (p if how == "a batch each" else 1)
+            sizes = [world, f"{p * results['rows']:,}", f"{batch:,}"]
+            bytes_each = [f"{r['read'] / p / 1e9:.2f} GB", f"{r['sent'] / p / 1e6:.0f} MB"]
+            waiting = [f"{r[k] / p:.2f}" for k in ("message_seconds", "message_processor_seconds")]
+            rows.append([*sizes, f"{r['processor_seconds'] / p:.1f}", *bytes_each, *waiting])
+    return rows
+
+
+def outofcore_alone(results: dict[str, Any]) -> list[list[str]]:
+    """What one process does before the others, at larger sizes: time grows with rows or edges.
+
+    Columns are taken from the full size, where what is done once counts little.
+    """
+    full, step = (json.loads(path.read_text())["results"] for path in (FULL, SCALE))
+    learned = sum(full["shard range"]["stages"][s] for s in LEARNING) / full["rows"]
+    streamed = results["shard streaming"]["stages"]
+    placed = sum(streamed[stage] for stage in PLACING) / results["edges"]
+    degree = results["edges"] // results["rows"]
+    header = ["rows", "edges in the file", "columns learned, core hours"]
+    rows = [
+        [*header, "parts streamed, core hours", "METIS holds, TB", "a step on 1,024 machines, s"]
+    ]
+    seconds = {int(row[0].replace(",", "")): row[3] for row in scale_paper(step)[1:]}
+    for n in (10**8, 10**9):
+        hours = [f"{each / 3600:.2f}" for each in (n * learned, n * degree * placed)]
+        held = f"{2 * degree * n * METIS_BYTES / 1e12:.2f}"
+        rows.append([f"{n:,}", f"{degree * n:,}", *hours, held, seconds[n]])
     return rows
 
 

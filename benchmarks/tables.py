@@ -301,8 +301,10 @@ SCALE = (
     scale_tables.large,
     scale_tables.outofcore,
     scale_tables.outofcore_1m,
+    scale_tables.outofcore_alone,
     scale_tables.outofcore_full,
     scale_tables.outofcore_paper,
+    scale_tables.outofcore_weak,
     scale_tables.scale,
     scale_tables.scale_sent,
     scale_tables.scale_paper,
@@ -312,8 +314,8 @@ TABLES = {f.__name__: f for f in (*MAKERS, *SCALE, *SUITE, *ALL_PAIR, *HOSTILE)}
 FILES = {"scale_sent": "scale", "scale_paper": "scale", **{f.__name__: "suite" for f in SUITE}}
 FILES |= {f.__name__: "hostile" for f in HOSTILE}
 FILES |= {f.__name__: "all_pair" for f in ALL_PAIR}
-FILES |= {name: f"sizes/{name}" for name in ("outofcore_1m", "outofcore_full")}  # other sizes
-FILES |= {"outofcore_paper": "sizes/outofcore_full"}
+FILES |= {f"outofcore_{size}": f"sizes/outofcore_{size}" for size in ("1m", "full", "weak")}
+FILES |= {"outofcore_paper": "sizes/outofcore_full", "outofcore_alone": "outofcore"}
 
 
 def table(name: str) -> str:
