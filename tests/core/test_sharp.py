@@ -228,3 +228,22 @@ def test_a_gaussian_with_a_reach_has_that_mass_and_is_symmetric():
     torch.testing.assert_close(weights, torch.full_like(weights, 1 / 40), rtol=1e-3, atol=0)
     with pytest.raises(ValueError, match="reach must be above 1"):
         Gaussian(reach=1.0)
+
+
+@pytest.mark.parametrize("sharpness", [10.0, 40.0, 160.0])
+@pytest.mark.parametrize("reach", [3.0, 10.0])
+def test_offsets_in_an_exported_program_are_those_of_the_model(
+    sharpness: float, reach: float
+) -> None:
+    """It cannot stop when all rows are done, and must have taken enough steps by then."""
+
+    class Calibrated(torch.nn.Module):
+        def forward(self, scores: torch.Tensor) -> torch.Tensor:
+            return offsets_for_reach(scores, sharpness, reach)
+
+    rows = F.normalize(clustered(300, 8), dim=-1)
+    scores = rows[:60] @ rows.mT
+    program = torch.export.export(Calibrated(), (scores,)).module()
+    torch.testing.assert_close(
+        program(scores), offsets_for_reach(scores, sharpness, reach), atol=1e-9, rtol=0
+    )

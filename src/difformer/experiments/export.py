@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from difformer.core.context import Pairs
 from difformer.data.columns import Column, encode_numbers
 from difformer.data.snapshots import TemporalDataset
 from difformer.errors import DifformerError, missing_extra
@@ -237,7 +238,10 @@ class _OfTable(nn.Module):
         ]
         model: Any = run.estimator
         self.estimator = model
-        self.members = nn.ModuleList(_OfMember(member, model) for member in model.members_)
+        self.each = [_OfMember(member) for member in model.members_]
+        self.members = nn.ModuleList(self.each)
+        # Of each member, the first that compares rows as it does: calibrated once for all of them.
+        self.first = [next(a for a in self.each if a is b or b.compares_like(a)) for b in self.each]
         self.weights = [float(m.weight) for m in model.members_]
         self.temperatures = [float(m.temperature) for m in model.members_]
         self.near = None if model._neighbours is None else _Nearest(model)
@@ -261,7 +265,13 @@ class _OfTable(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         features = self.encode(x)
         near = None if self.near is None else self.near.find(features)
-        outputs = [member(features, near) for member in self.members]
+        outputs: list[Tensor] = []
+        compared: dict[_OfMember, Tensor | None] = {}
+        for first, member in zip(self.first, self.each, strict=True):
+            rows = _viewed(member.view, features).double()
+            if first not in compared:
+                compared[first] = member.compared(rows)
+            outputs.append(member(rows, near, compared[first]))
         model = self.estimator
         outcome = model._outcome
         if len(outputs) == 1 and self.temperatures[0] == 1:
@@ -277,15 +287,36 @@ class _OfTable(nn.Module):
 
 
 class _OfMember(nn.Module):
-    def __init__(self, member: Any, model: Any) -> None:
+    def __init__(self, member: Any) -> None:
         super().__init__()
         self.frozen, self.view = member.frozen, member.view
         self.graph = member.frozen.num_known is not None
 
-    def forward(self, features: Tensor, near: Any) -> Tensor:
-        x = _viewed(self.view, features).double()
+    def compared(self, x: Tensor) -> Tensor | None:
+        """What rows are compared by, where no weight of the member is in it."""
+        model = self.frozen.model
+        return self.frozen._comparison(x, x) if model.config.compare == "input" else None
+
+    def compares_like(self, other: _OfMember) -> bool:
+        """Whether the other's `compared` is the same."""
+        mine, theirs = self._compares(), other._compares()
+        return (
+            mine.keys() == theirs.keys()
+            and bool(mine)
+            and all(torch.equal(mine[k], theirs[k]) for k in mine)
+        )
+
+    def _compares(self) -> dict[str, Tensor]:
+        """All that `compared` depends on, but the rows; nothing where it is None."""
+        model, context = self.frozen.model, self.frozen._frozen[0].context
+        if model.config.compare != "input" or not isinstance(context, Pairs):
+            return {}
+        kernel = f"{self.view.kind} {model._layer.diffusivity!r}"
+        return {kernel: context.key, **self.view.tensors()}
+
+    def forward(self, x: Tensor, near: Any, compared: Tensor | None) -> Tensor:
         edges = (near, slice(0, 1)) if self.graph and near is not None else None
-        return self.frozen.model.decode(self.frozen._encode(x, edges))
+        return self.frozen.model.decode(self.frozen._encode(x, edges, None, compared))
 
 
 def _viewed(view: View, features: Tensor) -> Tensor:

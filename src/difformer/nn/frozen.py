@@ -299,10 +299,15 @@ class FrozenDIFFormer(nn.Module):
         return self.model.comparison(x, first, exchange)
 
     def _encode(
-        self, x: Tensor, edges: tuple[Incoming, slice] | None, layers: int | None = None
+        self,
+        x: Tensor,
+        edges: tuple[Incoming, slice] | None,
+        layers: int | None = None,
+        compared: Tensor | None = None,
     ) -> Tensor:
+        """The last states; `compared` where what rows are compared by has been prepared already."""
         first = z = self.model.embed(x)
-        compared = self._comparison(x, first)
+        compared = self._comparison(x, first) if compared is None else compared
         loops = None if self._degree is None else self._loops
         landmarks = self.model.compared_landmarks()
         for module, kept in list(zip(self.model.layers, self._frozen, strict=True))[:layers]:
