@@ -115,7 +115,7 @@ def test_a_data_frame_gives_a_data_frame_that_goes_on() -> None:
     forecast = model.predict(2)
     assert list(forecast.columns) == list("abcde")
     assert forecast.index[0] == index[-1] + pd.Timedelta(days=1)
-    with pytest.raises(ValueError, match="source 'z' is none"):
+    with pytest.raises(ValueError, match="source 'z' is not an id"):
         model.fit(frame, edges.replace("a", "z"))
     with pytest.raises(ValueError, match="columns of fit"):
         model.predict(1, series=frame[list("edcba")])
