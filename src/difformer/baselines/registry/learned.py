@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difformer.baselines.registry.memory import FLOAT, by_edge, features
 from difformer.baselines.registry.stack import CLASSES, Stack
 from difformer.baselines.system import System
-from difformer.options import COUNT, POSITIVE, RATE, SHARE, WEIGHT, Options, option
+from difformer.options import COUNT, POSITIVE, RATE, SHARE, WEIGHT, Options, option, whole
 
 __all__ = ["SYSTEMS", "GLCNConfig", "LDSConfig"]
 
@@ -19,7 +19,7 @@ class LDSConfig(Options):
     hidden_channels: int = option(16, "width of the hidden layer", COUNT)
     dropout: float = option(0.5, "dropout on features and hidden layer", RATE)
     inner_steps: int = option(5, "weight updates per epoch", COUNT)
-    unroll: int = option(1, "gradient steps the hypergradient goes through", COUNT)
+    unroll: int = option(1, "gradient steps the hypergradient goes through", whole(0))
     inner_lr: float = option(0.1, "learning rate of those steps", POSITIVE)
     theta_lr: float = option(1.0, "learning rate of the edge probabilities", POSITIVE)
     outer: str = option(
