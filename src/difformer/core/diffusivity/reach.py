@@ -34,7 +34,8 @@ def offsets_for_reach(scores: Tensor, sharpness: float, reach: float) -> Tensor:
     shift = (share.logit() / sharpness).to(scores.dtype)
     low = scores.amin(-1, keepdim=True) - shift
     high = scores.amax(-1, keepdim=True) - shift
-    traced, exported = torch.compiler.is_compiling(), _exporting()
+    traced = torch.compiler.is_compiling()
+    exported = _exporting() and isinstance(m, int)  # not where the rows may vary in number
     steps = TRACED_STEPS if traced else STEPS
     if exported:
         steps = EXPORTED_STEPS + math.ceil(math.sqrt(sharpness))
