@@ -18,10 +18,10 @@ from typing import Any, ClassVar, TypeVar
 
 __all__ = [
     "COUNT",
+    "NOT_NEGATIVE",
     "POSITIVE",
     "RATE",
     "SHARE",
-    "WEIGHT",
     "Options",
     "Rule",
     "check_count",
@@ -143,7 +143,7 @@ def unit_interval(*, zero: bool, one: bool) -> Rule:
 
 
 COUNT = whole(1)
-POSITIVE, WEIGHT = number(above_zero=True), number()
+POSITIVE, NOT_NEGATIVE = number(above_zero=True), number()
 SHARE, RATE = unit_interval(zero=False, one=False), unit_interval(zero=True, one=False)
 """The rules that most options go by."""
 

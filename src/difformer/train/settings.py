@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from difformer.options import COUNT, POSITIVE, WEIGHT, Options, option, whole
+from difformer.options import COUNT, NOT_NEGATIVE, POSITIVE, Options, option, whole
 
 OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "cosine")
@@ -27,7 +27,9 @@ class TrainSettings(Options):
     epochs: int = option(500, "the most epochs to train for", COUNT)
     lr: float = option(0.001, "learning rate", POSITIVE)
     weight_decay: float = option(
-        0.0, "L2 weight decay, added to the gradient (adam) or decoupled from it (adamw)", WEIGHT
+        0.0,
+        "L2 weight decay, added to the gradient (adam) or decoupled from it (adamw)",
+        NOT_NEGATIVE,
     )
     optimizer: str = option("adam", "adam or adamw", OPTIMIZERS)
     schedule: str = option(
@@ -42,7 +44,7 @@ class TrainSettings(Options):
     consistency: float = option(
         0.0,
         "classes only: weight of the agreement of two passes with their own dropout, all rows",
-        WEIGHT,
+        NOT_NEGATIVE,
     )
     consistency_temperature: float = option(
         0.5, "sharpness of what the two passes agree on", POSITIVE
@@ -53,10 +55,10 @@ class TrainSettings(Options):
     pseudo_labels: float = option(
         0.0,
         "classes only: weight of a teacher's classes for the other rows (Meta Pseudo Labels)",
-        WEIGHT,
+        NOT_NEGATIVE,
     )
     pseudo_feedback: float = option(
-        1.0, "how much the teacher is moved by what its classes do for the student", WEIGHT
+        1.0, "how much the teacher is moved by what its classes do for the student", NOT_NEGATIVE
     )
     pseudo_warmup: int = option(
         50, "steps on the labels alone before the teacher is listened to", whole(0)
@@ -90,5 +92,5 @@ class TrainSettings(Options):
         None, "CPU threads; none: as torch is set up (bits depend on it)", COUNT
     )
     checkpoint_every: float = option(
-        10.0, "seconds between checkpoints in the run folder; 0: after every epoch", WEIGHT
+        10.0, "seconds between checkpoints in the run folder; 0: after every epoch", NOT_NEGATIVE
     )

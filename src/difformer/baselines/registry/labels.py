@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difformer.baselines.registry.memory import labels, linear
 from difformer.baselines.registry.stack import CLASSES, KIPF, LABELS, Perceptron
 from difformer.baselines.system import System
-from difformer.options import COUNT, SHARE, WEIGHT, Options, option
+from difformer.options import COUNT, NOT_NEGATIVE, SHARE, Options, option
 
 __all__ = ["SYSTEMS", "APPNPConfig", "LPConfig", "ManiRegConfig", "SmoothConfig"]
 
@@ -36,7 +36,7 @@ _LP = System(
 class ManiRegConfig(Perceptron):
     """A perceptron with a penalty on its roughness along edges."""
 
-    penalty: float = option(1.0, "weight λ of the roughness", WEIGHT)
+    penalty: float = option(1.0, "weight λ of the roughness", NOT_NEGATIVE)
     classes: bool = option(True, "penalise probabilities; off: outputs as they are (regression)")
 
 

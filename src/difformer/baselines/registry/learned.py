@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difformer.baselines.registry.memory import FLOAT, by_edge, features
 from difformer.baselines.registry.stack import CLASSES, Stack
 from difformer.baselines.system import System
-from difformer.options import COUNT, POSITIVE, RATE, SHARE, WEIGHT, Options, option, whole
+from difformer.options import COUNT, NOT_NEGATIVE, POSITIVE, RATE, SHARE, Options, option, whole
 
 __all__ = ["SYSTEMS", "GLCNConfig", "LDSConfig"]
 
@@ -58,9 +58,9 @@ class GLCNConfig(Stack):
     """Graph learning-convolutional network."""
 
     graph_channels: int = option(70, "width of the layer that learns the graph", COUNT)
-    penalty: float = option(0.01, "weight λ of the graph loss", WEIGHT)
-    gamma: float = option(0.1, "weight of its sparsity term", WEIGHT)
-    beta: float = option(0.0, "weight of its distance to the given graph", WEIGHT)
+    penalty: float = option(0.01, "weight λ of the graph loss", NOT_NEGATIVE)
+    gamma: float = option(0.1, "weight of its sparsity term", NOT_NEGATIVE)
+    beta: float = option(0.0, "weight of its distance to the given graph", NOT_NEGATIVE)
 
 
 def _edge_weights(n: int, e: int, p: int, c: int, config: GLCNConfig) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from difformer.baselines.registry.memory import features
 from difformer.baselines.system import System
-from difformer.options import WEIGHT, Options, option
+from difformer.options import NOT_NEGATIVE, Options, option
 
 __all__ = ["SYSTEMS", "NaiveConfig"]
 
@@ -16,7 +16,7 @@ class NaiveConfig(Options):
     """A forecast without a network."""
 
     rule: str = option("last", "which forecast", ("last", "mean", "node", "pooled"))
-    ridge: float = option(0.0, "penalty on the weights of an autoregression", WEIGHT)
+    ridge: float = option(0.0, "penalty on the weights of an autoregression", NOT_NEGATIVE)
 
 
 SYSTEMS = tuple(

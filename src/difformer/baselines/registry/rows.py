@@ -8,7 +8,7 @@ from typing import Any
 from difformer.baselines.registry.memory import FLOAT, linear
 from difformer.baselines.registry.stack import CLASSES, Perceptron
 from difformer.baselines.system import System
-from difformer.options import COUNT, POSITIVE, SHARE, WEIGHT, Options, option, whole
+from difformer.options import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Options, option, whole
 
 __all__ = [
     "SYSTEMS",
@@ -94,7 +94,7 @@ class BoostingConfig(Options):
     iterations: int = option(100, "rounds of boosting", COUNT)
     max_leaf_nodes: int = option(31, "leaves of a tree, at most", whole(2))
     min_samples_leaf: int = option(5, "rows in a leaf, at least", COUNT)
-    l2: float = option(1.0, "penalty on the leaves' values", WEIGHT)
+    l2: float = option(1.0, "penalty on the leaves' values", NOT_NEGATIVE)
 
 
 @dataclass(frozen=True, kw_only=True)

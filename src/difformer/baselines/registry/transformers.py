@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difformer.baselines.registry.memory import FLOAT, linear
 from difformer.baselines.registry.stack import CLASSES, KIPF, SCALE, Stack
 from difformer.baselines.system import System
-from difformer.options import COUNT, POSITIVE, RATE, WEIGHT, option, unit_interval, whole
+from difformer.options import COUNT, NOT_NEGATIVE, POSITIVE, RATE, option, unit_interval, whole
 
 __all__ = ["SYSTEMS", "NodeFormerConfig", "SGFormerConfig"]
 
@@ -21,7 +21,7 @@ class NodeFormerConfig(Stack):
     gumbels: int = option(10, "Gumbel samples while training; 0: none", whole(0))
     tau: float = option(0.25, "temperature", POSITIVE)
     bias_order: int = option(2, "powers of the adjacency in the relational bias", whole(0))
-    penalty: float = option(1.0, "weight λ of the edge loss", WEIGHT)
+    penalty: float = option(1.0, "weight λ of the edge loss", NOT_NEGATIVE)
     activation: bool = option(False, "ELU after every layer, not after the first linear one only")
     scale_features: bool = option(True, SCALE)
 
