@@ -1,13 +1,16 @@
 """How the cost of a training step grows with the number of rows, and a figure of it.
 
-python -m benchmarks.growth [KERNEL ...]
+python -m benchmarks.growth [CASE ...]
 
-writes results/benchmarks/growth.json and docs/images/growth.svg; kernels that are not named keep
+writes results/benchmarks/growth.json and docs/images/growth.svg; cases that are not named keep
 their figures. One layer, width 64, forward and backward, no graph; every size in a process of its
 own, so that the peak memory is its own. Landmarks and the sharp form among near rows compare input
-features of the same width, whose rows come in groups of about a hundred with as much spread within
-a group as between groups: 26 partners per row, where digits, CIFAR-10 features, 20News and Pubmed
-have 17 to 22. Their weights are made once, and what that takes stands beside the step.
+features of the same width: their weights are made once, and what that takes stands beside the step.
+
+The step among near rows costs what a row has partners. Rows in groups of about a hundred, with as
+much spread within a group as between groups, have 26 each (digits, CIFAR-10 features, 20News and
+Pubmed: 17 to 22). Rows of pure noise, without groups, have 38: the most there can be is 40.
+
 The time is that of the third step; where the first takes more than half a minute, as the largest of
 -a does, that of the first.
 """
@@ -17,7 +20,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,27 +29,33 @@ from typing import Any
 from benchmarks.measure import measured, write
 
 WIDTH = 64
-ROWS = {
-    "simple": (1_000, 10_000, 100_000, 1_000_000, 10_000_000),
-    "sigmoid": (1_000, 5_000, 20_000, 80_000, 200_000),
-    "landmarks": (1_000, 10_000, 100_000, 1_000_000),
-    "near": (1_000, 10_000, 100_000, 1_000_000),
-}
-PATIENCE = 30.0  # seconds
-TITLES = {
-    "simple": "DIFFormer-s",
-    "sigmoid": "DIFFormer-a",
-    "landmarks": "landmarks",
-    "near": "sharp, near rows",
-}
 LANDMARKS = 400
-GROUP = 100  # rows of a group, in the features that are compared
-ONCE = ("landmarks", "near")  # weights made before the first step
-NEAR = {"kernel": "sharp", "exact_rows": 0}
+PATIENCE = 30.0  # seconds
 RESULTS = Path("results/benchmarks/growth.json")
 
 
-def prepare(kernel: str, rows: int) -> Callable[[], None]:
+@dataclass(frozen=True)
+class Case:
+    """A diffusivity, and how many rows it is given."""
+
+    title: str
+    rows: tuple[int, ...]
+    options: Mapping[str, Any]
+    group: int | None = None  # rows of a group of the features; None: states are compared
+
+
+UP_TO_A_MILLION = (1_000, 10_000, 100_000, 1_000_000)
+NEAR = {"kernel": "sharp", "exact_rows": 0}
+CASES = {
+    "simple": Case("DIFFormer-s", (*UP_TO_A_MILLION, 10_000_000), {"kernel": "simple"}),
+    "sigmoid": Case("DIFFormer-a", (1_000, 5_000, 20_000, 80_000, 200_000), {"kernel": "sigmoid"}),
+    "landmarks": Case("landmarks", UP_TO_A_MILLION, {"kernel": "landmarks"}, group=100),
+    "near": Case("sharp, near rows", UP_TO_A_MILLION, NEAR, group=100),
+    "groupless": Case("sharp, near rows, no groups", UP_TO_A_MILLION, NEAR, group=1),
+}
+
+
+def prepare(case: Case, rows: int) -> Callable[[], None]:
     """A layer's step, ready to run; large ones once, small ones often enough to be timed."""
     import torch
 
@@ -54,10 +64,10 @@ def prepare(kernel: str, rows: int) -> Callable[[], None]:
 
     torch.manual_seed(0)
     z = torch.randn(rows, WIDTH, requires_grad=True)
-    diffusivity = make_diffusivity(**(NEAR if kernel == "near" else {"kernel": kernel}))
+    diffusivity = make_diffusivity(**case.options)
     fixed = None
-    if diffusivity.prepares:
-        centres = torch.randn(-(-rows // GROUP), WIDTH)
+    if case.group is not None:
+        centres = torch.randn(-(-rows // case.group), WIDTH)
         features = centres[torch.randint(len(centres), (rows,))] + torch.randn(rows, WIDTH)
         sample = features[landmark_sample(rows, WIDTH, LANDMARKS)]
         known = make_landmarks(sample, LANDMARKS) if diffusivity.anchored else None
@@ -84,30 +94,30 @@ def main(names: Sequence[str] = ()) -> None:
     results: dict[str, Any] = {}
     if names:
         results = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
-    for kernel in names or ROWS:
-        if kernel not in ROWS:
-            raise SystemExit(f"error: KERNEL must be one of {', '.join(ROWS)}, got {kernel!r}")
-        sizes, found = ROWS[kernel], {}
-        for rows in sizes:
-            took = measured(partial(prepare, kernel, rows), patience=PATIENCE)
+    for name in names or CASES:
+        if name not in CASES:
+            raise SystemExit(f"error: CASE must be one of {', '.join(CASES)}, got {name!r}")
+        case, found = CASES[name], {}
+        for rows in case.rows:
+            took = measured(partial(prepare, case, rows), patience=PATIENCE)
             found[str(rows)] = {
                 "seconds": round(took.seconds, 4),
                 "extra_mb": round(took.megabytes, 1),
             }
-            if kernel in ONCE:
+            if case.group is not None:
                 found[str(rows)] |= {
                     "made_seconds": round(took.prepared_seconds, 1),
                     "made_mb": round(took.prepared_megabytes),
                 }
             print(
-                f"{kernel:8} {rows:12,} rows {took.seconds:9.3f} s {took.megabytes:9,.0f} MB, "
+                f"{name:9} {rows:12,} rows {took.seconds:9.3f} s {took.megabytes:9,.0f} MB, "
                 f"prepared in {took.prepared_seconds:.1f} s, {took.prepared_megabytes:,.0f} MB",
                 flush=True,
             )
         times = [f["seconds"] for f in found.values()]
-        results[TITLES[kernel]] = {
+        results[case.title] = {
             "rows": found,
-            "exponent": round(exponent(list(sizes), times), 2),
+            "exponent": round(exponent(list(case.rows), times), 2),
         }
     write(RESULTS, "python -m benchmarks.growth", results)
     draw(results, Path("docs/images/growth.svg"))
@@ -124,7 +134,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     for axis, key, label in zip(
         axes, ("seconds", "extra_mb"), ("seconds per step", "extra megabytes"), strict=True
     ):
-        for (name, found), marker in zip(results.items(), "os^D", strict=False):
+        for (name, found), marker in zip(results.items(), "os^Dv", strict=False):
             rows = [int(n) for n in found["rows"]]
             axis.loglog(rows, [f[key] for f in found["rows"].values()], marker=marker, label=name)
         axis.set_xlabel("rows")
