@@ -78,3 +78,35 @@ def test_a_model_trains_and_freezes_on_near_rows():
     assert near.input.weight.grad.isfinite().all()
     assert (near(rows) - exact(rows)).abs().max() < 0.3 * exact(rows).std()
     assert near.freeze(rows)(rows[:5]).shape == (5, 3)
+
+
+def sharp_weights_of_found_pairs(rows: torch.Tensor, kernel: Sharp) -> torch.Tensor:
+    """Ŝ in the rows' own order, written out pair by pair; nothing is spread."""
+    found = near_rows(rows, min(len(rows), round(4 * kernel.reach)))
+    t = kernel.fixed(rows).offset
+    omega = torch.zeros(len(rows), len(rows), dtype=rows.dtype)
+    for i in range(len(rows)):
+        for j, score in zip(found.row[i].tolist(), found.score[i], strict=True):
+            if score > -2:
+                omega[i, j] = torch.sigmoid(40 * (score - (t[i] + t[j]) / 2))
+    return omega / omega.sum(1, keepdim=True)
+
+
+def test_weights_of_near_rows_stand_for_the_rows_as_they_were_given() -> None:
+    """They are kept in the order of the cells, which nobody sees."""
+    rows, kernel = clustered(173), Sharp(40.0, 3.0, exact_rows=10)
+    made = kernel.fixed(rows)
+    assert made.order is not None
+    assert (made.order.row != torch.arange(173)).any()
+    expected = sharp_weights_of_found_pairs(rows, kernel)
+    kept = made.dense() - made.rest / 173
+    torch.testing.assert_close(kept, torch.where(kept > 1e-12, expected, 0.0), rtol=1e-6, atol=1e-9)
+    value = torch.randn(173, 3, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(made.average(value), made.dense() @ value)
+    assert torch.autograd.gradcheck(made.average, (value,))
+    for part in (slice(0, 173), slice(31, 90), slice(172, 173), slice(5, 5)):
+        block = made.block(part)
+        torch.testing.assert_close(block.dense(), made.dense()[part])
+        torch.testing.assert_close(block.average(value), made.dense()[part] @ value)
+        half = slice(0, (part.stop - part.start) // 2)
+        torch.testing.assert_close(block.block(half).dense(), made.dense()[part][half])

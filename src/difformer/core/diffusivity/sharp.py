@@ -14,7 +14,7 @@ from difformer.core.diffusivity.at_rows import AtRows
 from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.diffusivity.reach import offsets_for_reach
 from difformer.core.diffusivity.sigmoid import Sigmoid
-from difformer.core.fixed import FixedWeights, keep_pairs, keep_partners
+from difformer.core.fixed import FixedWeights, Order, keep_pairs, keep_partners
 from difformer.core.near import NearRows, near_rows
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import CHUNK_SCORES, SIGMOID_FLOOR, tiles
@@ -161,7 +161,8 @@ class Sharp(Sigmoid):
         pair = (t + t.squeeze(-1)[near.row]) / 2
         omega = torch.sigmoid((near.score - pair) * self.sharpness) + SIGMOID_FLOOR
         omega = torch.where(near.score.isinf(), 0.0, omega)
-        return replace(keep_pairs(omega, near.row), offset=t, missed=self._missed(rows, near, t))
+        kept = keep_pairs(omega, near.row, Order.by(near.cell))
+        return replace(kept, offset=t, missed=self._missed(rows, near, t))
 
     def _missed(self, rows: Tensor | SparseMatrix, near: NearRows, t: Tensor) -> float:
         """The mean share of a row's exact weight, at these offsets, outside the found rows."""
