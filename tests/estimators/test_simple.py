@@ -1,4 +1,4 @@
-"""Simple forecasts beside slow obvious ones, and how much of them goes into a forecast."""
+"""Simple forecasts beside slow obvious ones."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from difformer import DIFFormerForecaster
-from difformer.estimators.simple import Autoregression, averaging, mix_of, simple_forecasts
+from difformer.estimators.simple import Autoregression, averaging, simple_forecasts
 
 DRAW = np.random.default_rng(0)
 SERIES = np.cumsum(DRAW.normal(size=(60, 4)), axis=0)
@@ -64,49 +63,3 @@ def test_a_season_and_neighbours_are_used_where_there_are_any() -> None:
     assert names == {"last value", "seasonal naive", "mean of lags", "AR", "AR with neighbours"}
     one = SERIES[:, :1]
     assert set(simple_forecasts(one, one, 3, season=60)) == {"last value", "mean of lags", "AR"}
-
-
-def slow_shares(errors: np.ndarray) -> np.ndarray:
-    """The best of all shares in steps of a twentieth, of three forecasts (o, 3)."""
-    cost = errors.T @ errors / len(errors)
-    cost += np.diag(np.diag(cost)) / len(errors)
-    grid = [np.array([a, b, 20 - a - b]) / 20 for a in range(21) for b in range(21 - a)]
-    return min(grid, key=lambda w: float(w @ cost @ w))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_shares_are_the_best_of_all_that_sum_to_one(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    truth = draw.normal(size=(50, 1, 1))
-    common = draw.normal(size=(50, 1, 1))
-    each = {str(i): truth + i * common + draw.normal(size=(50, 1, 1)) for i in range(3)}
-    found = mix_of(each, truth)
-    assert sum(found.values()) == pytest.approx(1)
-    assert min(found.values()) >= 0
-    errors = np.hstack([one[:, 0] - truth[:, 0] for one in each.values()])
-    np.testing.assert_allclose([*found.values()], slow_shares(errors), atol=0.05)
-    # What is not known counts for nothing, as an origin less.
-    hidden = truth.copy()
-    hidden[::2] = np.nan
-    assert mix_of(each, hidden) != found
-    assert mix_of({**each, "right": truth}, truth)["right"] == pytest.approx(1)
-    assert mix_of(each, truth * np.nan) == dict.fromkeys("012", pytest.approx(1 / 3))
-
-
-def test_a_forecast_is_mixed_with_a_linear_one_where_that_validates_better() -> None:
-    """An AR(2) process: one epoch of a network knows nothing of it."""
-    draw = np.random.default_rng(1)
-    series = np.zeros((120, 3))
-    for t in range(2, 120):
-        series[t] = 1.6 * series[t - 1] - 0.9 * series[t - 2] + 0.1 * draw.normal(size=3)
-    fast: dict[str, Any] = {"epochs": 1, "hidden_channels": 4, "random_state": 0}
-    mixed = DIFFormerForecaster(**fast).fit(series[:100])
-    assert mixed.shares_["AR"] + mixed.shares_["AR with neighbours"] > 0.8
-    alone = DIFFormerForecaster(**fast, linear="none").fit(series[:100])
-    assert alone.shares_ == {"DIFFormer": 1.0}
-    error = [np.abs(one.predict_next(series)[-20:] - series[-20:]).mean() for one in (mixed, alone)]
-    assert error[0] < 0.4 * error[1]  # the noise alone has 0.08
-    next_one = mixed.predict_next(np.vstack([series, series[-1:]]))[-1]
-    np.testing.assert_allclose(mixed.predict(1, series=series)[0], next_one, atol=1e-6)
-    without = DIFFormerForecaster(**fast, validation_fraction=0.0).fit(series)
-    assert without.shares_ == {"DIFFormer": 1.0}

@@ -249,21 +249,21 @@ def run_backtest(
     `fit` gives a forecaster fitted on the steps, and their graphs, before an origin.
     """
     places = _origins(origins, len(data.values), horizon, lags)
-    model: Any = None
-    found: list[Array] = []
-    for origin in places:
-        past = data.before(origin, horizon)
-        seen = edges[:origin] if len(edges) > 1 else edges
-        if model is None or refit:
-            try:
-                model = fit(past, seen)
-            except ValueError as error:  # all nodes may vary only later on
-                raise ValueError(f"the backtest sees {origin} steps, and {error}") from error
-        found.append(model.predict(horizon, series=past, graph=seen))
+
+    def fitted(origin: int) -> Any:
+        try:
+            return fit(data.before(origin, horizon), edges[:origin] if len(edges) > 1 else edges)
+        except ValueError as error:  # all nodes may vary only later on
+            raise ValueError(f"the backtest sees {origin} steps, and {error}") from error
+
+    if refit:
+        found = [fitted(at).predict_from(data, [at], horizon, graph=edges) for at in places]
+    else:
+        found = [fitted(places[0]).predict_from(data, places, horizon, graph=edges)]
     first = edges[places[0] - 1 : places[0]] if len(edges) > 1 else edges
     return Backtest(
         origins=np.asarray(places),
-        predicted=np.stack(found),
+        predicted=np.concatenate(found),
         values=data.values,
         lags=lags,
         season=season_of(data.stamps),

@@ -18,10 +18,11 @@ from difformer.data.series import Series, fill, read_series, with_known
 from difformer.data.snapshots import Edges, TemporalDataset
 from difformer.data.times import cycles_of, following, season_of
 from difformer.estimators.backtest import OURS, Backtest, run_backtest
+from difformer.estimators.mix import Mix
 from difformer.estimators.network import Form, Network, Windows
 from difformer.estimators.nodes import TRANSFORMS, looks_like_counts
 from difformer.estimators.settings import ForecastSettings
-from difformer.estimators.simple import Forecast, mix_of, neighbours_of, simple_forecasts
+from difformer.estimators.simple import Forecast, neighbours_of, simple_forecasts
 from difformer.estimators.step_graphs import read_step_graphs
 
 __all__ = ["DIFFormerForecaster"]
@@ -67,7 +68,8 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
             last known value, as series need that drift; "auto" takes what validates better.
         linear: "none", or "auto": the forecast is mixed with simple linear ones (last value,
             seasonal naive, mean of lags, autoregression on the lags of a node and on those of its
-            neighbours too), by the `shares_` that validate best, in the units of the series.
+            neighbours too), by the `shares_` that validate best, in the units of the series: the
+            newest errors count most, and those on newer series that are given count, too.
         epochs, lr, weight_decay, patience: see `TrainSettings`.
         validation_fraction: share of the snapshots, the latest ones, that validate; 0 trains on all
             of them for all epochs, in the plainest form and without a mix.
@@ -106,7 +108,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         self._last, self._edges = data, edges
         self._frame = type(series) if hasattr(series, "columns") else None
         self._simple: dict[str, Forecast] = {}
-        self.shares_ = {OURS: 1.0}
+        self._mixed: Mix | None = None
         validated = self._network = self._chosen(seed, kept)
         self.result_ = result = validated.result
         if kept and not result.interrupted:
@@ -190,8 +192,14 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         errors = np.square(ours - truth)
         return float(np.nanmean(errors)) if np.isfinite(errors).any() else float("inf")
 
+    @property
+    def shares_(self) -> dict[str, float]:
+        """The share of the network, and of each simple forecast, after the steps of `fit`."""
+        check_is_fitted(self, "model_")
+        return {OURS: 1.0} if self._mixed is None else self._mixed.shares()
+
     def _mix(self, kept: int) -> None:
-        """The shares of simple forecasts by the last `kept` steps; then these learn from all."""
+        """How simple forecasts are off on the last `kept` steps; then these learn from all."""
         data, lags = self._last, self.lags_
         if self.linear == "none" or len(data.values) - kept < lags + 2:
             return
@@ -202,7 +210,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         told: dict[str, Any] = {"season": season, "neighbours": near}
         early = simple_forecasts(filled[before], data.values[before], lags, **told)
         each = {name: one(filled, origins, ahead) for name, one in early.items()}
-        self.shares_ = mix_of({OURS: ours, **each}, truth)
+        self._mixed = Mix.learn({OURS: ours, **each}, truth)
         late = simple_forecasts(filled, data.values, lags, **told)
         self._simple = {name: late[name] for name in early}
 
@@ -267,15 +275,66 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         origins = np.arange(self.lags_, len(data.values))
         return self._ahead(data, self._graphs(graph, data), origins, 1)[:, 0]
 
+    def predict_from(
+        self, series: Any, origins: Sequence[int], steps: int = 1, *, graph: Any = None
+    ) -> Array:
+        """Forecasts from several steps of a series on, (o, steps, n), as `predict` gives them.
+
+        None of them sees a value, or a graph, of its origin or a later step.
+        """
+        data, places = self._history(series), np.asarray(origins, dtype=int)
+        if not len(places) or places.min() < self.lags_ or places.max() > len(data.values):
+            raise ValueError(
+                f"origins must lie in {self.lags_} (lags) to {len(data.values)}, got {origins!r}"
+            )
+        return self._ahead(data, self._graphs(graph, data), places, steps)
+
     def _ahead(self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int) -> Array:
         """Mixed forecasts from each origin (o, steps, n), by the steps before it alone."""
-        filled = self._filled(data)
-        found = self.shares_[OURS] * self._network.ahead(data, edges, origins, steps)
-        for name, forecast in self._simple.items():
-            if self.shares_[name]:
-                found = found + self.shares_[name] * forecast(filled, origins, steps)
+        found = self._each_ahead(data, edges, origins, steps)
+        if self._mixed is None:
+            mixed = found[OURS]
+        else:
+            shares = self._shares_at(self._mixed, data, edges, origins)
+            mixed = sum(shares[name][:, None, None] * one for name, one in found.items())
         last = fill(data.values, np.full(self.n_features_in_, np.nan))[origins - 1]
-        return np.where(self._nodes.naive, last[:, None], found)
+        return np.where(self._nodes.naive, last[:, None], mixed)
+
+    def _each_ahead(
+        self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int
+    ) -> dict[str, Array]:
+        """The forecasts that are mixed, each (o, steps, n)."""
+        filled = self._filled(data)
+        simple = {name: one(filled, origins, steps) for name, one in self._simple.items()}
+        return {OURS: self._network.ahead(data, edges, origins, steps), **simple}
+
+    def _shares_at(
+        self, mix: Mix, data: Series, edges: tuple[Edges, ...], origins: Array
+    ) -> dict[str, Array]:
+        """The share of each forecast at each origin: those of `fit`, then by newer errors too."""
+        first = max(self._seen(data), self.lags_)
+        newer = np.arange(first, max(first, int(origins.max())))
+        mixes = [mix]
+        if len(newer):
+            ahead = self._network.windows.horizon
+            each = self._each_ahead(data, edges, newer, ahead)
+            unknown = np.full((ahead, self.n_features_in_), np.nan)
+            values = np.vstack([np.where(self._nodes.naive, np.nan, data.values), unknown])
+            truth = values[newer[:, None] + np.arange(ahead), :, None]
+            mixes = mix.after(np.stack([*each.values()], axis=-1) - truth)
+        at = [mixes[max(0, origin - first)].shares() for origin in origins]
+        return {name: np.array([shares[name] for shares in at]) for name in mix.names}
+
+    def _seen(self, data: Series) -> int:
+        """How many of the first steps of a series `fit` has learned from.
+
+        By their times; without times, those of `fit` if the series begins as that one.
+        """
+        known, both = self._last, min(len(data.values), len(self._last.values))
+        if data.stamps and known.stamps:
+            return sum(stamp <= known.stamps[-1] for stamp in data.stamps)
+        same = np.array_equal(data.values[:both], known.values[:both], equal_nan=True)
+        return both if same else 0
 
     def score(self, series: Any, graph: Any = None) -> float:
         """R² of the one-step forecasts of a series, over all nodes in units of their scale."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.optimize import nnls
 
 from difformer.data.snapshots import Edges
 from difformer.estimators.nodes import reach_of
 
-__all__ = ["Autoregression", "Forecast", "averaging", "mix_of", "neighbours_of", "simple_forecasts"]
+__all__ = ["Autoregression", "Forecast", "averaging", "neighbours_of", "simple_forecasts"]
 
 Array = NDArray[Any]
 Average = Callable[[Array], Array]
@@ -25,8 +24,6 @@ Each sees the steps before its origin alone.
 """
 
 RIDGE = 1e-6  # of the least squares, relative to the mean square of the features
-TINY = 1e-12  # of the usual error, so that a forecast without any can be shared too
-SUM = 1e3  # how much more it matters that shares sum to one than how large an error is
 
 
 def simple_forecasts(
@@ -136,30 +133,3 @@ def neighbours_of(edges: tuple[Edges, ...], n: int) -> Any:
     near = sparse.csr_matrix((own[apart], (target[apart], source[apart])), (n, n))
     total = np.asarray(near.sum(1)).ravel()
     return sparse.diags(1 / np.where(total > 0, total, 1.0)) @ near
-
-
-def mix_of(forecasts: Mapping[str, Array], truth: Array) -> dict[str, float]:
-    """The shares, 0 or more and one in all, by which forecasts together come nearest to the truth.
-
-        w = argmin  w' (C + diag C / o) w,   C = the mean products of errors (k, k)
-
-    over forecasts and truth (o, h, n) of o origins, nan where unknown. The second term is an origin
-    more, at which each is off as usual in its own way: where origins are few, shares depend less on
-    how errors went together. Without a known value all are equal.
-
-    >>> truth = np.arange(6.0).reshape(6, 1, 1)
-    >>> mix_of({"right": truth, "wrong": truth + 5 * (-1) ** truth}, truth)["right"] > 0.8
-    True
-    """
-    errors = np.stack([found - truth for found in forecasts.values()], axis=-1)
-    known = errors[~np.isnan(errors).any(-1)]
-    count = errors.shape[-1]
-    products = known.T @ known / max(1, len(known))
-    usual = float(np.trace(products)) / count
-    shares = np.ones(count)
-    if usual > 0:
-        own = np.diag(np.diag(products)) / len(truth) + TINY * usual * np.eye(count)
-        root = np.linalg.cholesky((products + own) / usual).T
-        sides = np.vstack([root, np.full((1, count), SUM)]), np.append(np.zeros(count), SUM)
-        shares = np.asarray(nnls(*sides)[0], float)
-    return dict(zip(forecasts, [float(s) for s in shares / shares.sum()], strict=True))
