@@ -88,6 +88,7 @@ def test_every_option_appears_once(name: str) -> None:
     [
         (["trian"], "No such command 'trian'"),
         (["train", "--epochz", "3"], "No such option"),
+        (["train", "--series", "a.csv", "--steps", "3"], "is given as --set steps=VALUE"),
         (["datasets", "fetch", "corra"], "dataset must be one of"),
         (["reproduce", "table99"], "table must be one of"),
         (["reproduce"], "TABLE must be given"),

@@ -149,6 +149,8 @@ def explain(error: BaseException) -> int:
     if hasattr(error, "format_message"):  # what the parser says of the words it was given
         where = getattr(error, "ctx", None)
         hint = f" (see {where.command_path} --help)" if where is not None else ""
+        if where is not None and type(error).__name__ == "NoSuchOption":
+            hint = _by_set(error, where) + hint
         return _say(f"{error.format_message()}{hint}", 2)  # type: ignore[attr-defined]
     if isinstance(error, DifformerError | ValueError):
         return _say(str(error), 2)
@@ -165,6 +167,14 @@ def explain(error: BaseException) -> int:
         "--debug and report what it prints",
         1,
     )
+
+
+def _by_set(error: Any, where: Any) -> str:
+    """That an unknown option may be one for --set, where the command has it."""
+    if not any("--set" in given.opts for given in where.command.params):
+        return ""
+    name = str(error.option_name).lstrip("-").replace("-", "_")
+    return f"; an option of --series or of another system is given as --set {name}=VALUE"
 
 
 _OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG)

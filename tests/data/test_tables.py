@@ -521,3 +521,32 @@ def test_how_a_column_is_written_does_not_depend_on_the_chunks(tmp_path: Path) -
     (tmp_path / "t.csv").write_text("\n".join(["size,kind", *lines]) + "\n")
     whole = read_table(tmp_path / "t.csv", "kind")
     assert read_table(tmp_path / "t.csv", "kind", size=100).fingerprint == whole.fingerprint
+
+
+def counting(rows: int = 30, first: int = 1, **more: Any) -> dict[str, list[Any]]:
+    return {"id": list(range(first, first + rows)), "x": [i * i % 7 for i in range(rows)], **more}
+
+
+def test_a_column_that_counts_the_rows_is_no_feature() -> None:
+    pd = pytest.importorskip("pandas")
+    for first in (0, 1):
+        for table in (counting(first=first), pd.DataFrame(counting(first=first))):
+            by_name = {c.name: c for c in TableEncoder.learn(table).columns}
+            assert (by_name["id"].kind, by_name["id"].reason) == ("skip", "it counts the rows")
+            assert by_name["x"].kind == "number"
+    # Years, a gap, another order, few rows, the only column, or a word of the user: a number.
+    years = counting(first=1990)
+    gap = counting()
+    gap["id"][20] = 99
+    order = counting()
+    order["id"].reverse()
+    for table in (years, gap, order, counting(rows=8), {"id": list(range(30))}):
+        assert TableEncoder.learn(table).columns[0].kind == "number"
+    assert TableEncoder.learn(counting(), kinds={"id": "number"}).columns[0].kind == "number"
+
+
+def test_a_counter_is_recognised_across_chunks() -> None:
+    table = counting(rows=2500)
+    assert TableEncoder.learn(table, size=1).columns[0].reason == "it counts the rows"
+    table["id"][-1] = 0
+    assert TableEncoder.learn(table, size=1).columns[0].kind == "number"

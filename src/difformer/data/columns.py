@@ -81,15 +81,21 @@ class Survey:
     terms: Counter[str] = field(default_factory=Counter[str])
     overflow: bool = False  # more distinct values than a category may have
     given: str | None = None  # the kind that is asked for, or that the column's type says
+    counts: bool = True  # whether its cells are 0, 1, 2, ... or 1, 2, 3, ... so far
 
     def __post_init__(self) -> None:
         self.numbers = Numbers(self.most)
+        self._first = math.nan
 
     def add(self, cells: Cells, start: int) -> None:
         """Take in the cells of one chunk whose first is row `start`."""
         self.written = self.written or format_of(cells, self.given)
         values, bad = read_numbers(cells, self.written)
         self.numbers.add(values)
+        if self.counts and len(values):
+            self._first = float(values[0]) if not self.cells else self._first
+            here = self._first + self.cells + np.arange(len(values))
+            self.counts = self._first in (0.0, 1.0) and np.array_equal(values, here)
         self.cells += len(cells)
         self.missing += int(np.isnan(values).sum()) - len(bad)
         self._take_bad([(start + i, cells[i]) for i in bad])
@@ -126,6 +132,8 @@ class Survey:
         same = len(few) == 1 if not self.bad else not len(few) and len(self.distinct) == 1
         if same and not self.missing and not self.infinite:
             return "skip", "the same in every row"
+        if self.counts and known > FEW_NUMBERS:
+            return "skip", "it counts the rows"
         if self.given is not None:
             return self.given, "by its type"
         mostly = self.bad <= BAD_SHARE * known and len(few) > FEW_NUMBERS

@@ -127,7 +127,7 @@ class Dataset:
         parts = [
             f"{self.num_rows:,} rows",
             f"{self.num_features:,} features",
-            f"{self.num_outputs} outputs ({self.task})",
+            f"{self.num_outputs} output{'s' * (self.num_outputs != 1)} ({self.task})",
             f"{edges:,} directed edges" if edges else "no graph",
         ]
         if self.splits:
