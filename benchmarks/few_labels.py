@@ -4,7 +4,8 @@ python -m benchmarks.few_labels        writes results/benchmarks/few_labels.json
 
 Ten splits, seeds 0 to 9. Ours are the defaults, looked at on seeds 100 to 104 of the
 same data. The peers are not tuned: their defaults, but for an rbf width of 0.01, as the default
-20 gives chance on raw pixels, and the logistic regression on standardised pixels as well.
+20 gives chance on raw pixels, and the logistic regression on standardised pixels as well. The
+perceptron learns from the labelled rows alone, until it no longer improves.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import wilcoxon
 from sklearn.datasets import load_digits, load_wine
 from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
@@ -46,13 +47,30 @@ def self_training() -> Any:
     return SelfTrainingClassifier(LogisticRegression(max_iter=2000))
 
 
+class Supervised:
+    """A multilayer perceptron on the labelled rows alone."""
+
+    def __init__(self, seed: int) -> None:
+        self._model = make_pipeline(
+            StandardScaler(), MLPClassifier(max_iter=2000, random_state=seed)
+        )
+
+    def fit(self, X: Any, y: Any) -> Supervised:
+        self._model.fit(X[y >= 0], y[y >= 0])
+        return self
+
+    def predict(self, X: Any) -> Any:
+        return self._model.predict(X)
+
+
 METHODS: dict[str, Callable[[int], Any]] = {
-    'DIFFormerClassifier(graph="knn")': lambda s: DIFFormerClassifier(graph="knn", random_state=s),
     "DIFFormerClassifier()": lambda s: DIFFormerClassifier(random_state=s),
+    'DIFFormerClassifier(graph="knn")': lambda s: DIFFormerClassifier(graph="knn", random_state=s),
     'LabelSpreading(kernel="knn")': lambda s: LabelSpreading(kernel="knn"),
     'LabelSpreading(kernel="rbf", gamma=0.01)': lambda s: LabelSpreading(gamma=0.01),
     "SelfTrainingClassifier(LogisticRegression())": lambda s: self_training(),
     "the same on standardised pixels": lambda s: make_pipeline(StandardScaler(), self_training()),
+    "MLPClassifier() on standardised pixels": Supervised,
 }
 
 
@@ -71,7 +89,6 @@ def wine() -> dict[str, Any]:
         "accuracy_std": statistics.stdev(scores),
         "accuracy": scores,
         "seconds_median": statistics.median(seconds),
-        "paired": {},
     }
 
 
@@ -100,17 +117,7 @@ def main() -> None:
             "accuracy_std": statistics.stdev(scores[name]),
             "accuracy": scores[name],
             "seconds_median": statistics.median(seconds[name]),
-            "paired": {},
         }
-        for other in METHODS:
-            if name.startswith("DIFFormer") and not other.startswith("DIFFormer"):
-                gain = [a - b for a, b in zip(scores[name], scores[other], strict=True)]
-                results[name]["paired"][other] = {
-                    "gain_mean": statistics.mean(gain),
-                    "gain_std": statistics.stdev(gain),
-                    "splits_won": sum(g > 0 for g in gain),
-                    "wilcoxon_p": float(wilcoxon(gain).pvalue),
-                }
     results['wine, DIFFormerClassifier(graph="knn")'] = wine()
     print({name: round(r["accuracy_mean"], 4) for name, r in results.items()})
     path = Path("results/benchmarks/few_labels.json")

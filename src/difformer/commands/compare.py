@@ -52,7 +52,12 @@ def command(
     patience: Patience = DEFAULT_TRAIN["patience"],
     out: Annotated[
         Path | None,
-        option("--out", metavar="FOLDER", help="Keep the results; the same command resumes there."),
+        option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Keep the results; the same command resumes there.",
+        ),
     ] = None,
     workers: Annotated[
         int | None,

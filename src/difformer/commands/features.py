@@ -29,7 +29,10 @@ def command(
     out: Annotated[
         Path,
         option(
-            "--out", metavar="FILE", help="The .npz to write; of a .txt also .npy, line by line."
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The .npz to write; of a .txt also .npy, line by line.",
         ),
     ],
     encoder: Annotated[

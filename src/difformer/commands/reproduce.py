@@ -47,7 +47,7 @@ def command(
         str | None, _list("--seeds", "How many seeds, or which, in place of the spec's.")
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="Where results are kept.")
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where results are kept.")
     ] = Path("results"),
     runs: Annotated[
         Path | None,

@@ -99,7 +99,7 @@ class TableEncoder:
             if name not in surveys:
                 raise DataError(f"{name_of(source)}: has no column {name!r} to give a kind")
         if len(surveys) == 1:  # a counter that is all there is was meant
-            asked = {name: "number" for name, s in surveys.items() if s.counts} | asked
+            asked = {**{name: "number" for name, s in surveys.items() if s.counts}, **asked}
         try:
             columns = tuple(s.column(asked.get(n)) for n, s in surveys.items())
         except DataError as error:

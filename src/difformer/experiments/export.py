@@ -136,7 +136,8 @@ def _of_dataset(
     model, data = run.model, run.dataset
     if not isinstance(model, DIFFormer) or isinstance(data, TemporalDataset):
         raise DifformerError(
-            f"{folder} holds a {run.system} on {data.name}: only DIFFormer on rows is exported"
+            f"{folder} holds {run.system} on {data.name}: of named datasets only one DIFFormer on "
+            "rows is exported; train it with --model difformer-s"
         )
     graph = None if run.graph is None else run.graph.to(torch.zeros(0, dtype=torch.float64))
     frozen = model.double().freeze(data.x.double(), graph)

@@ -40,7 +40,8 @@ def _best(comparison: Comparison, rows: Sequence[Row]) -> str:
     gap = comparison.difference(ours, theirs)
     told = _told(comparison, gap)
     if not gap.certain:
-        return f"Is DIFFormer better? {_answer(gap)} {ours.title} against {theirs.title} {told}."
+        other = f"{theirs.title}, the best other by validation,"
+        return f"Is DIFFormer better? {_answer(gap)} {ours.title} against {other} {told}."
     if gap.mean > 0:
         return f"DIFFormer wins: {ours.title} is better than {theirs.title}, {told}."
     return f"DIFFormer loses: {theirs.title} is better than {ours.title}, {told}."
