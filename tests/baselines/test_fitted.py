@@ -148,3 +148,14 @@ def test_the_fit_is_within_the_run_that_is_timed(
     source.evaluate(model)
     source.evaluate(model)
     assert calls == ["fit"]
+
+
+@pytest.mark.parametrize("name", [n for n in FITTED if n != "boosting"])
+def test_six_rows_are_enough(name: str) -> None:
+    """Fewer than the neighbours that are asked for."""
+    x = torch.tensor([[1.0, 2.0], [2.0, 1.0], [1.2, 2.1], [2.2, 0.9], [1.1, 1.9], [2.1, 1.1]])
+    data = Dataset("tiny", x, torch.tensor([0, 1, 0, 1, 0, 1]))
+    split = Split("first", torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([4, 5]))
+    _, _, output = run(name, data, split)
+    assert output.isfinite().all()
+    assert (output.argmax(1) == data.y)[:2].all()

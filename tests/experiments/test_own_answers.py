@@ -151,6 +151,18 @@ def test_every_class_has_its_probability_and_a_set_may_be_asked_for(tmp_path: Pa
         assert row["garden"] in row["90 % set"].split("; ")
 
 
+def test_a_few_rows_that_are_all_right_prove_little() -> None:
+    """Wilson's interval of 4 of 4 begins at 4 / (4 + 1.96²)."""
+    truth = np.array([0, 1, 0, 1])
+    chance = np.eye(2)[truth] * 0.8 + 0.1
+    told = score(HeldOut("multiclass", np.arange(4), truth, chance, ("a", "b")))
+    assert told["intervals"]["accuracy"] == pytest.approx([4 / (4 + 1.96**2), 1], abs=1e-3)
+    labels = np.array([[0.0, 1.0], [1.0, np.nan], [0.0, np.nan], [1.0, 0.0]])
+    found = np.nan_to_num(labels) * 0.8 + 0.1
+    told = score(HeldOut("multilabel", np.arange(4), labels, found, ("a", "b")))
+    assert told["intervals"]["accuracy_b"] == pytest.approx([2 / (2 + 1.96**2), 1], abs=1e-3)
+
+
 def test_the_interval_of_a_score_is_narrower_with_more_rows() -> None:
     draw = np.random.default_rng(0)
 

@@ -59,7 +59,7 @@ class Fitted(nn.Module):
         self._scaled: Callable[[Any], Any] = lambda rows: rows
 
     def estimator(self, classes: bool, rows: int) -> Any:
-        """A new estimator for this many labelled rows."""
+        """A new estimator for this many rows: the labelled ones, or all where it spreads."""
         raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
@@ -99,7 +99,7 @@ class Fitted(nn.Module):
         features = self._features(batch.x)
         self._scaled = fit_scale(getattr(self.config, "scale", "none"), features)
         features = self._scaled(features)
-        model = self.estimator(classes, len(rows))
+        model = self.estimator(classes, len(y) if self.spreads else len(rows))
         if self.spreads:
             target = np.full(len(y), -1)
             target[rows] = y[rows]
@@ -222,9 +222,8 @@ class LabelSpreading(Fitted):
     def estimator(self, classes: bool, rows: int) -> Any:
         from sklearn.semi_supervised import LabelSpreading
 
-        return LabelSpreading(
-            kernel="knn", n_neighbors=self.config.k, alpha=self.config.alpha, max_iter=200
-        )
+        k = min(self.config.k, rows)
+        return LabelSpreading(kernel="knn", n_neighbors=k, alpha=self.config.alpha, max_iter=200)
 
 
 class SelfTrained(Fitted):

@@ -78,14 +78,31 @@ class HeldOut:
         return HeldOut(self.task, self.rows, self.truth, found, self.names).metrics()
 
     def intervals(self) -> dict[str, list[float]]:
-        """95 % intervals of the metrics, by drawing the held-out rows again (seed 0)."""
+        """95 % intervals of the metrics, by drawing the held-out rows again (seed 0).
+
+        A share has Wilson's interval: where all of a few rows are right, every drawing is, too.
+        """
         draw = np.random.default_rng(0)
         m = len(self.rows)
         samples = [self.metrics(draw.integers(m, size=m)) for _ in range(DRAWS)]
-        return {
-            name: [float(v) for v in np.nanquantile([s[name] for s in samples], (0.025, 0.975))]
-            for name in samples[0]
-        }
+        metrics, found = self.metrics(), dict[str, list[float]]()
+        for name in metrics:
+            drawn = [s[name] for s in samples if name in s]  # a label may be unknown in all rows
+            found[name] = [float(v) for v in np.nanquantile(drawn, (0.025, 0.975))]
+        known = (~np.isnan(self.truth.reshape(m, -1).astype(float))).sum(0)
+        several = len(known) > 1
+        for j, rows in enumerate(known.tolist()):
+            name = f"accuracy_{self.names[j]}" if several else "accuracy"
+            if name in metrics:
+                found[name] = _wilson(metrics[name], rows)
+        return found
+
+
+def _wilson(share: float, rows: int) -> list[float]:
+    from scipy.stats import binomtest
+
+    found = binomtest(round(share * rows), rows).proportion_ci(method="wilson")
+    return [float(found.low), float(found.high)]
 
 
 def score(kept: HeldOut | None) -> dict[str, Any]:
