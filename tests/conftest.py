@@ -4,66 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.optim import Adam
 
 from difformer.baselines.fitted import Boosting, Forest
 from difformer.baselines.registry.rows import BoostingConfig, ForestConfig
 from difformer.cli import main
-from difformer.train.loop import Fit
-from difformer.train.replicas import _Copies
 
 # Tests run side by side: two processes of two threads each would wait for each other.
 torch.set_num_threads(1)
 # Shells start background jobs deaf to Ctrl-C, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-TRACED = 3  # calls of a step of training per object; those after them run the same lines
-
-
-def install() -> None:
-    """Nothing; the first call after `sys.settrace` makes coverage trace in C again."""
-
-
-def first_calls_traced(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Coverage makes training slow: it looks at the first steps of each fit only."""
-
-    @wraps(method)
-    def call(self: Any, *values: Any, **options: Any) -> Any:
-        calls = vars(self).setdefault("_calls_of_tests", Counter())
-        calls[method.__name__] += 1
-        trace = sys.gettrace()
-        if trace is None or calls[method.__name__] <= TRACED:
-            return method(self, *values, **options)
-        sys.settrace(None)
-        try:
-            return method(self, *values, **options)
-        finally:
-            sys.settrace(trace)
-            install()
-
-    return call
-
-
-@pytest.fixture(scope="session", autouse=True)
-def trace_less() -> None:
-    """Leave the many equal steps of training out of what coverage traces.
-
-    A fixture, because the processes of xdist begin to trace after they have read this file.
-    """
-    places = ((Fit, "_train_epoch"), (Fit, "_metrics"), (_Copies, "outputs"), (Adam, "step"))
-    for kind, name in places if sys.gettrace() is not None else ():
-        setattr(kind, name, first_calls_traced(getattr(kind, name)))
 
 
 @pytest.fixture(scope="session", autouse=True)
