@@ -130,7 +130,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     for axis, key, label in zip(
         axes, ("seconds", "extra_mb"), ("seconds per step", "extra megabytes"), strict=True
     ):
@@ -140,7 +140,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
         axis.set_xlabel("rows")
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
-        axis.legend(frameon=False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
