@@ -181,9 +181,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         """The last origins, forecasts from them and what came, nan where unknown: (o, h, n)."""
         steps, ahead = len(self._last.values), network.windows.horizon
         origins = np.arange(steps - kept, steps)
-        values = np.where(network.windows.nodes.naive, np.nan, self._last.values)
-        values = np.vstack([values, np.full((ahead, values.shape[1]), np.nan)])
-        truth = values[origins[:, None] + np.arange(ahead)]
+        truth = _came(self._last, origins, ahead, network.windows.nodes.naive)
         return origins, network.ahead(self._last, self._edges, origins, ahead), truth
 
     def _error(self, network: Network, kept: int) -> float:
@@ -318,10 +316,8 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         if len(newer):
             ahead = self._network.windows.horizon
             each = self._each_ahead(data, edges, newer, ahead)
-            unknown = np.full((ahead, self.n_features_in_), np.nan)
-            values = np.vstack([np.where(self._nodes.naive, np.nan, data.values), unknown])
-            truth = values[newer[:, None] + np.arange(ahead), :, None]
-            mixes = mix.after(np.stack([*each.values()], axis=-1) - truth)
+            truth = _came(data, newer, ahead, self._nodes.naive)
+            mixes = mix.after(np.stack([*each.values()], axis=-1) - truth[..., None])
         at = [mixes[max(0, origin - first)].shares() for origin in origins]
         return {name: np.array([shares[name] for shares in at]) for name in mix.names}
 
@@ -407,3 +403,10 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         if frame is None or not frame.__module__.startswith("pandas"):
             return values
         return frame(values, index=following(data.stamps, len(values)), columns=list(data.names))
+
+
+def _came(data: Series, origins: Array, ahead: int, naive: Array) -> Array:
+    """What came from each origin on (o, ahead, n); nan where unknown, and of nodes not learned."""
+    values = np.where(naive, np.nan, data.values)
+    values = np.vstack([values, np.full((ahead, values.shape[1]), np.nan)])
+    return values[origins[:, None] + np.arange(ahead)]

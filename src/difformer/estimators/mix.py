@@ -28,10 +28,10 @@ class Mix:
 
         w = argmin  w' (C + diag C / o) w
 
-    C (k, k) is the mean product of two forecasts' errors, over nodes, steps ahead and the steps
-    that came, each step counting half as much as one `memory` steps after it; o is how many steps
-    that are in all. The second term is a step more, at which each is off as usual in its own way:
-    where steps are few, shares depend less on how errors went together.
+    C (k, k) is the weighted mean product of two forecasts' errors over nodes, steps ahead and past
+    steps. A step has half the weight of one `memory` steps later; o is the sum of the weights. The
+    second term stands for one more step, at which the errors are as large as usual and independent:
+    where steps are few, shares depend less on how errors are correlated.
 
     Args:
         products: the sum over steps of mean products, faded; zero where nothing is known.
@@ -58,10 +58,10 @@ class Mix:
         return start.after(np.stack([*forecasts.values()], axis=-1) - truth[..., None])[-1]
 
     def after(self, errors: Array) -> list[Mix]:
-        """The mix before the first origin of errors (o, h, n, k), and after each of its o steps.
+        """The mix before the first origin of errors (o, h, n, k), and after each of the o steps.
 
-        The origins are consecutive. A step's error is known once it came: of the last step only
-        the forecast one step ahead, of the one before it those one and two steps ahead.
+        The origins are consecutive. Once a step has come, the errors of all forecasts of it are
+        known: those from one step ahead, from two, and so on to h.
         """
         fade = 0.5 ** (1 / self.memory)
         mixes: list[Mix] = [self]
