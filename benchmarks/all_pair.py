@@ -1,17 +1,16 @@
-"""When does all-pair diffusion help? Accuracy against sharpness, labels and edges removed.
+"""When all-pair diffusion helps: accuracy against sharpness, labels and removed edges.
 
 python -m benchmarks.all_pair [PART ...]       writes results/benchmarks/all_pair.json
 
-Parts: sharpness, labels, edges, released, gcn, maps, hidden, joined. What is in the file is not
-measured again. The last three are in `benchmarks.all_pair_trained`.
+Parts: sharpness, labels, edges, released, gcn, maps, hidden, joined. The last three are in
+`benchmarks.all_pair_trained`. What is in the result file is not measured again.
 
-One model, everything else equal: Z⁽⁰⁾ = X W, layers that only average, a linear output. What
-differs is by which weights the rows meet: not at all ("alone"), all alike ("mean"), -s and -a as
-the paper has them, the sharp form, that with landmarks, that among near rows found through cells,
-or a graph of ten neighbours. Every form has the same choices, made by the mean validation accuracy
-over all splits: three strengths of diffusion and two weight decays (of the sharp form joined with
-a graph: two strengths and three weights of the graph). Ten splits, seeds 0 to 9, that no choice of
-ours was made on. Test rows are read once.
+All forms are the same linear model, Z⁽⁰⁾ = X W, layers that only average, a linear output. Only the
+weights between rows differ: none ("alone"), equal ("mean"), -s and -a of the paper, the sharp form,
+the sharp form with landmarks or among near rows, or a graph of ten neighbours. Every form chooses
+among as many settings by the mean validation accuracy over all splits: three strengths of diffusion
+and two weight decays (with a graph: two strengths and three weights of the graph). There are ten
+splits, seeds 0 to 9, which are used for no other choice. Test rows are used once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.measure import write
+from benchmarks.measure import read_results, result_file, write_results
 from difformer import DIFFormer, load_dataset
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
@@ -40,8 +39,7 @@ from difformer.experiments.experiment import Experiment
 from difformer.experiments.run import run_experiment
 from difformer.train.replicas import fit_replicas
 
-RESULTS = Path("results/benchmarks/all_pair.json")
-COMMAND = "python -m benchmarks.all_pair"
+RESULTS = result_file("all_pair")
 SPLITS = 10
 LINEAR = {
     "use_weight": False,
@@ -58,26 +56,15 @@ STRENGTHS = {
 DECAYS = (0.03, 0.01)
 COMPARED = {"compare": "input"}
 SHARP = {"kernel": "sharp", **COMPARED, "sharpness": 40.0, "reach": 10.0}
+LANDMARKS = {**SHARP, "kernel": "landmarks", "num_landmarks": 512}
 FORMS: dict[str, dict[str, Any]] = {
     "alone": {"kernel": "identity"},
     "mean": {"kernel": "constant"},
     "-s": {"kernel": "simple", **COMPARED},
     "-a": {"kernel": "sigmoid", **COMPARED},
     "sharp": SHARP,
-    "landmarks": {
-        "kernel": "landmarks",
-        **COMPARED,
-        "sharpness": 40.0,
-        "reach": 3.0,
-        "num_landmarks": 512,
-    },
-    "landmarks, 10 per row": {
-        "kernel": "landmarks",
-        **COMPARED,
-        "sharpness": 40.0,
-        "reach": 10.0,
-        "num_landmarks": 512,
-    },
+    "landmarks": {**LANDMARKS, "reach": 3.0},
+    "landmarks, 10 per row": LANDMARKS,
     "near": {**SHARP, "exact_rows": 0},
     "kNN graph": {"kernel": "identity", "graph_weight": 1.0},
 }
@@ -130,6 +117,10 @@ class Rows:
         if self.name in NETWORKS:
             return self.data.split(f"random:{seed}")
         return per_class_split(self.data.y, per_class, seed)
+
+    def splits(self, per_class: int) -> list[Split]:
+        """The ten splits of a figure."""
+        return [self.split(per_class, seed) for seed in range(SPLITS)]
 
     @property
     def near(self) -> Graph:
@@ -239,7 +230,7 @@ Run = Callable[[], dict[str, Any]]
 def sharpness_cells() -> Iterator[tuple[Cell, Run]]:
     for name, labels in MIDDLE.items():
         rows = Rows(name)
-        splits = [rows.split(labels, seed) for seed in range(SPLITS)]
+        splits = rows.splits(labels)
         for form in ("alone", "mean", "kNN graph"):
             graph = rows.near if form == "kNN graph" else None
             run = partial(rows.chosen, settings_of(FORMS[form]), graph, splits)
@@ -259,23 +250,24 @@ def labels_cells() -> Iterator[tuple[Cell, Run]]:
                 continue
             graph = rows.near if form == "kNN graph" else None
             for labels in counts:
-                splits = [rows.split(labels, seed) for seed in range(SPLITS)]
-                run = partial(rows.chosen, settings_of(options), graph, splits)
+                run = partial(rows.chosen, settings_of(options), graph, rows.splits(labels))
                 yield ("labels", name, str(labels), form), run
             rows.forget()
 
 
-def edges_cells() -> Iterator[tuple[Cell, Run]]:
+def graph_forms() -> dict[str, list[Setting]]:
+    """The forms with a graph, and the settings of each."""
     given = {"kernel": "identity", "graph_weight": 1.0}
+    return {"graph alone": settings_of(given), "graph and sharp": settings_joined()}
+
+
+def edges_cells() -> Iterator[tuple[Cell, Run]]:
     for name in NETWORKS:
         rows = Rows(name)
-        splits = [rows.split(20, seed) for seed in range(SPLITS)]
+        splits = rows.splits(20)
         for removed in REMOVED:
             graph = thinned(rows.data, removed)
-            for form, settings in (
-                ("graph alone", settings_of(given)),
-                ("graph and sharp", settings_joined()),
-            ):
+            for form, settings in graph_forms().items():
                 run = partial(rows.chosen, settings, graph, splits)
                 yield ("edges", name, str(removed), form), run
 
@@ -323,15 +315,11 @@ def told(
 
 def released_cells() -> Iterator[tuple[Cell, Run]]:
     """The split of the released code: no agreement loss, nothing but this model."""
-    given = {"kernel": "identity", "graph_weight": 1.0}
     for name in NETWORKS:
         rows = Rows(name)
         splits = [rows.data.split("released")]
         graph = thinned(rows.data, 0)
-        for form, settings in (
-            ("graph alone", settings_of(given)),
-            ("graph and sharp", settings_joined()),
-        ):
+        for form, settings in graph_forms().items():
             yield ("released", name, "", form), partial(rows.chosen, settings, graph, splits)
 
 
@@ -351,11 +339,6 @@ def parts() -> dict[str, Callable[[], Iterator[tuple[Cell, Run]]]]:
     }
 
 
-def read_results(path: Path = RESULTS) -> dict[str, Any]:
-    """What is measured already, by part, dataset, what varies and form."""
-    return json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
-
-
 def main(names: Sequence[str] = ()) -> None:
     torch.set_num_threads(1)
     known = parts()
@@ -363,19 +346,19 @@ def main(names: Sequence[str] = ()) -> None:
         if part not in known:
             raise SystemExit(f"error: PART must be one of {', '.join(known)}, got {part!r}")
         for (group, name, varies, form), run in known[part]():
-            kept = read_results().get(group, {}).get(name, {}).get(varies, {})
+            kept = read_results(RESULTS).get(group, {}).get(name, {}).get(varies, {})
             if form in kept:
                 continue
             cell = run()
-            results = read_results()  # another process may have measured another part
+            results = read_results(RESULTS)  # another process may measure another part
             place = results.setdefault(group, {}).setdefault(name, {}).setdefault(varies, {})
             place[form] = cell
-            write(RESULTS, COMMAND, results)
+            write_results("all_pair", results)
             figure = f"{100 * cell['mean']:.1f} ± {100 * cell['std']:.1f}"
             print(f"{group} {name} {varies} {form}: {figure} ({cell['setting']})", flush=True)
     from benchmarks.all_pair_tables import draw
 
-    draw(read_results(), Path("docs/images"))
+    draw(read_results(RESULTS), Path("docs/images"))
 
 
 if __name__ == "__main__":

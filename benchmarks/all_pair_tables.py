@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from benchmarks.all_pair_trained import (
     MAPS,
     sharp_cell,
 )
+from benchmarks.measure import percent
 from difformer.experiments.reproduce import read_cell
 from difformer.experiments.specs import load_spec
 from difformer.experiments.statistics import paired_difference
@@ -43,7 +44,7 @@ def _cell(results: Results, part: str, name: str, varies: Any, form: str) -> Map
 
 
 def _figure(cell: Mapping[str, Any]) -> str:
-    return f"{100 * cell['mean']:.1f} ± {100 * cell['std']:.1f}" if cell else EMPTY
+    return percent(cell["mean"], cell["std"]) if cell else EMPTY
 
 
 def _gap(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
@@ -54,72 +55,103 @@ def _gap(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
 
 def all_pair_sharpness(results: Results) -> list[list[str]]:
-    """Accuracy at each sharpness, between the plain mean and ten neighbours."""
-    sharp = [f"s = {s:g}" for s in SHARPNESS]
-    rows = [["", "alone", "mean of all", *sharp, "ten neighbours", "s = 40 minus mean"]]
+    """Accuracy at each sharpness, the plain mean and ten neighbours; one column per dataset."""
+    sharp = [f"sharp, s = {s:g}" for s in SHARPNESS]
+    columns = [["form", "alone", "mean", *sharp, "kNN graph", "sharp, s = 40, minus mean"]]
     for name, labels in MIDDLE.items():
         part = results.get("sharpness", {}).get(name, {})
         fixed = {form: part.get("", {}).get(form, {}) for form in ("alone", "mean", "kNN graph")}
         found = [part.get(f"{s:g}", {}).get("sharp", {}) for s in SHARPNESS]
         graph = " without its graph" if name in NETWORKS else ""
-        rows.append(
+        columns.append(
             [
                 f"{TITLES[name]}{graph}, {labels} labels per class",
                 *map(_figure, (fixed["alone"], fixed["mean"], *found, fixed["kNN graph"])),
                 _gap(part.get("40", {}).get("sharp", {}), fixed["mean"]),
             ]
         )
-    return rows
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+Cells = Mapping[str, Mapping[str, Any]]  # by form
+
+
+def _by_labels(results: Results) -> Iterator[tuple[str, Cells]]:
+    for name, counts in LABELS.items():
+        for labels in counts:
+            forms = (*FORMS, HIDDEN_FORM)
+            cells = {form: _cell(results, "labels", name, labels, form) for form in forms}
+            yield f"{TITLES[name]}, {labels}", cells
+
+
+def _by_edges(results: Results) -> Iterator[tuple[str, Cells]]:
+    for name in NETWORKS:
+        for removed in REMOVED:
+            forms = (*JOINED, JOINED_FORM, GRAPH_FORM)
+            cells = {form: _cell(results, "edges", name, removed, form) for form in forms}
+            yield f"{TITLES[name]}, {removed} %", cells
+
+
+def _figures(first: str, rows: Iterator[tuple[str, Cells]]) -> list[list[str]]:
+    """One column per form."""
+    found = list(rows)
+    shown = [[title, *map(_figure, cells.values())] for title, cells in found]
+    return [[first, *found[0][1]], *shown]
+
+
+def _paired(
+    first: str, rows: Iterator[tuple[str, Cells]], pairs: Sequence[tuple[str, str]]
+) -> list[list[str]]:
+    """One column per pair of forms."""
+    header = [first, *(f"{ours} minus {theirs}" for ours, theirs in pairs)]
+    return [
+        header,
+        *([title, *(_gap(cells[a], cells[b]) for a, b in pairs)] for title, cells in rows),
+    ]
 
 
 def all_pair_labels(results: Results) -> list[list[str]]:
     """Accuracy of each form against the number of labels."""
+    return _figures("labels per class", _by_labels(results))
+
+
+def all_pair_labels_paired(results: Results) -> list[list[str]]:
+    """The sharp form minus others, against the number of labels."""
     others = ("alone", "mean", "kNN graph", "landmarks", "near")
-    minus = [f"sharp minus {form}" for form in others]
-    forms = (*FORMS, HIDDEN_FORM)
-    rows = [["labels per class", *forms, *minus]]
-    for name, counts in LABELS.items():
-        for labels in counts:
-            cells = {form: _cell(results, "labels", name, labels, form) for form in forms}
-            gaps = [_gap(cells["sharp"], cells[gap.removeprefix("sharp minus ")]) for gap in minus]
-            rows.append([f"{TITLES[name]}, {labels}", *map(_figure, cells.values()), *gaps])
-    return rows
+    return _paired("labels per class", _by_labels(results), [("sharp", form) for form in others])
 
 
 def all_pair_edges(results: Results) -> list[list[str]]:
     """Accuracy against the share of edges that is removed."""
-    minus = (
+    return _figures("edges removed", _by_edges(results))
+
+
+def all_pair_edges_paired(results: Results) -> list[list[str]]:
+    """The graph and the sharp form minus others, against the share of edges that is removed."""
+    pairs = (
         (JOINED[0], JOINED[1]),
         (JOINED[0], "GCN"),
         (JOINED_FORM, GRAPH_FORM),
         (JOINED_FORM, "GCN"),
     )
-    forms = (*JOINED, JOINED_FORM, GRAPH_FORM)
-    rows = [["edges removed", *forms, *(f"{ours} minus {theirs}" for ours, theirs in minus)]]
-    for name in NETWORKS:
-        for removed in REMOVED:
-            cells = {form: _cell(results, "edges", name, removed, form) for form in forms}
-            gaps = [_gap(cells[ours], cells[theirs]) for ours, theirs in minus]
-            rows.append([f"{TITLES[name]}, {removed} %", *map(_figure, cells.values()), *gaps])
-    return rows
+    return _paired("edges removed", _by_edges(results), pairs)
 
 
 def all_pair_released(results: Results) -> list[list[str]]:
-    """Accuracy on the one split of the released code, beside what was published for it."""
+    """Accuracy on the split of the released code, and the published accuracy."""
     spec = load_spec("table2")
     ours = {"difformer-s": "-s, near rows", "difformer-a": "-a, all pairs"}
     titles = [[f"{title}, hidden layer", f"published {title[:2]}"] for title in ours.values()]
     rows = [["", *JOINED[:2], *titles[0], *titles[1]]]
     for name in NETWORKS:
         cells = [_cell(results, "released", name, "", form) for form in JOINED[:2]]
-        figures = [f"{100 * cell['mean']:.1f}" if cell else EMPTY for cell in cells]
+        figures = [percent(cell["mean"]) if cell else EMPTY for cell in cells]
         for system in ours:
             seeds = read_cell(spec, sharp_cell(spec, name, system), Path("results"))
             if seeds is None:
                 figures.append(EMPTY)
             else:
-                deviation = 100 * (seeds.std("accuracy") or 0)
-                figures.append(f"{100 * seeds.mean('accuracy'):.1f} ± {deviation:.1f}")
+                figures.append(percent(seeds.mean("accuracy"), seeds.std("accuracy") or 0.0))
             mean, std = spec.published[system][name]
             figures.append(f"{mean} ± {std}")
         rows.append([TITLES[name], *figures])
@@ -127,7 +159,7 @@ def all_pair_released(results: Results) -> list[list[str]]:
 
 
 def all_pair_maps(results: Results) -> list[list[str]]:
-    """Accuracy by what is compared, and by which maps and knobs, on development seeds."""
+    """Accuracy by what is compared, and through which maps, on development seeds."""
     rows = [["", "alone", "compared", *MAPS, "s and t learned minus calibrated"]]
     for name in MAPPED:
         alone = _figure(_cell(results, "maps", name, "", "alone"))
@@ -138,6 +170,17 @@ def all_pair_maps(results: Results) -> list[list[str]]:
                 figures = map(_figure, cells.values())
                 rows.append([TITLES[name], alone, compared, *figures, gap])
     return rows
+
+
+MAKERS = (
+    all_pair_sharpness,
+    all_pair_labels,
+    all_pair_labels_paired,
+    all_pair_edges,
+    all_pair_edges_paired,
+    all_pair_released,
+    all_pair_maps,
+)
 
 
 # --- pictures ----------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""Parts of `benchmarks.all_pair` in which the model has a hidden layer and is trained by the loop.
+"""Parts of `benchmarks.all_pair` with a hidden layer, trained by the training loop.
 
-maps     what is compared (input, first state, each state), by which maps (none, learned, learned
-         from the identity), with calibrated or learned sharpness and offset. Development seeds:
-         these choose, and no other figure of the page uses them.
+maps     what is compared (input, first state, each state), through which maps (none, learned,
+         learned from the identity), with calibrated or learned sharpness and offset. It uses
+         development seeds, which no other figure of the page uses.
 hidden   the sharp form among near rows, with a hidden layer, on CIFAR-10 features and 20News: the
-         ten splits of the part `labels`, with settings of development seeds.
-joined   the graph and the sharp form with a hidden layer while edges are removed: the model and
+         ten splits of the part `labels`, with settings chosen on development seeds.
+joined   the graph and the sharp form with a hidden layer while edges are removed: model and
          settings of the variant `sharp` of Table 2, on the ten splits of the part `edges`; and the
          same model without the sharp form.
 """
@@ -26,7 +26,6 @@ from benchmarks.all_pair import (
     NETWORKS,
     REMOVED,
     SHARP,
-    SPLITS,
     STRENGTHS,
     Cell,
     Rows,
@@ -142,8 +141,7 @@ def hidden_cells() -> Iterator[tuple[Cell, Run]]:
     for name in ("20news", "cifar10"):
         rows = Rows(name)
         for labels in reversed(LABELS[name]):
-            splits = [rows.split(labels, seed) for seed in range(SPLITS)]
-            run = partial(trained, rows, options, splits, "hidden layer")
+            run = partial(trained, rows, options, rows.splits(labels), "hidden layer")
             yield ("labels", name, str(labels), HIDDEN_FORM), run
 
 

@@ -1,22 +1,21 @@
-"""Forms of the model without a graph, on digits: what the recipe "alone" rests on.
+"""Forms of the model without a graph, on digits: the reason for the recipe "alone".
 
 python -m benchmarks.alone_recipe      writes results/benchmarks/alone_recipe.json
 
-Ten labels per class, splits of the tuning seeds 100 to 104 (not those of `few_labels`), accuracy on
-the unlabelled rows.
+Ten labels per class, splits of the seeds 100 to 104 (`few_labels` uses others), accuracy on the
+unlabelled rows.
 """
 
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
 
-from benchmarks.few_labels import split
-from benchmarks.measure import write
+from benchmarks.few_labels import score, split
+from benchmarks.measure import accuracies, write_results
 from difformer import DIFFormerClassifier
 
 SEEDS = range(100, 105)
@@ -39,26 +38,21 @@ def main() -> None:
     scores: dict[str, list[float]] = {name: [] for name in FORMS}
     for seed in SEEDS:
         few = split(y, seed)
-        hidden = few < 0
         for name, form in FORMS.items():
-            found = DIFFormerClassifier(random_state=seed, **form).fit(X, few).transduction_
-            scores[name].append(float((found[hidden] == y[hidden]).mean()))
+            model = DIFFormerClassifier(random_state=seed, **form)
+            scores[name].append(score(model, X, y, few)[0])
             print(f"split {seed}  {name:45s} {scores[name][-1]:.4f}", flush=True)
     results: dict[str, Any] = {}
     first = scores["alone"]
     for name, values in scores.items():
         behind = [] if name == "alone" else [a - b for a, b in zip(first, values, strict=True)]
         results[name] = {
-            "accuracy_mean": statistics.mean(values),
-            "accuracy_std": statistics.stdev(values),
-            "accuracy": values,
+            **accuracies(values),
             "behind": behind,
             "behind_mean": statistics.mean(behind) if behind else None,
             "behind_std": statistics.stdev(behind) if behind else None,
         }
-    write(
-        Path("results/benchmarks/alone_recipe.json"), "python -m benchmarks.alone_recipe", results
-    )
+    write_results("alone_recipe", results)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Compare the training step of two commits: python -m benchmarks.commits OLD NEW [CASE]
 
-Each commit is checked out into a folder of its own and runs in a process of its own; steps are
-taken in turn, so that both see the same machine. Prints how much faster NEW is; refuses where the
-losses of the first step differ. CASE is one of benchmarks.steps (cora).
+Each commit is checked out into its own folder and runs in its own process. Steps are taken
+alternately, so that both see the same machine. Prints the speed-up of NEW; fails if the losses of
+the first step differ. CASE is one of benchmarks.steps [cora].
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
-"""How often 90 % prediction sets and intervals hold the truth of rows that fit had no label of.
+"""How often 90 % prediction sets and intervals contain the true value of unlabelled rows.
 
 python -m benchmarks.coverage [--data-dir DIR] [--only A,B]
 
-Writes results/benchmarks/coverage.json, and goes on there: what is in it is not measured again.
-Every fit is the default with no option but the seed. One split says little, as its quantile comes
-from few labels: the coverage given one split scatters by √(0.09 / labels), so many are averaged.
+Writes results/benchmarks/coverage.json; what is in it is not measured again. Every fit has the
+defaults and a seed. The coverage on one split varies by √(0.09 / labels), because its quantile
+comes from few labels, so it is averaged over many splits.
 
-Sets: the splits of `benchmarks.suite_sets`; test rows are those of the split. Intervals: a hundred
-labels at random; a table without numbers to predict gives its first column for one. Series: the
-intervals from the errors known before each origin, over the later half of the backtest's origins.
+Sets: the splits of `benchmarks.suite_sets`, evaluated on their test rows. Intervals: a hundred
+labels at random; if a table has no number to predict, its first column is predicted. Series: the
+intervals from the errors known before each origin, over the later half of the backtest.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import warnings
@@ -27,15 +26,14 @@ import numpy as np
 import sklearn.datasets
 import torch
 
-from benchmarks.measure import write
+from benchmarks.measure import read_results, result_file, write_results
 from benchmarks.suite_sets import SETS, SuiteSet, load_set
 from difformer import DIFFormerClassifier, DIFFormerForecaster, DIFFormerRegressor
 from difformer.data import temporal
 from difformer.data.series import Series
 from difformer.errors import DifformerError
 
-RESULTS = Path("results/benchmarks/coverage.json")
-COMMAND = "python -m benchmarks.coverage"
+RESULTS = result_file("coverage")
 LEVEL = 0.9
 QUICK, SLOW = 20, 2  # splits of sets that are fitted in a few seconds, and of the others
 DRAWS = 10  # of the known numbers of a regression
@@ -129,7 +127,7 @@ def coverage(
     root: Path | None = None, only: tuple[str, ...] = (), path: Path = RESULTS
 ) -> dict[str, Any]:
     """Measure what is not in the file yet; its content: kind, then set, then split."""
-    results = json.loads(path.read_text("utf-8"))["results"] if path.exists() else {}
+    results = read_results(path)
     results = {kind: results.get(kind, {}) for kind in ("sets", "intervals", "series")}
     for kind, name, splits, prepare in measures(root):
         if only and name not in only:
@@ -142,7 +140,7 @@ def coverage(
             found = measure(split)
             kept[str(split)] = {k: round(v, 4) for k, v in found.items()}
             print(f"{kind:10s} {name:20s} {split:3d}  {kept[str(split)]}", flush=True)
-            write(path, COMMAND, results)
+            write_results("coverage", results, path=path)
     return results
 
 
@@ -152,7 +150,7 @@ def mean(found: dict[str, Record], key: str = "coverage") -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path, default=None)
     parser.add_argument("--only", default="", help="names of sets, by commas")
     given = parser.parse_args()

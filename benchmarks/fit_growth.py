@@ -1,29 +1,27 @@
-"""Time and memory of fit as the rows grow, beside LabelSpreading until it stops.
+"""Time and memory of fit as the number of rows grows, compared with LabelSpreading.
 
-python -m benchmarks.fit_growth [ROWS ...]   writes results/benchmarks/fit_growth.json; sizes given
-are measured again and the others kept
+python -m benchmarks.fit_growth [ROWS ...]   writes results/benchmarks/fit_growth.json; sizes that
+are not given are kept
 
-Each fit runs in a process of its own: ours and the peer, without a graph (the peer's rbf kernel)
-and with seven nearest neighbours. With its rbf kernel the peer keeps a dense n × n matrix of
-float64, 20 GB at 50,000 rows: it is not started where that would take a quarter of the memory.
+Each fit runs in its own process: without a graph (rbf kernel of the peer), and with seven nearest
+neighbours. With its rbf kernel LabelSpreading stores a dense n × n matrix of float64, 20 GB at
+50,000 rows. It is not run if the matrix needs more than a quarter of the memory.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import clone
 
-from benchmarks.measure import extra_memory, write
+from benchmarks.measure import extra_memory, read_results, result_file, write_results
 
 SIZES = (1_000, 5_000, 10_000, 50_000)
 FEATURES, EPOCHS = 32, 20
@@ -72,11 +70,9 @@ METHODS: dict[str, Callable[[int], Callable[[], Any]]] = {
 
 def main() -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    path = Path("results/benchmarks/fit_growth.json")
-    results: dict[str, Any] = {"epochs": EPOCHS, "features": FEATURES}
     sizes = [int(word) for word in sys.argv[1:]]
-    if sizes and path.exists():
-        results = json.loads(path.read_text())["results"]
+    results: dict[str, Any] = {"epochs": EPOCHS, "features": FEATURES}
+    results |= read_results(result_file("fit_growth")) if sizes else {}
     for rows in sizes or SIZES:
         found: dict[str, Any] = {}
         for name, method in METHODS.items():
@@ -87,7 +83,7 @@ def main() -> None:
             found[name] = {"megabytes": megabytes, "seconds": seconds}
         results[f"{rows} rows"] = found
         print(rows, found, flush=True)
-        write(path, "python -m benchmarks.fit_growth", results)
+        write_results("fit_growth", results)
 
 
 if __name__ == "__main__":

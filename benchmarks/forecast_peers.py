@@ -1,32 +1,28 @@
-"""The default forecaster beside simple forecasts, on series generated in many ways.
+"""The default forecaster compared with simple forecasts, on generated series.
 
 python -m benchmarks.forecast_peers [--only A,B]
 
-Writes results/benchmarks/forecast_peers.json, and goes on there: what is in it is not measured
-again. A backtest over the last quarter of each series, four steps ahead; nothing is set but the
-seed. The figure is the mean squared error over all origins, steps and nodes.
+Writes results/benchmarks/forecast_peers.json; what is in it is not measured again. A backtest over
+the last quarter of each series, four steps ahead, with the defaults and a seed. The figure is the
+mean squared error over all origins, steps and nodes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.measure import write
+from benchmarks.measure import read_results, result_file, write_results
 from difformer import DIFFormerForecaster
 from difformer.data.series import Series
 
-RESULTS = Path("results/benchmarks/forecast_peers.json")
-COMMAND = "python -m benchmarks.forecast_peers"
 SEEDS = (11, 12, 13)
 HORIZON = 4
 START = datetime(2003, 1, 6)
@@ -116,23 +112,20 @@ def measure(family: str, seed: int) -> dict[str, float]:
     return {name: float(f"{tested.errors(name)['mse']:.5g}") for name in tested.forecasts}
 
 
-def forecast_peers(
-    only: tuple[str, ...] = (), path: Path = RESULTS, seeds: tuple[int, ...] = SEEDS
-) -> dict[str, Any]:
-    """Measure what is not in the file yet; its content: family, then seed, then forecast."""
-    results = json.loads(path.read_text("utf-8"))["results"] if path.exists() else {}
+def forecast_peers(only: tuple[str, ...] = ()) -> None:
+    """Measure what the result file lacks; it holds a figure per family, seed and forecast."""
+    results = read_results(result_file("forecast_peers"))
     for family in only or FAMILIES:
         kept = results.setdefault(family, {})
-        for seed in seeds:
+        for seed in SEEDS:
             if str(seed) not in kept:
                 kept[str(seed)] = measure(family, seed)
                 print(f"{family:10s} {seed}  {kept[str(seed)]}", flush=True)
-                write(path, COMMAND, results)
-    return results
+                write_results("forecast_peers", results)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="families, by commas")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,22 +1,21 @@
-"""Why initialisations scatter on Covid: validation error and forecasts of several forms, no test.
+"""Variation between initialisations on Covid: validation error and forecasts of several forms.
 
 python -m benchmarks.forecast_scatter        writes results/benchmarks/forecast_scatter.json
 
-All at learning rate 0.05, weight decay 0.005 and dropout 0.2, over the same seeds. `disagreement`
-is the variance over seeds of the forecasts for the test days, and `level` their mean: both need the
-inputs of these days only, and no target of theirs is looked at.
+All forms have learning rate 0.05, weight decay 0.005 and dropout 0.2, and the same seeds.
+`disagreement` is the variance over seeds of the forecasts for the test days, and `level` their
+mean. Both need only the inputs of these days; no test target is used.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.measure import write
+from benchmarks.measure import write_results
 from difformer import DIFFormer, load_dataset
 from difformer.data import TemporalDataset
 from difformer.nn.recipes import RECIPES
@@ -67,8 +66,7 @@ def main() -> None:
             "level": float(forecasts.mean()),
         }
         print(name, {key: round(value, 4) for key, value in results[name].items()}, flush=True)
-    command = "python -m benchmarks.forecast_scatter"
-    write(Path("results/benchmarks/forecast_scatter.json"), command, results)
+    write_results("forecast_scatter", results)
 
 
 if __name__ == "__main__":

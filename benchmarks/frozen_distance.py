@@ -1,23 +1,21 @@
-"""How close the frozen answer for new rows is to running everything again, on real data.
+"""How close frozen predictions of new rows are to running the model on all rows again.
 
 python -m benchmarks.frozen_distance [DATASET ...]   writes results/benchmarks/frozen_distance.json;
-datasets given are measured again and the others kept
+datasets that are not given are kept
 
-A tenth of the rows is kept out of training and freezing. Their frozen answers, with their edges
-from known rows, stand beside those of the same weights run on all rows together.
+A tenth of the rows is left out of training and freezing. Their frozen predictions, with their edges
+from known rows, are compared with those of the same weights on all rows together.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import difformer
-from benchmarks.measure import write
+from benchmarks.measure import read_results, result_file, write_results
 from difformer.core.graph import Graph
 from difformer.data.neighbours import nearest_neighbours
 from difformer.data.split import random_split
@@ -87,9 +85,8 @@ def measure(name: str, *, graph: bool, epochs: int = EPOCHS) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    path = Path("results/benchmarks/frozen_distance.json")
     wanted = sys.argv[1:]
-    kept = json.loads(path.read_text())["results"] if wanted and path.exists() else {}
+    kept = read_results(result_file("frozen_distance")) if wanted else {}
     results: dict[str, Any] = {}
     for name, graph in CASES:
         title = f"{name}, {'with a graph' if graph else 'no graph'}"
@@ -98,7 +95,7 @@ def main() -> None:
             continue
         results[title] = measure(name, graph=graph)
         print(title, results[title], flush=True)
-    write(path, "python -m benchmarks.frozen_distance", results)
+    write_results("frozen_distance", results)
 
 
 if __name__ == "__main__":

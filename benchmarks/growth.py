@@ -1,23 +1,21 @@
-"""How the cost of a training step grows with the number of rows, and a figure of it.
+"""How the cost of a training step grows with the number of rows, with a figure.
 
 python -m benchmarks.growth [CASE ...]
 
-writes results/benchmarks/growth.json and docs/images/growth.svg; cases that are not named keep
-their figures. One layer, width 64, forward and backward, no graph; every size in a process of its
-own, so that the peak memory is its own. Landmarks and the sharp form among near rows compare input
-features of the same width: their weights are made once, and what that takes stands beside the step.
+Writes results/benchmarks/growth.json and docs/images/growth.svg; cases that are not given are kept.
+One layer, width 64, forward and backward, no graph. Every size runs in its own process, because of
+the peak memory. Landmarks and the sharp form among near rows compare input features of the same
+width. Their weights are computed once, and this cost is reported separately.
 
-The step among near rows costs what a row has partners. Rows in groups of about a hundred, with as
-much spread within a group as between groups, have 26 each (digits, CIFAR-10 features, 20News and
-Pubmed: 17 to 22). Rows of pure noise, without groups, have 38: the most there can be is 40.
+The cost of a step among near rows depends on the number of partners per row. Rows in groups of
+about a hundred, with as much variance within a group as between groups, have 26 (digits, CIFAR-10
+features, 20News and Pubmed: 17 to 22). Pure noise without groups has 38; the maximum is 40.
 
-The time is that of the third step; where the first takes more than half a minute, as the largest of
--a does, that of the first.
+The time is that of the third step, or of the first if that takes more than half a minute.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import measured, write
+from benchmarks.measure import measured, read_results, result_file, write_results
 
 WIDTH = 64
 LANDMARKS = 400
 PATIENCE = 30.0  # seconds
-RESULTS = Path("results/benchmarks/growth.json")
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,8 @@ def prepare(case: Case, rows: int) -> Callable[[], None]:
     """A layer's step, ready to run; large ones once, small ones often enough to be timed."""
     import torch
 
+    from difformer.core.cosine import landmark_sample, make_landmarks
     from difformer.core.diffusivity import make_diffusivity
-    from difformer.core.diffusivity.landmarks import landmark_sample, make_landmarks
 
     torch.manual_seed(0)
     z = torch.randn(rows, WIDTH, requires_grad=True)
@@ -91,9 +88,7 @@ def exponent(sizes: list[int], seconds: list[float]) -> float:
 
 def main(names: Sequence[str] = ()) -> None:
     """Measure every size, write the figures and the picture."""
-    results: dict[str, Any] = {}
-    if names:
-        results = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
+    results = read_results(result_file("growth")) if names else {}
     for name in names or CASES:
         if name not in CASES:
             raise SystemExit(f"error: CASE must be one of {', '.join(CASES)}, got {name!r}")
@@ -119,7 +114,7 @@ def main(names: Sequence[str] = ()) -> None:
             "rows": found,
             "exponent": round(exponent(list(case.rows), times), 2),
         }
-    write(RESULTS, "python -m benchmarks.growth", results)
+    write_results("growth", results)
     draw(results, Path("docs/images/growth.svg"))
 
 

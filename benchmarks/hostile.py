@@ -1,11 +1,11 @@
-"""What breaks it: fuzzed files and requests, kills at every write, threads and clients at once.
+"""Fuzzed files and requests, kills at every write, threads and clients.
 
 HOSTILE=20000 python -m benchmarks.hostile [--resume] [PART ...]
 
-writes results/benchmarks/hostile.json. HOSTILE is the number of fuzzed cases over all formats. The
-parts are fuzz, kills, full, threads and clients; what another part has left in the result file
-stays. With --resume, fuzz, kills and full go on after the cases that the result file counts. The
-scripts are in tests/hostile, which run a few of everything.
+Writes results/benchmarks/hostile.json. HOSTILE is the number of fuzzed cases over all formats. The
+parts are fuzz, kills, full, threads and clients; other parts in the result file are kept. With
+--resume, fuzz, kills and full continue after the cases in the result file. The scripts are in
+tests/hostile; the tests run a few cases of each.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.measure import read_results, result_file, service, write_results
+
 SCRIPTS = Path(__file__).resolve().parent.parent / "tests" / "hostile"
-RESULT = Path("results/benchmarks/hostile.json")
+RESULT = result_file("hostile")
 FORMATS = (
     "csv",
     "jsonl",
@@ -134,35 +133,11 @@ def full(folder: Path, cases: Sequence[str]) -> dict[str, str | None]:
 
 def clients(run: Path, number: int, seconds: float, *words: str) -> dict[str, Any]:
     """Clients of `difformer serve`, a third of whose requests are bad, and held connections."""
-    with service(run, *words) as (port, log):
+    log = run.parent / "serve.log"
+    with service(run, log, *words) as (port, _):
         asked = (str(run), str(number), str(seconds), str(port))
         result = next(iter(_talk("clients.py", *asked, patience=seconds + 600)))
         return {**result, "log_lines": len(log.read_text().splitlines())}
-
-
-@contextmanager
-def service(run: Path, *words: str) -> Iterator[tuple[int, Path]]:
-    """`difformer serve` in a process of its own: its port, and the file of its log."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = run.parent / "serve.log"
-    asked = [sys.executable, "-m", "difformer", "serve", str(run), "--port", str(port), *words]
-    with log.open("w") as file:
-        server = subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=file)
-    try:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                if server.poll() is not None:
-                    raise RuntimeError(log.read_text()) from None
-                time.sleep(0.1)
-        yield port, log
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def prepare(folder: Path) -> Path:
@@ -273,21 +248,15 @@ PARTS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {
 }
 
 
-def _kept() -> dict[str, Any]:
-    return json.loads(RESULT.read_text())["results"] if RESULT.exists() else {}
-
-
 def _keep(part: str, result: Any) -> None:
-    from benchmarks.measure import write
-
-    write(RESULT, "python -m benchmarks.hostile", {**_kept(), part: result})
+    write_results("hostile", {**read_results(RESULT), part: result}, path=RESULT)
 
 
 def main(words: Sequence[str]) -> None:
     resume = "--resume" in words
     for part in [word for word in words if word != "--resume"] or PARTS:
         with TemporaryDirectory() as folder:
-            before = _kept().get(part, {}) if resume else {}
+            before = read_results(RESULT).get(part, {}) if resume else {}
             _keep(part, PARTS[part](Path(folder), before))
 
 

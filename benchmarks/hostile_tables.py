@@ -7,7 +7,7 @@ from typing import Any
 
 def hostile(results: dict[str, Any]) -> list[list[str]]:
     found = results["fuzz"]
-    rows = [["fuzzed", "cases", "answered rightly", "refused in one line", "faults", "longest"]]
+    rows = [["format", "cases", "read correctly", "refused in one line", "faults", "longest"]]
     keys = ("cases", "answered", "refused")
     sums = [0, 0, 0, 0]
     for name, r in found["formats"].items():
@@ -19,7 +19,7 @@ def hostile(results: dict[str, Any]) -> list[list[str]]:
 
 
 def hostile_kills(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["killed", "writes of the command", "kills", "not gone on to the same bits"]]
+    rows = [["command", "writes", "kills", "different results after the kill"]]
     for name, r in results.get("kills", {}).items():
         rows.append([name, str(r["writes"]), str(r["kills"]), str(len(r["faults"]))])
     kills = sum(r["kills"] for r in results.get("kills", {}).values())
@@ -28,7 +28,7 @@ def hostile_kills(results: dict[str, Any]) -> list[list[str]]:
 
 
 def hostile_rest(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["", "asked", "wrong", "more"]]
+    rows = [["test", "cases", "wrong", "details"]]
     for r in results.get("threads", []):
         rows.append([f"{r['threads']} threads", f"{r['answers']:,} answers", str(r["wrong"]), ""])
     if "clients" in results:
@@ -44,3 +44,6 @@ def hostile_rest(results: dict[str, Any]) -> list[list[str]]:
         cases = f"{f['cases']} cases"
         rows.append(["disk full, folder or home read-only", cases, str(len(f["faults"])), ""])
     return rows
+
+
+MAKERS = (hostile, hostile_kills, hostile_rest)

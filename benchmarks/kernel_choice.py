@@ -1,4 +1,4 @@
-"""What kernel="auto" picks on digits, what it gains over each kernel, and what it costs.
+"""What kernel="auto" chooses on digits, its accuracy and its cost.
 
 python -m benchmarks.kernel_choice     writes results/benchmarks/kernel_choice.json
 
@@ -7,16 +7,13 @@ Ten labels per class, splits of seeds 0 to 2, accuracy on the unlabelled rows; 1
 
 from __future__ import annotations
 
-import statistics
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
 
-from benchmarks.few_labels import split
-from benchmarks.measure import write
+from benchmarks.few_labels import score, split, summary
+from benchmarks.measure import write_results
 from difformer import DIFFormerClassifier
 
 SEEDS = range(3)
@@ -29,30 +26,17 @@ def main() -> None:
     results: dict[str, Any] = {}
     for title, graph in (("no graph", None), ("kNN graph", "knn")):
         for kernel in ("simple", "sigmoid", "auto"):
-            scores: list[float] = []
-            seconds: list[float] = []
+            scores: list[tuple[float, float]] = []
             picked: list[str] = []
             for seed in SEEDS:
-                few = split(y, seed)
-                hidden = few < 0
-                model = DIFFormerClassifier(
-                    graph=graph, kernel=kernel, epochs=EPOCHS, random_state=seed
-                )
-                begin = time.perf_counter()
-                found = model.fit(X, few).transduction_
-                seconds.append(time.perf_counter() - begin)
-                scores.append(float((found[hidden] == y[hidden]).mean()))
+                options = {"graph": graph, "kernel": kernel, "epochs": EPOCHS}
+                model = DIFFormerClassifier(**options, random_state=seed)
+                scores.append(score(model, X, y, split(y, seed)))
                 picked.append(str(model.kernel_))
-                print(title, kernel, seed, picked[-1], scores[-1], seconds[-1], flush=True)
-            results[f"{title}, {kernel}"] = {
-                "accuracy_mean": statistics.mean(scores),
-                "accuracy_std": statistics.stdev(scores),
-                "accuracy": scores,
-                "seconds_median": statistics.median(seconds),
-                "sigmoid": picked.count("sigmoid"),
-            }
-    path = Path("results/benchmarks/kernel_choice.json")
-    write(path, "python -m benchmarks.kernel_choice", results)
+                print(title, kernel, seed, picked[-1], *scores[-1], flush=True)
+            sigmoid = picked.count("sigmoid")
+            results[f"{title}, {kernel}"] = {**summary(scores), "sigmoid": sigmoid}
+    write_results("kernel_choice", results)
 
 
 if __name__ == "__main__":

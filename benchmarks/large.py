@@ -1,15 +1,15 @@
-"""A graph of Pokec's size: mini-batches beside PyTorch Geometric's loader, and a full batch.
+"""A graph of Pokec's size: mini-batches, PyTorch Geometric's loader, and all rows at once.
 
 python -m benchmarks.large [--rows N] [--loader-batches B] [--cases CASE ...] [--folder DIR]
     writes results/benchmarks/large.json (another NAME.json with --name NAME)
 
-The network is generated once into a scratch folder. Each case runs in a process of its own that
-holds what it needs and no more; its peak memory is that of the whole process while it trains, data
-and graph included. All cases take the same model, the released form with 3 layers of width 128, its
-loss on the training rows (10 %) and a step of Adam a batch. The loader feeds it twice: with our
-layers (`theirs`), and with the paper's algorithms as printed (`printed`), which is what the loader
-is used with today. Where our layers train, freed memory is kept as `difformer train` keeps it; the
-printed ones run without, as in a script of one's own, and once more with it (`printed_kept`).
+The network is generated once into a temporary folder. Each case runs in its own process and loads
+only what it needs. Peak memory is that of the whole process while it trains, data and graph
+included. All cases have the same model, the released form with 3 layers of width 128, the loss on
+the training rows (10 %), and one step of Adam per batch. The loader is used with our layers
+(`theirs`), and with the paper's algorithms as printed (`printed`). Our layers keep freed memory, as
+`difformer train` does. The printed algorithms run without, as in a script, and once more with it
+(`printed_kept`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import in_fresh_process, peak_from_here, status, write
+from benchmarks.measure import (
+    given_words,
+    in_fresh_process,
+    peak_from_here,
+    result_file,
+    status,
+    write_results,
+)
 from benchmarks.transcription import Transcription
 from difformer import DIFFormer, Graph
 from difformer.core.sparse import SparseMatrix
@@ -46,7 +53,7 @@ LAYERS, WIDTH, BATCH = 3, 128, 100_000
 
 
 def prepare(folder: Path, rows: int) -> None:
-    """Generate the network and leave in the folder what the cases read; once."""
+    """Generate the network and write what the cases read to the folder, once."""
     if (folder / "edges.npy").exists():
         return
     data = load(rows=rows, features=str(folder / "x.npy"))
@@ -67,7 +74,7 @@ def read(folder: Path, name: str, *, mapped: bool = False) -> Tensor:
 
 
 def graph_of(folder: Path) -> Graph:
-    """The prepared graph: 8 bytes an edge."""
+    """The prepared graph: 8 bytes per edge."""
     crow, col, value = (read(folder, name) for name in ("crow", "col", "value"))
     n = crow.numel() - 1
     with warnings.catch_warnings():
@@ -82,7 +89,7 @@ def model_of(features: int) -> DIFFormer:
 
 
 def train(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
-    """A step a batch: seconds in all, and seconds of the model's own steps."""
+    """Train one step per batch: seconds in total, and seconds in the steps of the model."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     number, inside, begin, cpu = 0, 0.0, time.perf_counter(), time.process_time()
     loss = torch.tensor(math.nan)
@@ -107,7 +114,7 @@ def train(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
 
 
 def drain(batches: Iterable[Any]) -> dict[str, Any]:
-    """Take the batches and do nothing with them."""
+    """Go over the batches without a model."""
     begin, cpu = time.perf_counter(), time.process_time()
     number = sum(1 for _ in batches)
     return {
@@ -117,24 +124,25 @@ def drain(batches: Iterable[Any]) -> dict[str, Any]:
     }
 
 
+def partitions_of(folder: Path) -> Partitions:
+    """Random partitions of the network."""
+    dataset = Dataset("social", read(folder, "x"), read(folder, "y"))
+    split = ratio_split(dataset.y, (0.1, 0.1, 0.8))
+    return Partitions(dataset, split, graph_of(folder), batch_size=BATCH)
+
+
 def ours(folder: Path, batches: int) -> dict[str, Any]:
     """An epoch of random partitions."""
     keep_freed_memory()
-    dataset = Dataset("social", read(folder, "x"), read(folder, "y"))
-    source = Partitions(
-        dataset, ratio_split(dataset.y, (0.1, 0.1, 0.8)), graph_of(folder), batch_size=BATCH
-    )
-    model = model_of(dataset.num_features)
+    source = partitions_of(folder)
+    model = model_of(source.observed().x.shape[1])
     peak_from_here()
     return train(model, source.epoch(1))
 
 
 def feed_only(folder: Path, batches: int) -> dict[str, Any]:
     """The batches of an epoch of random partitions, and no model."""
-    dataset = Dataset("social", read(folder, "x"), read(folder, "y"))
-    source = Partitions(
-        dataset, ratio_split(dataset.y, (0.1, 0.1, 0.8)), graph_of(folder), batch_size=BATCH
-    )
+    source = partitions_of(folder)
     peak_from_here()
     return drain(source.epoch(1))
 
@@ -260,11 +268,8 @@ def main() -> None:
             results[key] = a["seconds_a_batch"] / b["seconds_a_batch"]
             spent = [r["processor_seconds"] / r["batches"] for r in (a, b)]
             results[f"{key}_processor"] = spent[0] / spent[1]
-    words = f"python -m benchmarks.large --loader-batches {given.loader_batches}"
-    words += "" if given.rows == PEOPLE else f" --rows {given.rows}"
-    words += "" if given.name == "large" else f" --name {given.name}"
-    words += "" if given.cases == list(CASES) else f" --cases {' '.join(given.cases)}"
-    write(Path(f"results/benchmarks/{given.name}.json"), words, results)
+    words = given_words(parser, given)
+    write_results("large", results, words=words, path=result_file(given.name))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How much of what this machine can do the large cases reach.
+"""How close the large cases come to the limit of the machine.
 
 python -m benchmarks.limit             writes results/benchmarks/limit.json
 
@@ -21,14 +21,12 @@ Sigmoids are not counted.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.measure import write
+from benchmarks.measure import seconds_of, write_results
 from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple, WholeTensorSimple
 from difformer.core.tiled import COLUMN_TILE, ROW_TILE, rows_at_once
 from difformer.train.memory import keep_freed_memory
@@ -46,14 +44,9 @@ CASES: dict[str, tuple[Diffusivity, int, bool, float, float]] = {
 
 
 def seconds(function: Callable[[], Any], repeats: int = 5) -> float:
-    """The shortest of some runs: a limit is what can be reached at all."""
+    """The shortest of several runs."""
     function()
-    best = float("inf")
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        function()
-        best = min(best, time.perf_counter() - begin)
-    return best
+    return min(seconds_of(function) for _ in range(repeats))
 
 
 def machine_limits() -> dict[str, float]:
@@ -73,7 +66,7 @@ def machine_limits() -> dict[str, float]:
 
 
 def _rate(*pairs: tuple[torch.Tensor, torch.Tensor], repeats: int = 100) -> float:
-    """Flops a second of these products in turn, written where they were before."""
+    """Flops per second of these products in turn, each written to the same output."""
     outs = [a @ b for a, b in pairs]
     flops = repeats * sum(2 * a.shape[0] * a.shape[1] * b.shape[1] for a, b in pairs)
 
@@ -131,7 +124,7 @@ def reached(case: str, limits: dict[str, float]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure the machine, then every case, on kept memory as every command that trains."""
+    """Measure the machine, then every case, with freed memory kept as in commands that train."""
     keep_freed_memory()
     limits = machine_limits()
     print(
@@ -151,7 +144,7 @@ def main() -> None:
             f"({100 * found['step_share_own']:.0f} %)",
             flush=True,
         )
-    write(Path("results/benchmarks/limit.json"), "python -m benchmarks.limit", results)
+    write_results("limit", results)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measuring: two things alternately in one process, memory in processes of their own."""
+"""What benchmarks share: timing two things alternately, memory in a fresh process, result files."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ import json
 import multiprocessing
 import os
 import platform
+import shlex
+import socket
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,9 +39,18 @@ class Ratio:
     pairs: int
     largest_difference: float  # of the outputs, relative to their size
 
+    def show(self, theirs: str = "theirs") -> None:
+        """Print one line."""
+        low, high = self.spread
+        print(
+            f"{self.name:55} ours {self.ours_ms:9.1f} ms   {theirs} {self.theirs_ms:9.1f} ms   "
+            f"speed-up {self.speed_up:5.2f} ({low:.2f} to {high:.2f})",
+            flush=True,
+        )
+
 
 def machine() -> dict[str, Any]:
-    """What a figure depends on; no names of hosts or folders."""
+    """The machine and the versions that a figure depends on, without names of hosts or folders."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": os.cpu_count(),
@@ -58,16 +73,16 @@ def alternate(
     seconds: float = 6.0,
     least: int = 5,
 ) -> Ratio:
-    """Run both in turn for some seconds; refuses where their outputs differ.
+    """Run both in turn for some seconds.
 
-    `tolerance=None` says that the two compute different things, and only their cost is compared.
+    `tolerance=None` is for two functions that compute different things: only their cost is
+    compared.
+
+    Raises:
+        ValueError: their outputs differ by more than the tolerance.
     """
     a, b = ours(), theirs()  # also the warm-up
-    difference = float("nan")
-    if tolerance is not None:
-        difference = float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
-        if not difference <= tolerance:
-            raise ValueError(f"{name}: outputs differ by {difference:.1e}, no speed-up is reported")
+    difference = float("nan") if tolerance is None else equal_outputs(name, a, b, tolerance)
     del a, b
     mine: list[float] = []
     other: list[float] = []
@@ -75,7 +90,7 @@ def alternate(
     while len(mine) < least or time.perf_counter() - start < seconds:
         for times, function in ((mine, ours), (other, theirs)):
             gc.disable()
-            times.append(_seconds(function))
+            times.append(seconds_of(function))
             gc.enable()
         if len(mine) >= 200 or time.perf_counter() - start > 10 * seconds:
             break
@@ -91,34 +106,47 @@ def alternate(
     )
 
 
-class Measured(NamedTuple):
-    """What a call took, and what it took to prepare it."""
+def equal_outputs(name: str, a: Tensor, b: Tensor, tolerance: float = 1e-3) -> float:
+    """The largest difference of two outputs relative to their size.
 
-    megabytes: float  # at the peak, beyond what was held before the call
+    Raises:
+        ValueError: it is above the tolerance.
+    """
+    difference = float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
+    if not difference <= tolerance:
+        raise ValueError(f"{name}: outputs differ by {difference:.1e}, no speed-up is reported")
+    return difference
+
+
+class Measured(NamedTuple):
+    """Memory and time of a call, and of its preparation."""
+
+    megabytes: float  # at the peak, in addition to what was used before the call
     seconds: float
-    prepared_megabytes: float  # at the peak of the preparation, all in all
+    prepared_megabytes: float  # at the peak of the preparation, in total
     prepared_seconds: float
 
 
 def measured(prepare: Callable[[], Callable[[], Any]], *, patience: float = 0.0) -> Measured:
-    """Memory and time of the call that `prepare` returns.
+    """Memory and time of the call that `prepare` returns, in a fresh process.
 
-    In a fresh process: what one call leaves behind would hide what the next one takes. Where it
-    takes less than `patience` seconds, the time is that of a later call, as most steps are: on
-    memory that the first ones left.
+    In the same process, memory that one call leaves behind would hide what the next one needs. If
+    the call takes less than `patience` seconds, the time is that of a later call, which reuses the
+    memory of the first ones.
     """
     return in_fresh_process(_measure, prepare, patience)
 
 
 def extra_memory(prepare: Callable[[], Callable[[], Any]]) -> tuple[float, float]:
-    """Peak megabytes a call needs beyond what was held before it, and its seconds."""
+    """Peak megabytes that a call needs in addition to those used before it, and its seconds."""
     return measured(prepare)[:2]
 
 
 def in_fresh_process(target: Callable[..., None], *arguments: Any, method: str = "spawn") -> Any:
-    """What `target(*arguments, sender)` sends from a process of its own.
+    """Run `target(*arguments, sender)` in a new process and return what it sends.
 
-    By `method` "fork" it has what this one has imported: for a process that has not computed yet.
+    With `method="fork"` the new process has the imports of this one; use it only before this
+    process has computed anything.
     """
     context: Any = multiprocessing.get_context(method)
     receiver, sender = context.Pipe(duplex=False)
@@ -141,39 +169,119 @@ def _measure(prepare: Callable[[], Callable[[], Any]], patience: float, sender: 
     gc.collect()
     before = status("VmRSS")
     peak_from_here()
-    seconds = _seconds(function)
+    seconds = seconds_of(function)
     megabytes = status("VmHWM") - before
     if seconds < patience:
         keep_freed_memory()
         function()
-        seconds = _seconds(function)
+        seconds = seconds_of(function)
     sender.send(Measured(megabytes, seconds, *prepared))
 
 
-def _seconds(function: Callable[[], Any]) -> float:
+def seconds_of(function: Callable[[], Any]) -> float:
+    """Seconds of one call."""
     begin = time.perf_counter()
     function()
     return time.perf_counter() - begin
 
 
 def peak_from_here() -> None:
-    """Forget this process's peak memory so far."""
+    """Reset the peak memory of this process."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def status(key: str) -> float:
-    """A line of /proc/self/status, in megabytes."""
+    """A figure of /proc/self/status, in megabytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(key):
             return int(line.split()[1]) / 1000
     raise OSError(f"{key} is not in /proc/self/status: memory is measured on Linux only")
 
 
-def write(path: Path, command: str, results: dict[str, Any]) -> None:
-    """The result file: what was measured, by which command, on what."""
+def timed_command(words: Sequence[str]) -> dict[str, float]:
+    """Run a command; its seconds and processor seconds.
+
+    Raises:
+        RuntimeError: it fails.
+    """
+    before, begin = os.times(), time.perf_counter()
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    seconds, after = time.perf_counter() - begin, os.times()
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    user = after.children_user - before.children_user
+    return {
+        "seconds": seconds,
+        "processor_seconds": user + after.children_system - before.children_system,
+    }
+
+
+@contextmanager
+def service(run: Path, log: Path, *options: str) -> Iterator[tuple[int, int]]:
+    """`difformer serve RUN` in a new process: its port and its process id once it listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [sys.executable, "-m", "difformer", "serve", str(run), "--port", str(port), *options]
+    with log.open("w") as file:
+        server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=file)
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                if server.poll() is not None:
+                    raise RuntimeError(log.read_text()) from None
+                time.sleep(0.1)
+        yield port, server.pid
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def accuracies(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, standard deviation and values of an accuracy over splits."""
+    return {
+        "accuracy_mean": statistics.mean(values),
+        "accuracy_std": statistics.stdev(values),
+        "accuracy": list(values),
+    }
+
+
+def percent(mean: float, std: float | None = None) -> str:
+    """A share in percent, with its standard deviation: '82.6 ± 0.2'."""
+    return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
+
+
+def given_words(parser: ArgumentParser, given: Namespace) -> str:
+    """The options of a command line that differ from their defaults, without --folder."""
+    words = [
+        f"--{name.replace('_', '-')} {shlex.join(map(str, v)) if isinstance(v, list) else v}"
+        for name, v in vars(given).items()
+        if v != parser.get_default(name) and name != "folder"
+    ]
+    return " ".join(words)
+
+
+def result_file(name: str) -> Path:
+    """The result file of a benchmark."""
+    return Path("results/benchmarks") / f"{name}.json"
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """The results in a result file; empty if there is no file."""
+    return json.loads(path.read_text("utf-8"))["results"] if path.exists() else {}
+
+
+def write_results(
+    name: str, results: Mapping[str, Any], *, words: str = "", path: Path | None = None
+) -> None:
+    """Write the result file of `python -m benchmarks.NAME WORDS`, with date and machine."""
     plain = {k: asdict(v) if isinstance(v, Ratio) else v for k, v in results.items()}
+    path = path or result_file(name)
     content = {
-        "command": command,
+        "command": f"python -m benchmarks.{name} {words}".rstrip(),
         "date": time.strftime("%Y-%m-%d"),
         "machine": machine(),
         "results": plain,

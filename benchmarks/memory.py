@@ -1,4 +1,4 @@
-"""Peak memory of a training step, forward and backward, ours and the transcription's.
+"""Peak memory of a training step, forward and backward, of difformer and of the transcription.
 
 python -m benchmarks.memory            writes results/benchmarks/memory.json
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.measure import extra_memory, write
+from benchmarks.measure import extra_memory, write_results
 from benchmarks.transcription import Transcription
 from difformer import DIFFormer, Graph
 
@@ -75,7 +74,7 @@ def main() -> None:
                 "seconds": round(seconds, 2),
             }
             print(f"{name:50} {peer:14} {megabytes:9,.0f} MB {seconds:8.1f} s", flush=True)
-    write(Path("results/benchmarks/memory.json"), "python -m benchmarks.memory", results)
+    write_results("memory", results)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
-"""How often a row's nearest by features are of its class, beside the graph's own edges.
+"""How often the nearest rows by features have the same class, compared with the graph.
 
 python -m benchmarks.neighbour_classes      writes results/benchmarks/neighbour_classes.json
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from benchmarks.measure import write
+from benchmarks.measure import write_results
 from difformer import load_dataset
 from difformer.data.neighbours import nearest_neighbours
 
@@ -29,8 +27,4 @@ def shares(name: str) -> dict[str, float]:
 if __name__ == "__main__":
     results = {name: shares(name) for name in DATASETS}
     print(results)
-    write(
-        Path("results/benchmarks/neighbour_classes.json"),
-        "python -m benchmarks.neighbour_classes",
-        results,
-    )
+    write_results("neighbour_classes", results)

@@ -1,22 +1,21 @@
-"""Data larger than a machine: made, sharded and trained for an epoch under a limit on memory.
+"""Data larger than memory: generated, sharded and trained for an epoch under a memory limit.
 
 python -m benchmarks.outofcore --rows 20000000 --edges 200000000 --features 100 --memory 4GB \\
-    --processes 1 2 4 --folder DIR          the full size: 11 GB of parts, 30 GB of room, hours
-python -m benchmarks.outofcore              a modest size; writes results/benchmarks/outofcore.json
-python -m benchmarks.outofcore --weak 1 2 4 so many processes with as many times the rows and edges
+    --processes 1 2 4 --folder DIR          the full size: 11 GB of parts, 30 GB of disk, hours
+python -m benchmarks.outofcore              a small size; writes results/benchmarks/outofcore.json
+python -m benchmarks.outofcore --weak 1 2 4 rows and edges grow with the number of processes
 
-Every step runs in a process of its own that is held to the limit by a control group, or where none
-can be made by `ulimit -d`; one that needs more is ended, and there is no figure. Peak memory is the
-largest resident size, mapped pages included. The network has communities of
-neighbouring rows with 60 % of the edges, so that a partition has something to find.
+Every step runs in its own process, which is limited by a control group or, if none can be made, by
+`ulimit -d`. A process that needs more memory is killed, and there is no figure. Peak memory is the
+largest resident size, including mapped pages. The network has communities of neighbouring rows with
+60 % of the edges, so that a partition can find them.
 
-Sharding is set beside DuckDB's own sort of the same file of edges, in the same memory; the sort of
-sharding has every edge both ways and a loop per row, more than twice as many. Training is the
-model of the stable recipe with three layers, streamed in batches: an epoch, and two evaluations of
-all rows. Processes are compared twice: each on a core of its own with one thread, and with the
-threads that together fill the machine. All are run in turn, `--rounds` times, and of each the round
-with the least time is kept, since what else the machine does only adds. The result file is written
-after each step.
+Sharding is compared with DuckDB's own sort of the same edges in the same memory. Sharding sorts
+every edge in both directions and a self-loop per row, more than twice as many. Training uses the
+stable recipe with three layers, in batches streamed from disk: one epoch, and two evaluations of
+all rows. Processes are compared in two ways: each on its own core with one thread, and with threads
+on all cores. All cases run in turn, `--rounds` times, and the fastest round of each is kept,
+because other load only adds time. The result file is written after each step.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import shlex
 import shutil
 import tempfile
 import time
@@ -37,7 +35,7 @@ import numpy as np
 import torch.distributed as dist
 import torch.multiprocessing as processes
 
-from benchmarks.measure import in_fresh_process, status, write
+from benchmarks.measure import given_words, in_fresh_process, result_file, status, write_results
 from difformer.data.shards.settings import memory_bytes
 
 COMMUNITY, WITHIN = 4_000, 0.6
@@ -89,10 +87,10 @@ def made(folder: Path, rows: int, features: int, edges: int, sender: Any) -> Non
 
 
 def limited(memory: int) -> str:
-    """From now on this process gets no more memory; how it is held to that.
+    """Limit the memory of this process; how it is limited.
 
-    A control group counts what is resident, the pages of files among it, and is what containers
-    use. Where none can be made the data segment is limited.
+    A control group counts resident memory, including pages of files, as in containers. If none can
+    be made, the data segment is limited.
     """
     group = GROUPS / f"outofcore-{os.getpid()}"
     try:
@@ -123,7 +121,7 @@ def spent(begin: float, processor: float) -> dict[str, float]:
 
 
 def bytes_read() -> int:
-    """What this process has asked files for so far; not what it took from a mapping of them."""
+    """Bytes that this process has requested from files, without those of mapped files."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("rchar")).split()[1])
 
@@ -288,24 +286,18 @@ def main() -> None:
     parser.add_argument("--name", default="outofcore", help="of the result file")
     given = parser.parse_args()
     memory = memory_bytes(given.memory)
-    usual = {name: parser.get_default(name) for name in vars(given)}
-    words = [
-        f"--{name.replace('_', '-')} {shlex.join(map(str, v)) if isinstance(v, list) else v}"
-        for name, v in vars(given).items()
-        if v != usual[name] and name != "folder"
-    ]
     with tempfile.TemporaryDirectory() as scratch:
         folder: Path = given.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         sizes = ("rows", "edges", "features", "memory", "parts", "batch_size")
         results: dict[str, Any] = {name: getattr(given, name) for name in sizes}
         results |= {"width": WIDTH, "layers": LAYERS}
-        command = " ".join(["python -m benchmarks.outofcore", *words])
 
         def keep(name: str, found: dict[str, Any]) -> None:
             results[name] = found
             print(name, found, flush=True)
-            write(Path(f"results/benchmarks/{given.name}.json"), command, results)
+            words, path = given_words(parser, given), result_file(given.name)
+            write_results("outofcore", results, words=words, path=path)
 
         def fill(place: Path, times: int = 1) -> Path:
             place.mkdir(exist_ok=True)

@@ -1,24 +1,23 @@
-"""Our training step beside those of the libraries people would use instead.
+"""Our training step compared with those of other libraries.
 
 python -m benchmarks.peers             writes results/benchmarks/peers.json
 
-Cora, width 64, two layers, dropout 0.5, features as each library takes them: DIFFormer beside
-PyTorch Geometric's GCN, GAT and SGFormer. The all-pair average of -a beside PyTorch's own softmax
-attention of the same shape, forward and backward. They compute different things: only their cost
+Cora, width 64, two layers, dropout 0.5, features as each library takes them: DIFFormer, and GCN,
+GAT and SGFormer of PyTorch Geometric. The all-pair average of -a is compared with PyTorch's softmax
+attention of the same shape, forward and backward. These compute different things: only their cost
 is compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.measure import Ratio, alternate, write
+from benchmarks.measure import Ratio, alternate, write_results
 from benchmarks.steps import stepper
 from difformer import DIFFormer, Graph, load_dataset
 from difformer.core.diffusivity import Sigmoid
@@ -87,12 +86,12 @@ def cora() -> dict[str, Ratio]:
                 stepper(peer, dense, data.edge_index, data.y, fused=True),
                 tolerance=None,
             )
-            show(results[title])
+            results[title].show()
     return results
 
 
 def attention() -> dict[str, Ratio]:
-    """Σ_j σ(q·k) v / Σ_j σ(q·k) beside softmax attention, forward and backward."""
+    """Σ_j σ(q·k) v / Σ_j σ(q·k) and softmax attention, forward and backward."""
     results: dict[str, Ratio] = {}
     for rows in ATTENTION_ROWS:
         for tied in (False, True):
@@ -101,7 +100,7 @@ def attention() -> dict[str, Ratio]:
             title = f"-a, {rows:,} rows, {'states as' if tied else 'own'} queries and keys"
             ours = _sigmoid(q, k, v, tied)
             results[title] = alternate(title, ours, _softmax(q, k, v, tied), tolerance=None)
-            show(results[title])
+            results[title].show()
     return results
 
 
@@ -136,18 +135,5 @@ def _softmax(q: Tensor, k: Tensor, v: Tensor, tied: bool) -> Callable[[], Tensor
     return step
 
 
-def show(ratio: Ratio) -> None:
-    """One line a pair, as it is measured."""
-    print(
-        f"{ratio.name:55} ours {ratio.ours_ms:8.1f} ms   theirs {ratio.theirs_ms:8.1f} ms   "
-        f"speed-up {ratio.speed_up:5.2f} ({ratio.spread[0]:.2f} to {ratio.spread[1]:.2f})",
-        flush=True,
-    )
-
-
 if __name__ == "__main__":
-    write(
-        Path("results/benchmarks/peers.json"),
-        "python -m benchmarks.peers",
-        {**cora(), **attention()},
-    )
+    write_results("peers", {**cora(), **attention()})

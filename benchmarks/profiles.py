@@ -1,23 +1,22 @@
-"""Where the time of a step goes, operator by operator, in the cases that miss their aim.
+"""Where the time of a training step goes, operator by operator.
 
 python -m benchmarks.profiles          writes results/benchmarks/profiles.json
 
-Each operator's own time on the calling thread, without those it calls; the rest of a step's time is
-Python between operators. Products of sparse matrices bear the names of dense ones.
+The time of an operator is its own time on the calling thread, without the operators it calls. The
+rest is Python between operators. Products of sparse matrices have the names of dense ones.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import limit, peers, steps
-from benchmarks.measure import write
+from benchmarks.measure import write_results
 from difformer.train.memory import keep_freed_memory
 
 SHOWN = 6  # operators of a case
@@ -89,7 +88,7 @@ def main() -> None:
             print(f"  {o['name']:40} {100 * o['share']:5.1f} %  {o['calls']:7.1f} calls")
         print(f"  {'other operators':40} {100 * found['others_share']:5.1f} %")
         print(f"  {'Python between them':40} {100 * found['python_share']:5.1f} %", flush=True)
-    write(Path("results/benchmarks/profiles.json"), "python -m benchmarks.profiles", results)
+    write_results("profiles", results)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""The constants of what a step costs: time, memory, bytes sent.
+"""The constants of the cost of a step: time, memory and bytes sent.
 
 python -m benchmarks.scale            writes results/benchmarks/scale.json
 
-Seconds are processor seconds of one core, so that other programs on the machine count little.
-A constant of a layer is the difference of models with more and fewer layers, over that number.
+Seconds are processor seconds of one core, which depend little on other programs. The cost of a
+layer is the difference between models with more and fewer layers, divided by the difference in
+layers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,13 +21,14 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 from torch import nn
 
-from benchmarks.measure import extra_memory, write
+from benchmarks.measure import extra_memory, write_results
 from difformer import DIFFormer, Graph
 from difformer.data import Dataset, Split
 from difformer.train.chunks import recompute_layers
 from difformer.train.comm import Comm
 from difformer.train.objective import CrossEntropy
-from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Shards
+from difformer.train.sharded import ShardedDIFFormer, ShardedObjective
+from difformer.train.shards import Shards
 
 ROWS, DEGREE, WIDTHS = 10_000, 20, (64, 128, 256)
 
@@ -147,7 +148,7 @@ def main() -> None:
         print(width, results[f"width {width}"], flush=True)
     results["layer_bytes_a_row_and_width"] = layer_bytes(False)
     results["layer_bytes_recomputed"] = layer_bytes(True)
-    write(Path("results/benchmarks/scale.json"), "python -m benchmarks.scale", results)
+    write_results("scale", results)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""The tables of docs/scale.md: measured constants, and what they say of larger clusters."""
+"""The tables of docs/scale.md: measured figures, and estimates for larger clusters."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-from difformer.data.shards.prepare import METIS_BYTES
+from benchmarks.measure import read_results, result_file
+from difformer.data.shards.parts import METIS_BYTES
 
 # Name, processes, cores each, gigabytes each, gigabits a second each. Assumptions, not measured.
 CLUSTERS = (
@@ -14,25 +13,23 @@ CLUSTERS = (
     ("128 machines, 64 cores, 512 GB, 100 Gb/s", 128, 64, 512, 100),
     ("1,024 machines, 64 cores, 512 GB, 100 Gb/s", 1024, 64, 512, 100),
 )
-SCALE = Path("results/benchmarks/scale.json")
-FULL = Path("results/benchmarks/sizes/outofcore_full.json")
 WIDTH, LAYERS, FEATURES, DEGREE = 128, 3, 100, 20
 NAMES = {
-    "ours": "random partitions, an epoch",
-    "theirs": "the same layers fed by the loader",
-    "printed": "the same model as the paper prints it, fed by the loader",
+    "ours": "random partitions, one epoch",
+    "theirs": "the same layers with the loader",
+    "printed": "the printed algorithms with the loader",
     "printed_kept": "the same, freed memory kept",
-    "feed_only": "partitions alone, no model",
-    "loader_only": "the loader alone, no model",
-    "full": "all rows at once, recomputed, an epoch of one step",
-    "evaluation": "all rows evaluated in chunks",
+    "feed_only": "partitions only, no model",
+    "loader_only": "the loader only, no model",
+    "full": "all rows at once, recomputed, one step",
+    "evaluation": "evaluation of all rows in chunks",
 }
 
 
 def large(results: dict[str, Any]) -> list[list[str]]:
     size = f"{results['rows']:,} rows, {results['edges']:,} edges"
-    header = [size, "batches timed", "s a batch", "of it in the model's steps"]
-    rows = [[*header, "processor s a batch", "peak memory"]]
+    header = [size, "batches timed", "seconds per batch", "of which in the model"]
+    rows = [[*header, "processor seconds per batch", "peak memory"]]
     for name, title in NAMES.items():
         if name in results:
             r = results[name]
@@ -41,10 +38,10 @@ def large(results: dict[str, Any]) -> list[list[str]]:
             times = [f"{r['seconds_a_batch']:.1f}", share, f"{r['processor_seconds'] / number:.1f}"]
             rows.append([title, str(number), *times, f"{r['peak_mb'] / 1000:.1f} GB"])
     for key, title in (
-        ("speed_up", "loader with our layers / ours"),
-        ("speed_up_printed", "loader with the printed algorithms / ours"),
-        ("speed_up_printed_kept", "the same, freed memory kept / ours"),
-        ("speed_up_feeding", "feeding alone"),
+        ("speed_up", "the same layers with the loader / random partitions"),
+        ("speed_up_printed", "the printed algorithms with the loader / random partitions"),
+        ("speed_up_printed_kept", "the same, freed memory kept / random partitions"),
+        ("speed_up_feeding", "the loader only / partitions only"),
     ):
         if key in results:
             ratios = [f"{results[k]:.1f} ×" for k in (key, f"{key}_processor")]
@@ -53,13 +50,13 @@ def large(results: dict[str, Any]) -> list[list[str]]:
 
 
 def scale(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["width", "α, ns", "β, ns", "time with recomputing"]]
+    rows = [["width", "α, ns", "β, ns", "time with `--recompute`"]]
     for name, r in results.items():
         if name.startswith("width "):
             figures = [f"{r['row_width2_ns']:.3f}", f"{r['edge_width_ns']:.2f}"]
             rows.append([name[6:], *figures, f"{r['recompute_ratio']:.2f} ×"])
     kept, again = results["layer_bytes_a_row_and_width"], results["layer_bytes_recomputed"]
-    rows.append(["μ, bytes", f"{kept:.1f}", "recomputed", f"{again:.1f}"])
+    rows.append(["μ, bytes", f"{kept:.1f}", "with `--recompute`", f"{again:.1f}"])
     return rows
 
 
@@ -79,8 +76,8 @@ def scale_sent(results: dict[str, Any]) -> list[list[str]]:
 def scale_paper(results: dict[str, Any]) -> list[list[str]]:
     """States are kept where they fit, else computed again, which sends the forward pass again."""
     r = results[f"width {WIDTH}"]
-    header = ["rows", "cluster", "states", "arithmetic, s a step", "sending, s a step"]
-    rows = [[*header, "memory of each, GB", "fits"]]
+    header = ["rows", "cluster", "states", "arithmetic, s per step", "sending, s per step"]
+    rows = [[*header, "memory per machine, GB", "fits"]]
     ways = (
         ("kept", results["layer_bytes_a_row_and_width"], 1.0, 2),
         ("computed again", results["layer_bytes_recomputed"], r["recompute_ratio"], 3),
@@ -107,14 +104,22 @@ LEARNING = ("looking at labels", "learning columns")
 PLACING = ("reading edges", "partitioning by streaming", "sorting edges by part")
 HOW = {
     "": "",
-    "a core each": ", a core and a thread each",
-    "all cores": ", threads that fill the machine",
+    "a core each": ", one core and thread each",
+    "all cores": ", threads on all cores",
 }
 
 
 def outofcore(results: dict[str, Any]) -> list[list[str]]:
     size = f"{results['rows']:,} rows × {results['features']}, {results['edges']:,} edges"
-    rows = [[f"{size}, {results['memory']} per process", "s", "processor s", "peak memory", ""]]
+    rows = [
+        [
+            f"{size}, {results['memory']} per process",
+            "seconds",
+            "processor seconds",
+            "peak memory",
+            "",
+        ]
+    ]
 
     def cells(r: dict[str, Any]) -> list[str]:
         return [
@@ -134,7 +139,8 @@ def outofcore(results: dict[str, Any]) -> list[list[str]]:
             if which == "range" and "limit" in results.get("duckdb_sort", {}):
                 speed = results["duckdb_sort"]["processor_seconds"] / edges
                 told = f"{speed:.0%} of the speed of DuckDB's own sort"
-                rows.append(["of it, ids mapped and edges sorted", "", f"{edges:.1f}", "", told])
+                name = "of which mapping ids and sorting edges"
+                rows.append([name, "", f"{edges:.1f}", "", told])
         elif kind == "train":
             world, _, how = which.partition(" ")
             many = "process" if world == "1" else "processes"
@@ -142,16 +148,17 @@ def outofcore(results: dict[str, Any]) -> list[list[str]]:
             one = results.get(f"train 1 {how}".strip())
             if world != "1" and one:
                 each = r["processor_seconds"] / int(world) / one["processor_seconds"]
-                told += f"; {r['seconds'] / one['seconds']:.2f} of one's time, "
-                told += f"each computes {each:.2f} of one's"
-            rows.append([f"an epoch on {world} {many}{HOW[how]}", *cells(r), told])
+                told += f"; {r['seconds'] / one['seconds']:.2f} of the time of one process, "
+                told += f"{each:.2f} of its processor time each"
+            rows.append([f"one epoch, {world} {many}{HOW[how]}", *cells(r), told])
     return rows
 
 
 def outofcore_weak(results: dict[str, Any]) -> list[list[str]]:
     """Processor seconds of each process where rows and edges grow with the processes."""
-    header = ["processes", "rows of all", "batch of all", "processor s of each", "asked of files"]
-    rows = [[*header, "sent by each", "s in messages", "of them on the processor"]]
+    header = ["processes", "rows", "batch size", "processor seconds per process"]
+    header += ["read per process", "sent per process", "seconds in messages"]
+    rows = [[*header, "of which on the processor"]]
     for name, r in results.items():
         if name.startswith("weak "):
             _, world, how = name.split(" ", 2)
@@ -165,19 +172,16 @@ def outofcore_weak(results: dict[str, Any]) -> list[list[str]]:
 
 
 def outofcore_alone(results: dict[str, Any]) -> list[list[str]]:
-    """What one process does before the others, at larger sizes: time grows with rows or edges.
-
-    Columns are taken from the full size, where what is done once counts little.
-    """
-    full, step = (json.loads(path.read_text())["results"] for path in (FULL, SCALE))
+    """Work of a single process at larger sizes: its time grows with the rows or the edges."""
+    full = read_results(result_file("sizes/outofcore_full"))
+    step = read_results(result_file("scale"))
     learned = sum(full["shard range"]["stages"][s] for s in LEARNING) / full["rows"]
     streamed = results["shard streaming"]["stages"]
     placed = sum(streamed[stage] for stage in PLACING) / results["edges"]
     degree = results["edges"] // results["rows"]
-    header = ["rows", "edges in the file", "columns learned, core hours"]
-    rows = [
-        [*header, "parts streamed, core hours", "METIS holds, TB", "a step on 1,024 machines, s"]
-    ]
+    header = ["rows", "edges in the file", "learning columns, core hours"]
+    header += ["streaming partition, core hours", "memory of METIS, TB"]
+    rows = [[*header, "one step on 1,024 machines, s"]]
     seconds = {int(row[0].replace(",", "")): row[3] for row in scale_paper(step)[1:]}
     for n in (10**8, 10**9):
         hours = [f"{each / 3600:.2f}" for each in (n * learned, n * degree * placed)]
@@ -186,23 +190,15 @@ def outofcore_alone(results: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
-def outofcore_1m(results: dict[str, Any]) -> list[list[str]]:
-    return outofcore(results)
-
-
-def outofcore_full(results: dict[str, Any]) -> list[list[str]]:
-    return outofcore(results)
-
-
 def outofcore_paper(results: dict[str, Any]) -> list[list[str]]:
-    """What the full size says about larger ones: everything grows with rows and edges."""
+    """Estimates from the full size: everything grows with rows and edges."""
     shard, train = results["shard range"], results["train 1 a core each"]
     edges = sum(shard["stages"].get(stage, 0.0) for stage in EDGE_STAGES)
     per_edge = edges / results["edges"]
     per_row = (shard["processor_seconds"] - edges) / results["rows"]
     degree = results["edges"] // results["rows"]
-    header = ["rows", "edges in the file", "sharded, core hours", "on the disk, TB"]
-    rows = [[*header, "an epoch in batches, core hours"]]
+    header = ["rows", "edges in the file", "sharding, core hours", "on disk, TB"]
+    rows = [[*header, "one epoch in batches, core hours"]]
     for n in (10**8, 10**9):
         hours = n * (per_row + degree * per_edge) / 3600
         disk = n * shard["bytes_on_disk"] / results["rows"] / 1e12

@@ -1,4 +1,4 @@
-"""Two hundred clients at once ask a run over HTTP on loopback: how many errors, how long each.
+"""Two hundred clients send requests to a run over HTTP: errors and response times.
 
 python -m benchmarks.service_load      writes results/benchmarks/service_load.json
 """
@@ -8,13 +8,8 @@ from __future__ import annotations
 import asyncio
 import csv
 import os
-import socket
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +18,7 @@ import httpx
 import torch
 from sklearn.datasets import load_wine
 
-from benchmarks.measure import write
+from benchmarks.measure import service, write_results
 from difformer.data.tables import read_table
 from difformer.experiments.own.train import train_own
 
@@ -66,31 +61,6 @@ async def ask(url: str, rows: list[dict[str, Any]]) -> tuple[list[int], list[flo
     return statuses, waits
 
 
-@contextmanager
-def service(folder: Path) -> Iterator[tuple[str, int]]:
-    """`difformer serve` in a process of its own; its address and its id once it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = [sys.executable, "-m", "difformer", "serve", str(folder), "--port", str(port)]
-    server = subprocess.Popen(words)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        begin = time.perf_counter()
-        while True:
-            try:
-                httpx.get(f"{address}/health").raise_for_status()
-                break
-            except httpx.TransportError:
-                if server.poll() is not None or time.perf_counter() - begin > SECONDS:
-                    raise
-                time.sleep(0.1)
-        yield address, server.pid
-    finally:
-        server.terminate()
-        server.wait()
-
-
 def processor_seconds(process: int) -> float:
     """What a process has computed so far: hardly a matter of who else is on the machine."""
     fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
@@ -101,9 +71,9 @@ def main() -> None:
     torch.set_num_threads(1)
     with TemporaryDirectory() as place:
         folder, rows = train(Path(place))
-        with service(folder) as (address, process):
+        with service(folder, Path(place) / "serve.log") as (port, process):
             worked, begin = processor_seconds(process), time.perf_counter()
-            statuses, waits = asyncio.run(ask(f"{address}/predict", rows))
+            statuses, waits = asyncio.run(ask(f"http://127.0.0.1:{port}/predict", rows))
             seconds = time.perf_counter() - begin
             worked = processor_seconds(process) - worked
     waits.sort()
@@ -119,7 +89,7 @@ def main() -> None:
         "note": "clients and server share the machine's cores; one row a request",
     }
     print(result)
-    write(Path("results/benchmarks/service_load.json"), "python -m benchmarks.service_load", result)
+    write_results("service_load", result)
 
 
 if __name__ == "__main__":

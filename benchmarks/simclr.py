@@ -1,10 +1,10 @@
-"""SimCLR on a small subset of CIFAR-10, its features beside those of random weights.
+"""SimCLR on a small subset of CIFAR-10: its features compared with those of random weights.
 
 python -m benchmarks.simclr      writes results/benchmarks/simclr.json
 
-Both encoders are the same ResNet-18 from the same seed, one trained on the images without their
-labels, one not at all. A linear probe (logistic regression on standardised features) is fitted on
-half of the images and scored on the other half, over five halvings.
+Both encoders are the same ResNet-18 from the same seed; one is trained on the images without
+labels, the other is not trained. A linear probe (logistic regression on standardised features) is
+fitted on half of the images and scored on the other half, over five random halves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from benchmarks.measure import write
+from benchmarks.measure import write_results
 from difformer.data.images import Images, load_raw
 from difformer.experiments.encoders.features import make_features
 from difformer.experiments.encoders.settings import FeatureSettings
@@ -90,7 +89,7 @@ def main() -> None:
         results[f"probe_{name}"] = values
         results[f"probe_{name}_mean"] = statistics.mean(values)
         results[f"probe_{name}_std"] = statistics.stdev(values)
-    write(Path("results/benchmarks/simclr.json"), "python -m benchmarks.simclr", results)
+    write_results("simclr", results)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,17 @@
-"""An epoch over Chickenpox's training weeks: all in one call, beside a loop over them.
+"""An epoch over Chickenpox's training weeks: all in one call, compared with a loop.
 
 python -m benchmarks.snapshots        writes results/benchmarks/snapshots.json
 
-Both take the gradient of the mean over 103 weeks and one step of Adam, with graphs prepared once
-and the same model (width 4, two layers). Their outputs are the gradients, so that a speed-up is
-refused where these differ.
+Both compute the gradient of the mean over 103 weeks and take one step of Adam, with prepared graphs
+and the same model (width 4, two layers). The outputs that are compared are the gradients.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Ratio, alternate, write
+from benchmarks.measure import Ratio, alternate, write_results
 from difformer import DIFFormer, Graph, load_dataset
 from difformer.data import TemporalDataset
 from difformer.train import Snapshots
@@ -64,12 +61,8 @@ def main() -> None:
     assert isinstance(data, TemporalDataset)
     results = {kernel: measure(data, kernel) for kernel in ("simple", "sigmoid")}
     for found in results.values():
-        print(
-            f"{found.name}: {found.theirs_ms:.1f} / {found.ours_ms:.1f} ms, {found.speed_up:.1f} ×"
-        )
-    write(
-        Path("results/benchmarks/snapshots.json"), "python -m benchmarks.snapshots", dict(results)
-    )
+        found.show("loop")
+    write_results("snapshots", results)
 
 
 if __name__ == "__main__":

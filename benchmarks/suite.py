@@ -1,16 +1,15 @@
-"""The defaults on data they were not chosen for: ours with no option set beside its peers.
+"""The defaults on many datasets: DIFFormer with no option set, compared with its peers.
 
 python -m benchmarks.suite [--datasets A,B] [--systems A,B] [--splits N] [--workers N] [--again]
 
-Writes results/benchmarks/suite.json, and goes on there: what is in it is not measured again. All
-systems have the same splits, one thread, and the options they are registered with; ours is
-`DIFFormerClassifier(random_state=split).fit(X, y, graph)`. Test rows are read once, at the end.
+Writes results/benchmarks/suite.json; what is in it is not measured again. All systems have the same
+splits, one thread, and their registered options; ours is
+`DIFFormerClassifier(random_state=split).fit(X, y, graph)`. Test rows are used once, at the end.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import sys
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.measure import write
+from benchmarks.measure import read_results, result_file, write_results
 from benchmarks.suite_sets import SETS, SuiteSet, load_set
 from difformer import DIFFormerClassifier
 from difformer.data.split import Split
@@ -37,8 +36,7 @@ from difformer.experiments.run import CannotRunError, run_experiment
 from difformer.experiments.workers import end_with_parent
 from difformer.train.objective import CrossEntropy, Monitor
 
-RESULTS = Path("results/benchmarks/suite.json")
-COMMAND = "python -m benchmarks.suite"
+RESULTS = result_file("suite")
 SPLITS = 10
 OURS = "difformer"
 ROWS = ("logistic", "forest", "boosting", "knn", "label-spreading", "self-training", "mlp")
@@ -74,7 +72,7 @@ def measure(job: Job, chosen: SuiteSet) -> dict[str, Any]:
 
 
 def measure_ours(job: Job, chosen: SuiteSet, split: Split) -> dict[str, float]:
-    """The estimator as a person would call it, with no option but the seed."""
+    """The estimator with no option but the seed."""
     few = chosen.labels(split)
     validation = split.val.numpy() if len(split.val) else None
     model = DIFFormerClassifier(random_state=job.split)
@@ -104,7 +102,7 @@ def objective(chosen: SuiteSet) -> CrossEntropy:
 def jobs_of(
     datasets: Sequence[str], systems: Sequence[str], splits: int, kinds: dict[str, str]
 ) -> Iterator[Job]:
-    """All that is asked for: systems that need a graph on graphs only, one set after another."""
+    """All jobs, dataset by dataset; systems that need a graph run on graphs only."""
     for dataset in datasets:
         for split in range(splits):
             for system in systems:
@@ -113,7 +111,7 @@ def jobs_of(
 
 
 def run(jobs: Iterable[Job], root: Path | None, workers: int) -> Iterator[tuple[Job, Any]]:
-    """Measure in processes of one thread each, or in this one where `workers` is 0."""
+    """Measure in processes of one thread each, or in this process if `workers` is 0."""
     if not workers:
         for job in jobs:
             yield job, measure(job, _cached(job.dataset, root))
@@ -143,11 +141,6 @@ def _measure_in_child(job: Job, root: Path | None) -> dict[str, Any]:
     return measure(job, _cached(job.dataset, root))
 
 
-def read_results(path: Path) -> dict[str, Any]:
-    """What was measured before, by set."""
-    return json.loads(path.read_text("utf-8"))["results"] if path.exists() else {}
-
-
 def suite(
     datasets: Sequence[str],
     systems: Sequence[str],
@@ -158,7 +151,7 @@ def suite(
     again: bool = False,
     path: Path = RESULTS,
 ) -> dict[str, Any]:
-    """Measure what is asked for and not in the file yet; the file's content by set.
+    """Measure what the result file lacks; its content by dataset.
 
     Raises:
         ValueError: an unknown set or system, or a number of splits that is not 1 to 10.
@@ -183,10 +176,10 @@ def suite(
             results[job.dataset]["systems"].setdefault(job.system, {})[str(job.split)] = record
             print(f"{number}/{len(missing)}  {_line(job, record)}", flush=True)
             if time.monotonic() - saved > SAVE_EVERY:
-                write(path, COMMAND, _ordered(results))
+                write_results("suite", _ordered(results), path=path)
                 saved = time.monotonic()
     finally:
-        write(path, COMMAND, _ordered(results))
+        write_results("suite", _ordered(results), path=path)
     return results
 
 
@@ -196,7 +189,7 @@ def _is_measured(results: dict[str, Any], job: Job) -> bool:
 
 
 def _ordered(results: dict[str, Any]) -> dict[str, Any]:
-    """Sets, systems and splits in their own order, whatever finished first."""
+    """Datasets, systems and splits in a fixed order."""
     found: dict[str, Any] = {}
     for name in (name for name in SETS if name in results):
         systems = results[name]["systems"]
@@ -211,7 +204,7 @@ def _line(job: Job, record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--datasets", default=",".join(SETS), help="names, by commas")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="names, by commas")
     parser.add_argument("--splits", type=int, default=SPLITS, help=f"how many, up to {SPLITS}")

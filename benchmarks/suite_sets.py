@@ -1,7 +1,7 @@
-"""The sets of the suite: tables and graphs of many kinds, each with its splits and its metric.
+"""The datasets of the suite: tables and graphs, each with its splits and its metric.
 
-Tables: ten labels per class drawn by seed; all other rows are in sight without their labels, and
-tested. Graphs: the splits that come with them, or random ones by seed, with validation rows.
+Tables: ten labels per class drawn by seed; all other rows are given without their labels and are
+the test rows. Graphs: the splits that come with them, or random ones by seed, with validation rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of docs/defaults.md: our defaults beside all peers, set by set and over all sets."""
+"""The tables of docs/defaults.md: our defaults and their peers on every dataset."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from statistics import mean, median
 from typing import Any
 
+from benchmarks.measure import percent
 from benchmarks.suite import OURS
 from difformer.baselines.registry import get_system
 from difformer.experiments.statistics import Difference, paired_difference, spread
@@ -25,15 +26,15 @@ def suite_graphs(results: Results) -> list[list[str]]:
 
 
 def suite_shown(results: Results) -> list[list[str]]:
-    """What the suite shows of our defaults, in a line for each question."""
+    """A summary of our defaults, one row per question."""
     kinds = [kind for kind in KINDS if _sets(results, kind)]
-    rows = [["our defaults", *(KINDS[kind] for kind in kinds)]]
+    rows = [["`DIFFormerClassifier()`", *(KINDS[kind] for kind in kinds)]]
     questions = {
-        "mean rank, and the best peer's": _ranked,
-        "mean difference to the peer that is best in the mean, points": _against_best,
-        "sets where the best peer of that set is ahead by more than two points": _far_behind,
-        "mean log loss, and the lowest of a peer": _lowest_log_loss,
-        "sets where our log loss is at or below the best peer's": _log_loss_won,
+        "mean rank; best peer": _ranked,
+        "mean difference to the peer with the best mean, points": _against_best,
+        "datasets on which the best peer is more than two points ahead": _far_behind,
+        "mean log loss; lowest peer": _lowest_log_loss,
+        "datasets on which the log loss is at most that of the best peer": _log_loss_won,
         "mean expected calibration error": _calibration,
     }
     for question, answer in questions.items():
@@ -42,18 +43,18 @@ def suite_shown(results: Results) -> list[list[str]]:
 
 
 def suite_paired(results: Results) -> list[list[str]]:
-    """Ours minus each peer, in points: the mean, and what it is for other sets or other splits."""
+    """Ours minus each peer, in points: the mean, and intervals over datasets and over splits."""
     kinds = [kind for kind in KINDS if _sets(results, kind)]
     heads = [
         head
         for kind in kinds
         for head in (
-            f"{KINDS[kind]}, interval over sets",
-            "interval over splits",
-            "sets ahead",
+            f"{KINDS[kind]}: difference [interval over datasets]",
+            "[interval over splits]",
+            "datasets ahead",
         )
     ]
-    rows = [["ours minus", *heads]]
+    rows = [["compared with", *heads]]
     for name in _systems(results):
         if name != OURS:
             cells = [cell for kind in kinds for cell in _paired_cells(results, kind, name)]
@@ -62,24 +63,25 @@ def suite_paired(results: Results) -> list[list[str]]:
 
 
 def suite_behind(results: Results) -> list[list[str]]:
-    """The sets on which the best peer, picked by its test figures, is far ahead."""
-    rows = [["set", "ours", "best peer", "its figure", "ours minus it, interval over splits"]]
+    """The datasets on which the best peer, chosen by its test figures, is far ahead."""
+    header = ["dataset", "difformer", "best peer", "its figure"]
+    rows = [[*header, "difference [interval over splits]"]]
     for name in _sets(results):
         best, gap = _best_on(results, name)
         if best is None or gap is None or 100 * gap.mean >= -BEHIND:
             continue
-        figures = [f"{100 * _mean(results, name, system):.1f}" for system in (OURS, best)]
+        figures = [percent(_mean(results, name, system)) for system in (OURS, best)]
         rows.append([name, figures[0], _title(best), figures[1], gap.shown(100)])
     return rows if len(rows) > 1 else [*rows, ["none", EMPTY, EMPTY, EMPTY, EMPTY]]
 
 
 def suite_costs(results: Results) -> list[list[str]]:
-    """Probabilities and time: means over sets of log loss and calibration error, median seconds."""
+    """Means over datasets of log loss and calibration error, and median seconds."""
     kinds = [kind for kind in KINDS if _sets(results, kind)]
     heads = [
         f"{KINDS[kind]}: {what}"
         for kind in kinds
-        for what in ("log loss", "calibration error", "median s")
+        for what in ("log loss", "calibration error", "median seconds")
     ]
     rows = [["", *heads]]
     for system in _systems(results):
@@ -191,7 +193,10 @@ def _systems(results: Results) -> list[str]:
 
 
 def _scores(results: Results, kind: str) -> list[list[str]]:
-    """Mean ± deviation over the splits of each set, in percent, and the mean rank."""
+    """Mean ± deviation over the splits of each dataset, in percent, and the mean rank.
+
+    There is one row per system, or one per dataset if there are more datasets than systems.
+    """
     names = _sets(results, kind)
     heads = [n if results[n]["metric"] == "accuracy" else f"{n} (ROC AUC)" for n in names]
     place = ranks(results, kind)
@@ -201,15 +206,15 @@ def _scores(results: Results, kind: str) -> list[list[str]]:
         if any(cell != EMPTY for cell in cells):
             rank = f"{place[system]:.1f}" if system in place else EMPTY
             rows.append([_title(system), *cells, rank])
-    return rows
+    wide = len(rows[0]) > len(rows) + 1
+    return [list(column) for column in zip(*rows, strict=True)] if wide else rows
 
 
 def _score(results: Results, name: str, system: str) -> str:
     values = list(_values(results, name, system).values())
     if not values:
         return EMPTY
-    middle, deviation = spread(values)
-    return f"{100 * middle:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
+    return percent(*spread(values))
 
 
 def _title(system: str) -> str:
@@ -232,20 +237,18 @@ def _ranked(results: Results, kind: str) -> str:
         return EMPTY
     best = min(peers, key=lambda system: peers[system])
     ahead = sum(rank < place[OURS] for rank in peers.values())
-    return (
-        f"{place[OURS]:.1f}, number {ahead + 1} of {len(place)}; {_title(best)} {peers[best]:.1f}"
-    )
+    return f"{place[OURS]:.1f}, place {ahead + 1} of {len(place)}; {_title(best)} {peers[best]:.1f}"
 
 
 def _against_best(results: Results, kind: str) -> str:
-    """The peer with the best mean over sets: the one system people would take for all of them."""
+    """The difference to the peer with the best mean over datasets."""
     whole = [system for system in ranks(results, kind) if system != OURS]
     found = {peer: over_sets(results, kind, peer) for peer in whole}
     known = {peer: gap for peer, gap in found.items() if gap is not None}
     if not known:
         return EMPTY
     best = min(known, key=lambda peer: known[peer].mean)
-    return f"{known[best].shown(100)} over sets to {_title(best)}"
+    return f"{known[best].shown(100)} compared with {_title(best)}"
 
 
 def _far_behind(results: Results, kind: str) -> str:
@@ -283,3 +286,6 @@ def _log_loss_won(results: Results, kind: str) -> str:
 def _calibration(results: Results, kind: str) -> str:
     names = [name for name in _sets(results, kind) if _values(results, name, OURS)]
     return f"{mean(_mean(results, n, OURS, 'ece') for n in names):.3f}" if names else EMPTY
+
+
+MAKERS = (suite_shown, suite_tables, suite_graphs, suite_paired, suite_behind, suite_costs)

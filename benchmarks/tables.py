@@ -1,19 +1,23 @@
-"""Put the figures of results/benchmarks into the pages of docs: python -m benchmarks.tables
+"""Write the tables of docs/ from the result files of benchmarks: python -m benchmarks.tables
 
-Each mark `<!-- name -->` is followed by the table of results/benchmarks/name.json, made anew.
+A page has a mark `<!-- NAME -->` in front of each table. TABLES lists them.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
 from benchmarks import all_pair_tables, hostile_tables, scale_tables, suite_tables
+from benchmarks.measure import percent, result_file
 from difformer.experiments.statistics import paired_difference
 
+Maker = Callable[[dict[str, Any]], list[list[str]]]  # of the rows of a table, header first
 DOCS = tuple(
     Path("docs") / f"{name}.md"
     for name in (
@@ -31,9 +35,15 @@ DOCS = tuple(
 
 def few_labels(results: dict[str, Any]) -> list[list[str]]:
     first, *_ = results
-    rows = [["", "accuracy, %", "the first minus it", "splits won"]]
+    header = [
+        "method",
+        "accuracy, %",
+        "first row minus this, points",
+        "splits won by the first row",
+    ]
+    rows = [header]
     for name, found in results.items():
-        figure = f"{100 * found['accuracy_mean']:.1f} ± {100 * found['accuracy_std']:.1f}"
+        figure = percent(found["accuracy_mean"], found["accuracy_std"])
         row = [f"`{name}`" if "(" in name else name, figure, "", ""]
         if name != first and not name.startswith("wine"):
             ours, theirs = results[first]["accuracy"], found["accuracy"]
@@ -45,7 +55,7 @@ def few_labels(results: dict[str, Any]) -> list[list[str]]:
 
 
 def time_to_model(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["", "ours, s", "GCN, s", "ratio", "ratio of processor seconds"]]
+    rows = [["data", "difformer, s", "GCN, s", "ratio", "ratio of processor seconds"]]
     for name, found in results.items():
         if "pairs" not in found:
             rows.append([name, f"{found['seconds']:.1f}", "", "", ""])
@@ -60,12 +70,13 @@ def time_to_model(results: dict[str, Any]) -> list[list[str]]:
 
 
 def frozen_distance(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["", "new rows", "same label", "mean distance", "largest", "accuracy frozen", "again"]]
+    header = ["data", "new rows", "same label", "mean distance", "largest distance"]
+    rows = [[*header, "accuracy, frozen", "accuracy, run again"]]
     for name, r in results.items():
         distances = [r["mean_probability_distance"], r["largest_probability_distance"]]
         shown = [f"{d:.4f}" for d in distances]
-        hits = [f"{100 * r[key]:.1f} %" for key in ("accuracy_frozen", "accuracy_run_again")]
-        rows.append([name, str(r["new"]), f"{100 * r['same_label']:.1f} %", *shown, *hits])
+        hits = [f"{percent(r[key])} %" for key in ("accuracy_frozen", "accuracy_run_again")]
+        rows.append([name, str(r["new"]), f"{percent(r['same_label'])} %", *shown, *hits])
     return rows
 
 
@@ -78,7 +89,8 @@ GROWTH = {
 
 
 def fit_growth(results: dict[str, Any]) -> list[list[str]]:
-    rows = [[f"{results['features']} features, ours {results['epochs']} epochs", *GROWTH.values()]]
+    size = f"{results['features']} features, {results['epochs']} epochs of DIFFormer"
+    rows = [[size, *GROWTH.values()]]
     for name, found in results.items():
         if name.endswith(" rows"):
             cells = [
@@ -90,41 +102,38 @@ def fit_growth(results: dict[str, Any]) -> list[list[str]]:
 
 
 def alone_recipe(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["form, no graph", "accuracy, %", "behind the first"]]
+    rows = [["form, no graph", "accuracy, %", "first row minus this, points"]]
     for name, r in results.items():
-        figure = f"{100 * r['accuracy_mean']:.1f} ± {100 * r['accuracy_std']:.1f}"
-        behind = (
-            f"{100 * r['behind_mean']:.1f} ± {100 * r['behind_std']:.1f}" if r["behind"] else ""
-        )
-        rows.append([name, figure, behind])
+        behind = percent(r["behind_mean"], r["behind_std"]) if r["behind"] else ""
+        rows.append([name, percent(r["accuracy_mean"], r["accuracy_std"]), behind])
     return rows
 
 
 def kernel_choice(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["digits, ten labels per class", "`kernel`", "accuracy, %", "s per fit", "picked -a"]]
+    header = ["digits, ten labels per class", "`kernel`", "accuracy, %", "seconds per fit"]
+    rows = [[*header, "-a chosen"]]
     for name, r in results.items():
         graph, kernel = name.split(", ")
-        figure = f"{100 * r['accuracy_mean']:.1f} ± {100 * r['accuracy_std']:.1f}"
+        figure = percent(r["accuracy_mean"], r["accuracy_std"])
         picked = f"{r['sigmoid']} of {len(r['accuracy'])}" if kernel == "auto" else ""
         rows.append([graph, f'`"{kernel}"`', figure, f"{r['seconds_median']:.0f}", picked])
     return rows
 
 
 def simclr(r: dict[str, Any]) -> list[list[str]]:
-    """What learning without labels gives: the loss, and a linear probe beside random weights."""
+    """The loss of SimCLR, and a linear probe of its features and of random weights."""
     rows = [[f"ResNet-18 of width {r['made']['width']}, {r['images']:,} images", "linear probe, %"]]
     titles = {"simclr": f"SimCLR, {r['made']['epochs']} epochs", "random": "random weights"}
     for name, title in titles.items():
-        mean, std = 100 * r[f"probe_{name}_mean"], 100 * r[f"probe_{name}_std"]
-        rows.append([title, f"{mean:.1f} ± {std:.1f}"])
+        rows.append([title, percent(r[f"probe_{name}_mean"], r[f"probe_{name}_std"])])
     rows.append(["loss of the watched views", f"{r['loss_first']:.2f} to {r['loss_last']:.2f}"])
     rows.append(["same seed, same features", "yes" if r["same_seed_same_features"] else "no"])
     return rows
 
 
 def service_load(r: dict[str, Any]) -> list[list[str]]:
-    header = ["clients at once", "requests", "errors", "a second", "server's processor time each"]
-    header += ["median", "95 %", "longest"]
+    header = ["clients", "requests", "errors", "requests per second", "processor time per request"]
+    header += ["median", "95th percentile", "longest"]
     times = [r["seconds_median"], r["seconds_95_percent"], r["seconds_longest"]]
     numbers = [r["clients"], r["requests"], r["errors"], round(r["requests_a_second"])]
     worked = r.get("processor_ms_a_request")
@@ -132,21 +141,13 @@ def service_load(r: dict[str, Any]) -> list[list[str]]:
     return [header, [*map(str, numbers), each, *(f"{t:.2f} s" for t in times)]]
 
 
-def _ratios(results: dict[str, Any], first: str, theirs: str) -> list[list[str]]:
-    rows = [[first, "ours", theirs, "times as fast", "middle half"]]
+def ratios(results: dict[str, Any], *, first: str, theirs: str) -> list[list[str]]:
+    rows = [[first, "difformer", theirs, "speed-up", "interquartile range"]]
     for name, r in results.items():
         times = [f"{r[key]:,.1f} ms" for key in ("ours_ms", "theirs_ms")]
         low, high = r["spread"]
         rows.append([name, *times, f"{r['speed_up']:.2f}", f"{low:.2f} to {high:.2f}"])
     return rows
-
-
-def steps(results: dict[str, Any]) -> list[list[str]]:
-    return _ratios(results, "training step", "transcription")
-
-
-def peers(results: dict[str, Any]) -> list[list[str]]:
-    return _ratios(results, "", "theirs")
 
 
 def memory(results: dict[str, Any]) -> list[list[str]]:
@@ -156,10 +157,10 @@ def memory(results: dict[str, Any]) -> list[list[str]]:
 
 def limit(results: dict[str, Any]) -> list[list[str]]:
     m = results["machine"]
-    about = f"{m['square_flops'] / 1e9:.0f} Gflop/s, {m['bytes'] / 1e9:.1f} GB/s"
-    shapes = f"{m['thin_flops'] / 1e9:.0f} (-s), {m['tile_flops'] / 1e9:.0f} (-a)"
-    header = f"all-pair average; the machine: {about}, of our shapes {shapes}"
-    rows = [[header, "forward", "of the limit", "of our shapes'", "with backward", "", ""]]
+    about = f"{m['square_flops'] / 1e9:.0f} Gflop/s and {m['bytes'] / 1e9:.1f} GB/s"
+    shapes = f"{m['thin_flops'] / 1e9:.0f} (-s) and {m['tile_flops'] / 1e9:.0f} Gflop/s (-a)"
+    shares = ["of the limit", "of our shapes"]
+    rows = [["all-pair average", "forward", *shares, "with backward", *shares]]
     for name, r in results.items():
         if name != "machine":
             cells = [
@@ -172,11 +173,11 @@ def limit(results: dict[str, Any]) -> list[list[str]]:
                 )
             ]
             rows.append([name, *cells])
-    return rows
+    return [*rows, [f"the machine: {about}; with our shapes {shapes}", *[""] * 6]]
 
 
 def profiles(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["step", "ms", "operators by their own time"]]
+    rows = [["step", "ms", "share of the time per operator"]]
     for name, r in results.items():
         parts = [
             f"`{o['name']}` {100 * o['share']:.0f} % in {o['calls']:,.0f} calls"
@@ -195,19 +196,19 @@ def neighbour_classes(results: dict[str, Any]) -> list[list[str]]:
 
 
 def growth(results: dict[str, Any]) -> list[list[str]]:
-    step = ["rows", "seconds per step", "extra memory", "grows as rows to the"]
-    rows = [["one layer, width 64", *step, "made once in, s", "with, MB"]]
+    step = ["rows", "seconds per step", "extra memory", "exponent"]
+    rows = [["one layer, width 64", *step, "weights computed in, s", "peak, MB"]]
     for name, found in results.items():
         for n, r in found["rows"].items():
             cells = [f"{int(n):,}", f"{r['seconds']:.3f}", f"{r['extra_mb']:,.0f} MB", ""]
             once = [f"{r[key]:,.0f}" if key in r else "" for key in ("made_seconds", "made_mb")]
             rows.append([name, *cells, *once])
-        rows[-1][step.index("grows as rows to the") + 1] = f"{found['exponent']:.2f}"
+        rows[-1][step.index("exponent") + 1] = f"{found['exponent']:.2f}"
     return rows
 
 
 def imports(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["", "processor seconds", "of `import torch`"]]
+    rows = [["command", "processor seconds", "relative to `import torch`"]]
     for name, r in results.items():
         rows.append([f"`{name}`", f"{r['seconds']:.2f}", f"{r['of_import_torch']:.2f}"])
     return rows
@@ -215,13 +216,13 @@ def imports(results: dict[str, Any]) -> list[list[str]]:
 
 COVERED = {
     "sets": ("of prediction sets", "classes in a set", "{:.2f}"),
-    "intervals": ("of prediction intervals", "width, deviations", "{:.2f}"),
+    "intervals": ("of prediction intervals", "width, standard deviations", "{:.2f}"),
     "series": ("of forecasts, later half of the origins", "", ""),
 }
 
 
 def coverage(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["90 % asked for", "splits", "held the truth, %", "size", "accuracy, or R²"]]
+    rows = [["data, level 90 %", "splits", "contain the true value, %", "size", "accuracy, or R²"]]
     for kind, (title, unit, form) in COVERED.items():
         found = {name: records for name, records in results[kind].items() if records}
         for name, records in found.items():
@@ -245,7 +246,7 @@ def coverage(results: dict[str, Any]) -> list[list[str]]:
 
 
 def forecast_peers(results: dict[str, Any]) -> list[list[str]]:
-    """Errors in those of the best simple forecast of each series, known in hindsight alone."""
+    """Errors divided by those of the best simple forecast of each series."""
     names = list(dict.fromkeys(n for seeds in results.values() for e in seeds.values() for n in e))
     rows = [["series", "seeds", *names]]
     total: dict[str, list[float]] = {name: [] for name in names}
@@ -263,7 +264,12 @@ def forecast_peers(results: dict[str, Any]) -> list[list[str]]:
     return [*rows, ["**mean**", "", *(f"**{mean(total[name]):.2f}**" for name in names)]]
 
 
-MAKERS = (
+def _named(makers: Sequence[Maker], file: str | None = None) -> dict[str, tuple[str, Maker]]:
+    """Tables by the names of their functions; by default a result file has that name, too."""
+    return {maker.__name__: (file or maker.__name__, maker) for maker in makers}
+
+
+OWN = (
     few_labels,
     forecast_peers,
     time_to_model,
@@ -274,59 +280,41 @@ MAKERS = (
     kernel_choice,
     simclr,
     service_load,
-    steps,
     memory,
-    peers,
     limit,
     profiles,
     neighbour_classes,
     growth,
     imports,
-)
-SUITE = (
-    suite_tables.suite_shown,
-    suite_tables.suite_tables,
-    suite_tables.suite_graphs,
-    suite_tables.suite_paired,
-    suite_tables.suite_behind,
-    suite_tables.suite_costs,
-)
-ALL_PAIR = (
-    all_pair_tables.all_pair_sharpness,
-    all_pair_tables.all_pair_labels,
-    all_pair_tables.all_pair_edges,
-    all_pair_tables.all_pair_released,
-    all_pair_tables.all_pair_maps,
-)
-HOSTILE = (hostile_tables.hostile, hostile_tables.hostile_kills, hostile_tables.hostile_rest)
-SCALE = (
     scale_tables.large,
-    scale_tables.outofcore,
-    scale_tables.outofcore_1m,
-    scale_tables.outofcore_alone,
-    scale_tables.outofcore_full,
-    scale_tables.outofcore_paper,
-    scale_tables.outofcore_weak,
     scale_tables.scale,
-    scale_tables.scale_sent,
-    scale_tables.scale_paper,
+    scale_tables.outofcore,
 )
-TABLES = {f.__name__: f for f in (*MAKERS, *SCALE, *SUITE, *ALL_PAIR, *HOSTILE)}
-# Several tables of one result file.
-FILES = {"scale_sent": "scale", "scale_paper": "scale", **{f.__name__: "suite" for f in SUITE}}
-FILES |= {f.__name__: "hostile" for f in HOSTILE}
-FILES |= {f.__name__: "all_pair" for f in ALL_PAIR}
-FILES |= {f"outofcore_{size}": f"sizes/outofcore_{size}" for size in ("1m", "full", "weak")}
-FILES |= {"outofcore_paper": "sizes/outofcore_full", "outofcore_alone": "outofcore"}
+# The result file and the function of every table.
+TABLES: dict[str, tuple[str, Maker]] = {
+    **_named(OWN),
+    "steps": ("steps", partial(ratios, first="training step", theirs="transcription")),
+    "peers": ("peers", partial(ratios, first="training step", theirs="peer")),
+    **_named(suite_tables.MAKERS, "suite"),
+    **_named(all_pair_tables.MAKERS, "all_pair"),
+    **_named(hostile_tables.MAKERS, "hostile"),
+    **_named((scale_tables.scale_sent, scale_tables.scale_paper), "scale"),
+    **_named((scale_tables.outofcore_alone,), "outofcore"),
+    **_named((scale_tables.outofcore_paper,), "sizes/outofcore_full"),
+    **_named((scale_tables.outofcore_weak,), "sizes/outofcore_weak"),
+    "outofcore_1m": ("sizes/outofcore_1m", scale_tables.outofcore),
+    "outofcore_full": ("sizes/outofcore_full", scale_tables.outofcore),
+}
 
 
 def table(name: str) -> str:
-    """The Markdown of one result file, with where it comes from."""
-    path = Path("results/benchmarks") / f"{FILES.get(name, name)}.json"
+    """A table as Markdown, with the command, the date and the machine."""
+    file, maker = TABLES[name]
+    path = result_file(file)
     if not path.exists():
-        return "Not measured yet.\n"
-    content = json.loads(path.read_text())
-    rows = TABLES[name](content["results"])
+        return "Not measured.\n"
+    content = json.loads(path.read_text("utf-8"))
+    rows = maker(content["results"])
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "| --- " * len(rows[0]) + "|")
     machine = content["machine"]
@@ -335,14 +323,14 @@ def table(name: str) -> str:
 
 
 def filled(text: str) -> str:
-    """The page with every marked table made anew."""
+    """The page with the current content of every marked table."""
     for name in TABLES:
         mark = f"<!-- {name} -->"
-        after = rf"{re.escape(mark)}\n(?:\|.*\n)*(?:\n`python.*\n|Not measured yet\.\n)?"
+        after = rf"{re.escape(mark)}\n(?:\|.*\n)*(?:\n`python.*\n|Not measured\.\n)?"
         text = re.sub(after, lambda _, m=mark, n=name: f"{m}\n{table(n)}", text)
     return text
 
 
 if __name__ == "__main__":
     for page in DOCS:
-        page.write_text(filled(page.read_text()))
+        page.write_text(filled(page.read_text("utf-8")), "utf-8")

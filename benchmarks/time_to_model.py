@@ -1,23 +1,22 @@
-"""From files to predictions.csv and report.html: the default beside a two-layer GCN.
+"""From files to predictions.csv and report.html: the default compared with a two-layer GCN.
 
 python -m benchmarks.time_to_model     writes results/benchmarks/time_to_model.json
 
-Two graphs as files of one's own, a table of ids, words and labels and a file of edges: Pubmed with
-the labels of its public split (60 to train on, 500 to validate by), and a drawn one of 57,000 rows,
-450,000 directed edges and 2,000 words with a tenth of the labels. Ours is `difformer train
---nodes --edges` with no option: it reads, tries its forms, trains, predicts, writes the page. The
+Two graphs as files, a table of ids, words and labels and a file of edges: Pubmed with the labels of
+its public split (60 for training, 500 for validation), and a generated one of 57,000 rows, 450,000
+directed edges and 2,000 words with a tenth of the labels. The default is `difformer train --nodes
+--edges` with no other option: it reads, tries its forms, trains, predicts and writes the page. The
 GCN has 64 hidden channels and 200 epochs of the same loop on the same rows, validates every epoch,
-and writes the same two files. Each in a process of its own, in turn; the ratio is the median over
-pairs. And a default fit on digits, ten labels per class, in a process that has imported torch.
+and writes the same two files. Each runs in its own process, in turn; the ratio is the median over
+pairs. In addition: a default fit on digits, ten labels per class, in a process that has already
+imported torch.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,7 +28,7 @@ import numpy as np
 import torch
 
 from benchmarks.few_labels import split as few_labels
-from benchmarks.measure import write
+from benchmarks.measure import timed_command, write_results
 from difformer import load_dataset
 
 PAIRS = 2
@@ -129,18 +128,6 @@ def ours(folder: Path) -> list[str]:
     return [sys.executable, "-m", "difformer", "train", *files, *told]
 
 
-def timed(words: list[str]) -> dict[str, float]:
-    """Seconds and processor seconds of a command."""
-    before, begin = os.times(), time.perf_counter()
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    seconds, after = time.perf_counter() - begin, os.times()
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    spent = after.children_user - before.children_user
-    spent += after.children_system - before.children_system
-    return {"seconds": seconds, "processor_seconds": spent}
-
-
 def race(make: Callable[[Path], None]) -> dict[str, Any]:
     """Ours and the GCN in turn on files that `make` writes."""
     with tempfile.TemporaryDirectory() as name:
@@ -149,7 +136,7 @@ def race(make: Callable[[Path], None]) -> dict[str, Any]:
         pairs: list[dict[str, Any]] = []
         for _ in range(PAIRS):
             theirs = [sys.executable, "-m", "benchmarks.time_to_model", "gcn", name]
-            pairs.append({"ours": timed(ours(folder)), "gcn": timed(theirs)})
+            pairs.append({"ours": timed_command(ours(folder)), "gcn": timed_command(theirs)})
             print(json.dumps(pairs[-1]), flush=True)
     found: dict[str, Any] = {}
     for what in ("seconds", "processor_seconds"):
@@ -186,8 +173,7 @@ def main() -> None:
         "pubmed": race(pubmed),
         f"drawn, {ROWS:,} rows, {EDGES:,} directed edges, {WORDS:,} words": race(drawn),
     }
-    path = Path("results/benchmarks/time_to_model.json")
-    write(path, "python -m benchmarks.time_to_model", results)
+    write_results("time_to_model", results)
 
 
 if __name__ == "__main__":

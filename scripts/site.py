@@ -1,8 +1,8 @@
 """What the documentation site adds to docs/: figures, results, the API, examples, executed pages.
 
-An mkdocs hook (see mkdocs.yml). A page whose front matter says `executed: true` has its Python
-blocks run in order, in one namespace; what a block prints, and the figures it leaves open, stand
-below it. A page that fails to run, and a site that lacks something, fail the build.
+An mkdocs hook (see mkdocs.yml). If the front matter of a page has `executed: true`, its Python
+blocks are run in order, in one namespace. The page shows what a block prints, and the figures it
+leaves open, below the block. The build fails if a page fails to run or the site lacks something.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"```python\n(.*?)```\n", re.DOTALL)
 RESULT = re.compile(r"\]\(\.\./results/([^)\s]+)\)")
+# Spaces inside a figure of a table: 82.6 ± 0.2 (5), +1.3 [0.5, 2.2].
+INSIDE = re.compile(r"(?<=[\d\]]) (?=±|\[[-\d]|\(\d+\))|(?<=±) |(?<=\d,) (?=[-\d.]+\])")
 IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+\.(?:png|svg))\)")
 
 
@@ -52,26 +54,44 @@ def _figures() -> list[str]:
     return found
 
 
+API = {
+    "estimators": (
+        "Estimators",
+        "Classes with the interface of scikit-learn. [Your own data](../estimators.md) and "
+        "[Graphs over time](../temporal.md) describe how to use them.",
+    ),
+    "nn": (
+        "Models and layers",
+        "PyTorch modules. [The mathematics](../maths.md) has their equations.",
+    ),
+    "core": (
+        "Diffusion, diffusivities and graphs",
+        "The diffusion process without learned weights, its parts, and prepared graphs. "
+        "[The mathematics](../maths.md) has the definitions.",
+    ),
+    "data": (
+        "Datasets and splits",
+        "Functions that load datasets and read tables, and the classes they return.",
+    ),
+    "experiments": ("Runs", "Functions that open what `difformer train` saved in a run folder."),
+}
+"""Title and first sentences of the API pages, by package."""
+
+
 def api_pages() -> dict[str, str]:
-    """One page per group of public names, for mkdocstrings."""
+    """One page per package with public names, for mkdocstrings."""
     import difformer
 
-    titles = {
-        "estimators": "Estimators",
-        "nn": "Models and layers",
-        "core": "Diffusion, diffusivities and graphs",
-        "data": "Datasets and splits",
-        "experiments": "Runs",
-    }
-    groups: dict[str, list[str]] = {group: [] for group in titles}
+    groups: dict[str, list[str]] = {group: [] for group in API}
     groups["nn"].append("difformer.nn.config.DIFFormerConfig")  # the options of DIFFormer
     for name in difformer.__all__:
         if not name.startswith("__"):
             value = getattr(difformer, name)
             groups[value.__module__.split(".")[1]].append(f"{value.__module__}.{name}")
     return {
-        f"api/{group}.md": f"# {titles[group]}\n\n" + "".join(f"::: {name}\n\n" for name in names)
-        for group, names in groups.items()
+        f"api/{group}.md": "\n\n".join([f"# {title}", about, *(f"::: {n}" for n in groups[group])])
+        + "\n"
+        for group, (title, about) in API.items()
     }
 
 
@@ -86,12 +106,13 @@ NAMES = {
     "scipy": "SciPy",
     "tensorboard": "TensorBoard",
 }
-"""Words of the names of examples that have a spelling of their own."""
+"""Words in the names of examples with a special spelling."""
 
 
 def example_page() -> str:
-    """Every example with its first docstring lines as text; the tests run them."""
-    parts = ["# Examples", "", "Each is a script in `examples/` that the tests run.", ""]
+    """Every example, with its docstring as text."""
+    about = "Short scripts that use the library with other tools. They are in `examples/`, and the "
+    parts = ["# Examples", "", about + "tests run them.", ""]
     for path in sorted((REPOSITORY / "examples").glob("*.py")):
         text = path.read_text(encoding="utf-8")
         _, docstring, code = text.split('"""', 2)
@@ -129,14 +150,20 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def unbroken(text: str) -> str:
+    """The page with figures of tables that are not broken over two lines."""
+    lines = text.split("\n")
+    return "\n".join(INSIDE.sub("\u00a0", line) if line[:1] == "|" else line for line in lines)
+
+
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
-    """Point at the results inside the site, and run the pages that are to be run."""
-    text = RESULT.sub(lambda match: f"](results/{match[1]})", text)
+    """Link to the results inside the site, and run the pages that are executed."""
+    text = unbroken(RESULT.sub(lambda match: f"](results/{match[1]})", text))
     return execute(text) if page.meta.get("executed") else text
 
 
 def problems(site: Path) -> list[str]:
-    """What a built site lacks, or shows and should not."""
+    """What a built site lacks, or shows by mistake."""
     needed = [site / "results/fig2a/fig2a.png", site / "images/states.png"]
     found = [f"{path.relative_to(site)} is missing" for path in needed if not path.is_file()]
     shown = re.sub(r"<[^>]+>", "", (site / "api/estimators/index.html").read_text(encoding="utf-8"))

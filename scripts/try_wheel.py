@@ -2,8 +2,8 @@
 
     python scripts/try_wheel.py [--keep FOLDER]
 
-The environment is made beside nothing: no repository on its path, no data, an empty home. What it
-needs is installed from the index, with the versions of constraints.txt.
+The environment has no repository on its path, no data and an empty home. Dependencies are installed
+from the index, with the versions of constraints.txt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LARGEST = 2_000_000  # bytes of a wheel
-# What an sdist holds beside what hatchling adds (.gitignore, PKG-INFO, pyproject.toml).
+# The content of an sdist, with what hatchling adds (.gitignore, PKG-INFO, pyproject.toml).
 SDIST = (
     "examples/",
     "scripts/",

@@ -38,12 +38,12 @@ def test_nine_of_ten_sets_and_intervals_hold_the_truth_in_the_mean_over_the_suit
 
 
 def test_coverage_is_measured_on_a_split_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(coverage, "QUICK", 2)
-    monkeypatch.setattr(coverage, "DRAWS", 0)  # of its numbers
+    monkeypatch.setattr(coverage, "QUICK", 1)
+    monkeypatch.setattr(coverage, "DRAWS", 0)  # no regression on iris
     path = tmp_path / "coverage.json"
     first = coverage.coverage(only=("iris",), path=path)["sets"]["iris"]
-    assert set(first) == {"0", "1"}
-    assert all(0.5 < record["coverage"] <= 1 <= record["size"] for record in first.values())
-    assert all(record["held_out"] == 30 for record in first.values())
+    assert first.keys() == {"0"}
+    assert 0.5 < first["0"]["coverage"] <= 1 <= first["0"]["size"]
+    assert first["0"]["held_out"] == 30
     monkeypatch.setattr(coverage, "of_sets", None)  # nothing is measured twice
     assert coverage.coverage(only=("iris",), path=path)["sets"]["iris"] == first

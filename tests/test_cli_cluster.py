@@ -111,7 +111,7 @@ address, folder, cases = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 ray = ("--engine", "ray", "--address", address)
 for partition, kind in cases:
     given = ("--nodes", folder / f"nodes-*.{kind}", "--edges", folder / f"edges.{kind}")
-    columns = ("--id", "name", "--label", "way", "--parts", 4, "--memory", "3GB", "-q")
+    columns = ("--id", "name", "--label", "way", "--parts", 4, "--memory", "12GB", "-q")
     for engine, where in ((), "one"), (ray, "ray"):
         out = folder / f"{partition}-{where}"
         code = difformer("shard", out, *given, *columns, "--partition", partition, *engine)

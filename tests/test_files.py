@@ -57,7 +57,7 @@ WRITING = (
     "os.replace",
     "os.rename",
     "mkstemp",
-    'open("w',
+    '.open("w',
     ".replace(path)",
     ".replace(target)",
     "savefig(path",

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import json
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-from difformer.options import Options, like, number, option, takes, unit_interval, whole
+from difformer.options import (
+    Options,
+    check_count,
+    like,
+    number,
+    option,
+    takes,
+    unit_interval,
+    whole,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +60,13 @@ def test_good_values_pass():
     made = Example(share=np.float32(1.0), rate=3, shade="dark", maker=maker, loud=True)
     assert made.maker is maker
     assert Example(rate=None) == Example()
+
+
+def test_numbers_of_numpy_are_taken_as_python_s_own():
+    """As a search over `scipy.stats.randint` hands them in; they must fit into JSON."""
+    made = Example(count=np.int64(3), share=np.float32(0.5), loud=np.bool_(True))
+    assert json.dumps(made.as_dict()) == json.dumps(Example(count=3, loud=True).as_dict())
+    assert type(check_count("count", np.int32(4))) is int
 
 
 def test_an_option_like_another_has_its_help_and_rule_and_a_default_of_its_own():

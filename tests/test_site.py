@@ -27,6 +27,12 @@ def test_what_a_block_prints_stands_below_it() -> None:
     assert site.execute(page).endswith('```\n\n```text title="Output"\n2\n```\nend\n')
 
 
+def test_a_figure_of_a_table_is_not_broken_over_two_lines() -> None:
+    text = "82.6 ± 0.2\n| the first | 82.6 ± 0.2 (5) | +1.3 [-0.5, 2.2] |"
+    shown = text.split("\n")[0] + "\n| the first | 82.6_±_0.2_(5) | +1.3_[-0.5,_2.2] |"
+    assert site.unbroken(text) == shown.replace("_", "\u00a0")
+
+
 def test_every_public_name_and_every_example_is_in_the_site() -> None:
     pages = "".join(site.api_pages().values())
     for name in difformer.__all__:

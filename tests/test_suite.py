@@ -177,18 +177,17 @@ def test_sets_that_are_far_behind_are_named_with_the_best_peer():
 
 def test_the_summary_counts_what_it_says():
     shown = dict(suite_tables.suite_shown(RESULTS))
-    assert shown["mean rank, and the best peer's"] == "1.8, number 1 of 3; random forest 1.8"
-    far = "sets where the best peer of that set is ahead by more than two points"
+    assert shown["mean rank; best peer"] == "1.8, place 1 of 3; random forest 1.8"
+    far = "datasets on which the best peer is more than two points ahead"
     assert shown[far] == "1 of 2; lowest difference -10.0"
-    assert shown["sets where our log loss is at or below the best peer's"] == "1 of 2"
+    low = "datasets on which the log loss is at most that of the best peer"
+    assert shown[low] == "1 of 2"
     assert shown["mean expected calibration error"] == "0.100"
 
 
 def test_every_table_is_made_of_a_result_file_of_both_kinds():
     both = {**RESULTS, **made({"g": {"difformer": [0.8, 0.9], "gcn": [0.7, 0.8]}}, "graph")}
-    from benchmarks.tables import SUITE
-
-    for maker in SUITE:
+    for maker in suite_tables.MAKERS:
         rows = maker(both)
         assert len(rows) > 1
         assert {len(row) for row in rows} == {len(rows[0])}

@@ -1,6 +1,6 @@
 """The command line: finds the command, and turns every error into one line and an exit code.
 
-0: done. 2: something the person can put right. 130: interrupted, with the run kept. 1: our fault.
+0: done. 1: a fault of difformer. 2: an error that the user can fix. 130: interrupted, run kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INTERRUPTED = 130
 
 
 class LazyGroup(TyperGroup):
-    """Commands that are imported when they are asked for: `--help` must not wait for torch."""
+    """Imports a command when it is called: `--help` must not wait for torch."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name in COMMANDS if find_spec(f"difformer.commands.{name}")]
@@ -40,7 +40,7 @@ class LazyGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as error:  # of which typer would make an exit code without a word
+        except KeyboardInterrupt as error:  # typer would exit without a message
             raise typer.Abort from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -74,7 +74,7 @@ app = typer.Typer(
 
 
 def print_version(wanted: bool) -> None:
-    """What --version does, before a command is missed."""
+    """Print the version for --version, which needs no command."""
     if wanted:
         typer.echo(difformer.__version__)
         raise typer.Exit
@@ -93,7 +93,7 @@ def difformer_command(
 
 
 def load_command(name: str) -> Any:
-    """The command of that name; see `commands` for what its file holds."""
+    """The command of that name, from its file in `commands`."""
     module = import_module(f"difformer.commands.{name}")
     own = getattr(module, "app", None)
     if own is None:
@@ -106,7 +106,7 @@ def load_command(name: str) -> Any:
 
 
 def with_debug(function: Callable[..., None]) -> Callable[..., None]:
-    """Show --debug in a command's --help; `main` acts on it, wherever it stands."""
+    """Show --debug in the help of a command; `main` acts on it, wherever it is given."""
 
     @wraps(function)
     def command(*, debug: bool = False, **values: Any) -> None:
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def explain(error: BaseException) -> int:
-    """One line on stderr for what went wrong, and the exit code that says whose turn it is."""
+    """Print one line on stderr that says what went wrong; return the exit code."""
     from difformer.errors import DifformerError
 
     if isinstance(error, SystemExit):
@@ -146,7 +146,7 @@ def explain(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    if hasattr(error, "format_message"):  # what the parser says of the words it was given
+    if hasattr(error, "format_message"):  # an error of the parser
         where = getattr(error, "ctx", None)
         hint = f" (see {where.command_path} --help)" if where is not None else ""
         if where is not None and type(error).__name__ == "NoSuchOption":
@@ -154,14 +154,16 @@ def explain(error: BaseException) -> int:
         return _say(f"{error.format_message()}{hint}", 2)  # type: ignore[attr-defined]
     if isinstance(error, DifformerError | ValueError):
         return _say(str(error), 2)
-    if isinstance(error, BrokenPipeError):  # `| head` has seen enough
+    if isinstance(error, BrokenPipeError):  # such as `| head`
         return 0
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
         hint = ": make room, or fix the permissions" if error.errno in _OUTSIDE else ""
         return _say(f"{name}{error.strerror or error}{hint}", 2)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return _say("out of memory: take fewer rows, a smaller hidden_channels or batches", 2)
+        return _say(
+            "out of memory: use fewer rows, a smaller --hidden-channels, or --batch-size", 2
+        )
     return _say(
         f"{type(error).__name__}: {error}; this is a fault of difformer: run it again with "
         "--debug and report what it prints",
@@ -170,7 +172,7 @@ def explain(error: BaseException) -> int:
 
 
 def _by_set(error: Any, where: Any) -> str:
-    """That an unknown option may be one for --set, where the command has it."""
+    """The hint that an unknown option may belong to --set, if the command has it."""
     if not any("--set" in given.opts for given in where.command.params):
         return ""
     name = str(error.option_name).lstrip("-").replace("-", "_")
@@ -180,7 +182,7 @@ def _by_set(error: Any, where: Any) -> str:
 _OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG)
 
 
-LONGEST = 2000  # characters of an error: it may quote a cell of a megabyte
+LONGEST = 2000  # characters of an error: it may quote a long cell
 
 
 def _say(message: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""The errors a person can act on: one line that names what is wrong and what to do.
+"""The errors a user can act on: one line that names what is wrong and what to do.
 
 The command line prints them without a traceback and exits with code 2.
 """
@@ -7,8 +7,7 @@ The command line prints them without a traceback and exits with code 2.
 class DifformerError(Exception):
     """Something outside the program is wrong: a file, the network, a setting.
 
-    The message is one line, whatever a library says that it quotes; where in C++ torch was is left
-    out.
+    The message is always one line, also if it quotes a library; torch's C++ traceback is dropped.
     """
 
     def __init__(self, message: object = "") -> None:

@@ -1,17 +1,19 @@
-"""Files that are whole or not there: written beside, flushed to the disk, then renamed. No torch.
+"""Files are complete or absent: written under a temporary name, flushed, then renamed. No torch.
 
 Everything the package writes goes through here. A full disk, a read-only folder or a missing
-permission is one line, and leaves what was there before.
+permission is an error of one line, and the old file stays.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from io import RawIOBase
@@ -24,6 +26,7 @@ __all__ = [
     "MISREAD",
     "answer_file",
     "cannot_write",
+    "csv_lines",
     "finite",
     "give_name",
     "natural",
@@ -33,16 +36,18 @@ __all__ = [
     "read_json",
     "read_toml",
     "reading",
+    "reason_of",
     "replacing",
     "write_atomic",
 ]
 
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
-# What code meets that takes a file at its word: text for a number, a list for a mapping, a size
-# beyond all bounds.
+# What a reader raises that trusts a damaged file: text in place of a number, a list in place of a
+# mapping, a size that no memory can hold.
 MISREAD = (
     OSError,
+    EOFError,
     ValueError,
     TypeError,
     KeyError,
@@ -58,21 +63,20 @@ MISREAD = (
 
 @contextmanager
 def reading(path: Path, *, error: type[DifformerError] = RunError) -> Generator[None, None, None]:
-    """One line in place of whatever a damaged file makes its reader raise."""
+    """Turn whatever a damaged file makes its reader raise into an `error` of one line."""
     try:
         yield
     except MISREAD as problem:
-        reason = getattr(problem, "strerror", None) or one_line(problem)
-        raise error(f"{path} cannot be read: {reason}") from problem
+        raise error(f"{path} cannot be read: {reason_of(problem)}") from problem
 
 
 @contextmanager
 def replacing(path: Path, *, error: type[DifformerError] = RunError) -> Generator[Path, None, None]:
-    """A path beside `path` to write to, which takes its place when the block ends well.
+    """A temporary path to write to, which replaces `path` if the block raises nothing.
 
     Whatever happens, ``path`` is the old file or the new one. An OSError becomes an `error`.
     """
-    # One fixed name beside it: what a killed process leaves behind is overwritten, not piled up.
+    # One fixed name: what a killed process leaves behind is overwritten by the next.
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +91,7 @@ def replacing(path: Path, *, error: type[DifformerError] = RunError) -> Generato
 
 
 def give_name(part: Path, path: Path) -> None:
-    """Flush a written file to the disk, then let it take the place of `path`."""
+    """Flush a written file to the disk, then rename it to `path`."""
     with part.open("rb+") as file:
         os.fsync(file.fileno())
     os.replace(part, path)
@@ -97,17 +101,17 @@ def give_name(part: Path, path: Path) -> None:
 def write_atomic(
     path: Path, content: bytes | str, *, error: type[DifformerError] = RunError
 ) -> None:
-    """Replace a file in one step: whatever happens, ``path`` is the old one or the new one."""
+    """Write a file in one step: whatever happens, ``path`` is the old one or the new one."""
     with replacing(path, error=error) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def answer_file(out: str | Path, *, overwrite: bool = False) -> Generator[TextIO, None, None]:
-    """A text file that a person named for answers, whole or not there.
+    """Open the text file that a user named for answers; it is complete or absent afterwards.
 
     "-" is standard output, a link is followed, a special file such as a pipe is written to and
-    never replaced, and a file that is there is replaced only with `overwrite`.
+    never replaced, and an existing file is replaced only with `overwrite`.
     """
     if str(out) == "-":
         yield sys.stdout
@@ -120,7 +124,7 @@ def answer_file(out: str | Path, *, overwrite: bool = False) -> Generator[TextIO
             with path.open("w", encoding="utf-8", newline="") as file:
                 yield file
         except OSError as problem:
-            raise RunError(f"cannot write {out}: {problem.strerror or problem}") from problem
+            raise RunError(f"cannot write {out}: {reason_of(problem)}") from problem
         return
     if path.exists() and not overwrite:
         raise RunError(f"{out} is there already: add --overwrite to replace it")
@@ -131,29 +135,35 @@ def answer_file(out: str | Path, *, overwrite: bool = False) -> Generator[TextIO
 def cannot_write(
     path: Path, problem: Exception, error: type[DifformerError] = RunError
 ) -> DifformerError:
-    """One line for a write that failed: a full disk, a missing permission."""
-    reason = getattr(problem, "strerror", None) or str(problem)
+    """The error of one line for a failed write: a full disk, a missing permission."""
     return error(
-        f"cannot write {path}: {reason}; what was there before is kept: "
+        f"cannot write {path}: {reason_of(problem)}; what was there before is kept: "
         "make room (or fix the permissions) and run the same command again"
     )
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The content of a TOML text; ValueError where it is not one."""
+    """The content of a TOML text; ValueError if it is not TOML."""
     return _toml.loads(text)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; ValueError where it holds anything else."""
+    """The JSON object in a file; ValueError if it holds anything else."""
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
     return cast("dict[str, Any]", content)
 
 
+def csv_lines(lines: Iterable[Iterable[Any]]) -> str:
+    """Lines of cells as CSV text; the first line has the names of the columns."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
 def finite(value: Any) -> Any:
-    """Nested values as JSON can hold them: NaN and infinity become None, other objects text."""
+    """Nested values as JSON allows them: NaN and infinity become None, other objects text."""
     if isinstance(value, dict):
         return {str(k): finite(item) for k, item in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
@@ -164,7 +174,7 @@ def finite(value: Any) -> Any:
 
 
 def open_scratch(path: Path) -> RawIOBase:
-    """A file of a work folder, to be filled bit by bit: nothing takes it for finished work."""
+    """Open a file of a work folder that is written piece by piece and never read as complete."""
     return path.open("wb", buffering=0)
 
 
@@ -173,8 +183,15 @@ def one_line(error: BaseException, most: int = 300) -> str:
     return " ".join(str(error).split())[:most] or type(error).__name__
 
 
+def reason_of(error: BaseException) -> str:
+    """Why a file cannot be read or written, in one line: the words of the system if it has any."""
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    return getattr(error, "strerror", None) or one_line(error)
+
+
 def plain_name(text: str) -> str:
-    """A text as part of a file name: letters, digits and ._- are kept, the others become a dash."""
+    """A text as part of a file name: all but letters, digits and ._- becomes a dash."""
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)
 
 

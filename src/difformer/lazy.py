@@ -33,7 +33,7 @@ def lazy_names(
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(home[name]), name)
-        # The next use finds it there, and does not come here.
+        # From now on found in the package, without this function.
         setattr(sys.modules[package], name, value)
         return value
 

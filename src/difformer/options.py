@@ -1,4 +1,4 @@
-"""Options as dataclass fields: default, help and rule stand together, once. No torch here.
+"""Options as dataclass fields, each with its default, help and rule in one place. No torch here.
 
     @dataclass(frozen=True, kw_only=True)
     class Settings(Options):
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 Rule = Callable[[str, Any], None]
-"""Called with an option's name and value; raises a ValueError where the value breaks the rule."""
+"""Called with an option's name and value; raises a ValueError if the value breaks the rule."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,10 +44,10 @@ def option(default: Any, text: str, allowed: tuple[Any, ...] | Rule | None = Non
     """A field of an options dataclass.
 
     Args:
-        default: its value unless one is given.
-        text: its help, without a full stop.
-        allowed: the choices, or a rule such as `whole(1)`. None always passes where the field's
-            type allows it; an option of type Any takes objects beside its named choices.
+        default: the value if none is given.
+        text: the help text, without a full stop.
+        allowed: the choices, or a rule such as `whole(1)`. None is always allowed if the field's
+            type includes it; an option of type Any also takes objects besides its named choices.
     """
     choices = allowed if isinstance(allowed, tuple) else ()
     rule = None if isinstance(allowed, tuple) else allowed
@@ -60,13 +60,14 @@ def like(options: type[Any], name: str, default: Any) -> Any:
 
 
 class Options:
-    """Base of options dataclasses: every field is checked by its rule when one is made."""
+    """Base of options dataclasses: creating one checks every field by its rule."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = getattr(self, each.name)
+            value = _plain(getattr(self, each.name))
+            object.__setattr__(self, each.name, value)
             optional = "None" in str(each.type)
             rule = each.metadata.get("rule") or _rule_of(each, optional)
             if rule is not None and not (optional and value is None):
@@ -104,7 +105,8 @@ def takes(options: type[Options]) -> Callable[[F], F]:
 
 
 def check_count(name: str, value: int, at_least: int = 1) -> int:
-    """`value` if it is a whole number of at least `at_least`."""
+    """`value` as an int, if it is a whole number of at least `at_least`."""
+    value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise ValueError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
     return value
@@ -131,7 +133,7 @@ def number(*, above_zero: bool = False) -> Rule:
 
 
 def unit_interval(*, zero: bool, one: bool) -> Rule:
-    """A number between 0 and 1; `zero` and `one` say whether the ends count."""
+    """A number between 0 and 1; `zero` and `one` say whether the ends are allowed."""
     interval = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
 
     def check(name: str, value: Any) -> None:
@@ -145,11 +147,11 @@ def unit_interval(*, zero: bool, one: bool) -> Rule:
 COUNT = whole(1)
 POSITIVE, NOT_NEGATIVE = number(above_zero=True), number()
 SHARE, RATE = unit_interval(zero=False, one=False), unit_interval(zero=True, one=False)
-"""The rules that most options go by."""
+"""The rules of most options."""
 
 
 def one_of(choices: tuple[Any, ...], *, optional: bool = False, objects: bool = False) -> Rule:
-    """One of some values; `objects` of any kind that is no text may be given instead."""
+    """One of some values; with `objects`, also anything that is not a string."""
     names = ", ".join(str(c) for c in choices if c is not None) + (" or None" if optional else "")
 
     def check(name: str, value: Any) -> None:
@@ -174,3 +176,9 @@ def _flag(name: str, value: Any) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar, as searches over options pass them, as a Python one; else the value."""
+    scalar = type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
+    return value.item() if scalar else value

@@ -27,29 +27,29 @@ FORMAT_VERSION = 1
 def write_tensors(
     path: Path, kind: str, tensors: Mapping[str, Tensor], description: Mapping[str, Any]
 ) -> None:
-    """Write tensors and a description as one file, whole or not at all; equal content, equal bytes.
+    """Write tensors and a description to one file in one step; equal content gives equal bytes.
 
     `kind` says what it is: "model", "frozen", "estimator", "checkpoint", "weights".
     """
     packed = {name: _own(tensor) for name, tensor in tensors.items()}
     described = json.loads(json.dumps(description))
-    # One key: safetensors writes several in an order of its own.
+    # One key: safetensors writes several in no fixed order.
     content = {
         "format": kind,
         "version": FORMAT_VERSION,
         "description": described,
         "checksum": checksum(packed, described),
     }
-    # Not save_file: it writes to a name of its own first, which a killed process leaves behind.
+    # Not save_file: it writes to another name first, which a killed process leaves behind.
     write_atomic(path, save(packed, metadata={"difformer": json.dumps(content)}))
 
 
 def read_tensors(
     path: Path, kind: str | None, *, error: type[DifformerError] = ModelFileError
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `write_tensors` wrote, or say in one line why this is not such a file.
+    """Read what `write_tensors` wrote; an `error` of one line if this is not such a file.
 
-    With kind None any safetensors file will do; its description may be empty.
+    With kind None any safetensors file is read; its description may be empty.
     """
     if not path.is_file():
         raise error(f"{path}: no such file of a {kind or 'model'}")

@@ -182,17 +182,17 @@ def test_what_was_put_right_in_reading_is_said_and_kept(
     files[0].write_text("\n".join([lines[0], *lines[:12:-1], *lines[1:11]]))
     words = ["--series", str(files[0]), "--out", str(tmp_path / "run"), "--epochs", "2"]
     assert run("train", *words) == 0
-    said = " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().out.split())
     notes = json.loads((tmp_path / "run" / "series.json").read_text())["notes"]
     assert [note.split(":")[0] for note in notes] == [
-        "1 not numbers, taken as missing (row 33, column 'c'",
+        "1 not numbers, taken as empty (row 33, column 'c'",
         "rows were put in the order of their times",
         "2 steps without a row are missing, first 2020-01-11 00",
     ]
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     for note in notes[1:]:
-        assert f"note: {note}" in said
-        assert f"Put right in reading: {note}." in page
+        for shown in (said, page):
+            assert f"Corrected while reading: {note}." in shown
     assert "(row 33, column 'c': 'broken')" in said
     assert run("predict", str(tmp_path / "run"), "--series", str(files[0]), "-o", "-") == 0
     assert notes[1] in " ".join(capsys.readouterr().err.split())
@@ -216,7 +216,7 @@ def test_newer_values_are_forecast_without_refitting(districts: Path, tmp_path: 
 
 def test_the_page_of_a_series_has_a_fan_for_each_node(districts: Path) -> None:
     page = (districts / "run" / "report.html").read_text(encoding="utf-8")
-    assert "2 nodes left to the last value, because hardly varying: none, few." in page
+    assert "2 nodes hardly vary; their forecast is the last value: none, few." in page
     start = page.index('id="data">') + len('id="data">')
     data = json.loads(page[start : page.index("</script>", start)])
     found = data["finders"]["nodes"]

@@ -29,19 +29,19 @@ def table(tmp_path: Path) -> list[str]:
 
 
 def test_it_says_what_it_found(table: list[str], tmp_path: Path, capsys) -> None:
-    assert run("shard", tmp_path / "parts", *table, "--memory", "3GB") == 0
+    assert run("shard", tmp_path / "parts", *table, "--memory", "12GB") == 0
     shown = capsys.readouterr().out
     for line in ("dangling edges 1", "repeated edges 1", "edges kept, each way 80", "cut by range"):
         assert line in " ".join(shown.split())
     assert "train with: difformer train" in shown
-    assert run("shard", tmp_path / "parts", *table, "--memory", "3GB") == 0
+    assert run("shard", tmp_path / "parts", *table, "--memory", "12GB") == 0
     assert capsys.readouterr().out == shown  # what is there
     assert run("shard", tmp_path / "parts", *table, "--parts", "3") == 2
     assert "holds a sharded dataset already" in capsys.readouterr().err
 
 
 def test_json_is_one_document(table: list[str], tmp_path: Path, capsys) -> None:
-    words = ("--partition", "streaming", "--memory", "3GB", "--json")
+    words = ("--partition", "streaming", "--memory", "12GB", "--json")
     assert run("shard", tmp_path / "parts", *table, *words) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["parts"], found["dangling edges"]) == (40, 4, 1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from difformer.core.diffusion import Diffusion, relu_proximal
 from difformer.core.diffusivity import KERNELS
-from difformer.core.energy import descent_step, energy, graph_penalty, pair_penalty
+from difformer.core.energy import descent_step, energy, graph_penalty
 from difformer.core.graph import Graph
 from difformer.core.pairs import squared_distances
 
@@ -48,7 +48,7 @@ def test_pair_penalty_equals_the_double_sum(kernel, n):
     z = random_states(n, 5, seed=2)
     diffusivity = KERNELS[kernel]()
     expected = diffusivity.delta(squared_distances(z, z)).sum()
-    torch.testing.assert_close(pair_penalty(z, diffusivity), expected, rtol=1e-9, atol=1e-8)
+    torch.testing.assert_close(diffusivity.pair_penalty(z), expected, rtol=1e-9, atol=1e-8)
 
 
 def test_graph_penalty_equals_the_double_sum():
@@ -120,7 +120,7 @@ def test_the_guarantee_is_a_real_bound():
     tiny = 1e-4
     assert Diffusion("simple").safe_tau(z, tiny) < 0.02
     report = Diffusion("simple", tau=1.0).check_descent(z, 1, tiny)
-    start = tiny * pair_penalty(z, KERNELS["simple"]())
+    start = tiny * KERNELS["simple"]().pair_penalty(z)
     assert report.energies[0] > start
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from difformer.core.graph import Graph
+from difformer.nn.model import DIFFormer
 
 
 def dense_reference(edge_index, n, weight=None):
@@ -82,10 +83,19 @@ def test_isolated_rows_receive_zero_and_a_graph_without_edges_works():
     assert torch.equal(x.grad, torch.zeros(3, 2))
 
 
+def test_a_graph_without_edges_has_an_empty_edge_list_and_can_be_frozen_on():
+    graph = Graph.from_edges(torch.zeros(2, 0, dtype=torch.int64), 3)
+    assert graph.edge_index.shape == (2, 0)
+    assert graph.neighbours_mean.num_edges == 0
+    assert graph.around(torch.tensor([1]), 2)[0].tolist() == [1]
+    model, x = DIFFormer(2, 4, 1).eval(), torch.randn(3, 2)
+    torch.testing.assert_close(model.freeze(x, graph)(x), model(x, graph))
+
+
 def test_rows_of_the_adjacency_are_rows_of_the_matrix():
     graph = Graph.from_edges(random_edges(20, 50), 20)
     rows = torch.tensor([4, 0, 19, 4])
-    torch.testing.assert_close(graph.adjacency.rows(rows).csr.to_dense(), graph.dense()[rows])
+    torch.testing.assert_close(graph.adjacency[rows].to_dense(), graph.dense()[rows])
 
 
 @pytest.mark.parametrize(

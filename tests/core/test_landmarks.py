@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from difformer.core import tiled
+from difformer.core.cosine import landmark_sample, make_landmarks
 from difformer.core.diffusivity import Landmarks
-from difformer.core.diffusivity import landmarks as module
-from difformer.core.diffusivity.landmarks import landmark_sample, make_landmarks
+from difformer.core.diffusivity.reach import offsets_for_reach
 from difformer.core.sparse import SparseMatrix
 
 
@@ -53,7 +54,7 @@ def test_every_step_towards_the_average_lowers_the_quadratic_energy(n, tau, seed
 def test_the_reach_is_the_mass_over_landmarks():
     rows, marks = rows_and_landmarks(50, 12)
     scores = F.normalize(rows, dim=-1) @ marks.T
-    t = module.offsets_for_reach(scores, 30.0, 4.0)
+    t = offsets_for_reach(scores, 30.0, 4.0)
     torch.testing.assert_close(
         torch.sigmoid(30 * (scores - t)).sum(1), torch.full((50,), 4.0, dtype=torch.float64)
     )
@@ -61,7 +62,7 @@ def test_the_reach_is_the_mass_over_landmarks():
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_the_fixed_form_is_the_dense_one_with_its_gradient(sparse, monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_SCORES", 100)
+    monkeypatch.setattr(tiled, "CHUNK_SCORES", 100)
     rows, marks = rows_and_landmarks(57, 11)
     kernel = Landmarks(30.0, 3.0)
     z, _ = kernel.prepare(rows, rows, marks)
@@ -75,7 +76,7 @@ def test_the_fixed_form_is_the_dense_one_with_its_gradient(sparse, monkeypatch):
     assert torch.autograd.gradcheck(made.average, (value,))
 
 
-def test_a_landmark_that_no_row_is_near_says_nothing():
+def test_a_landmark_that_no_row_is_near_has_no_influence():
     kernel = Landmarks()
     known = torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float64)
     new = torch.tensor([[0.5, 0.0, 0.5]], dtype=torch.float64)
@@ -83,7 +84,7 @@ def test_a_landmark_that_no_row_is_near_says_nothing():
     torch.testing.assert_close(kernel.apply(new, kernel.summarise(known, value)), value)
 
 
-def test_landmarks_stand_in_the_midst_of_clusters():
+def test_landmarks_are_in_the_middle_of_clusters():
     generator = torch.Generator().manual_seed(0)
     centres = F.normalize(torch.randn(8, 16, generator=generator), dim=-1)
     rows = centres.repeat_interleave(40, 0) + 0.05 * torch.randn(320, 16, generator=generator)
@@ -92,7 +93,9 @@ def test_landmarks_stand_in_the_midst_of_clusters():
     torch.testing.assert_close(marks.norm(dim=1), torch.ones(24))
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    assert torch.equal(make_landmarks(rows, 24), marks)  # the same, and nobody's numbers are drawn
+    assert torch.equal(
+        make_landmarks(rows, 24), marks
+    )  # the same, and no global random number is drawn
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from difformer.core import fixed
+from difformer.core import fixed, tiled
 from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Gaussian, Sharp, Sigmoid
-from difformer.core.diffusivity import sharp as module
 from difformer.core.diffusivity.reach import offsets_for_reach
 from difformer.core.energy import energy
 from difformer.core.fixed import FixedWeights
@@ -35,7 +34,7 @@ def test_the_mass_of_every_row_is_the_reach(sharpness, reach):
 
 
 @pytest.mark.parametrize("reach", [5.0, 7.0, 1e6])
-def test_a_reach_of_all_rows_or_more_takes_in_everybody_alike(reach):
+def test_a_reach_of_all_rows_or_more_gives_equal_weights(reach):
     q, k = Sharp(40.0, reach).prepare(*[clustered(5)] * 2)
     torch.testing.assert_close(
         Sharp(40.0, reach).weights(q, k), torch.full((5, 5), 0.2, dtype=torch.float64)
@@ -72,14 +71,15 @@ def test_a_new_row_is_calibrated_by_the_known_ones_alone():
 
 
 @pytest.mark.parametrize("n", [20, 300])
-def test_plain_rows_sharpness_one_and_no_offset_is_the_sigmoid_bit_for_bit(n):
+def test_sharpness_one_and_no_offset_is_the_sigmoid_of_unit_rows_bit_for_bit(n):
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 2, n, 5, generator=generator)
-    kernel = Sharp(1.0, None, unit=False)
+    kernel = Sharp(1.0, None)
     for a, b in ((q, k), (q[:1], q[:1])):
         prepared = kernel.prepare(a, b)
-        assert torch.equal(kernel(*prepared, v), Sigmoid()(a, b, v))
-        assert torch.equal(kernel.omega(*prepared), Sigmoid().omega(a, b))
+        unit = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
+        assert torch.equal(kernel(*prepared, v), Sigmoid()(*unit, v))
+        assert torch.equal(kernel.omega(*prepared), Sigmoid().omega(*unit))
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.8])
@@ -139,8 +139,7 @@ def test_theorem_1_descent_with_a_number_per_row(make, n, sharpness, reach, seed
 @pytest.fixture
 def many_tiles(monkeypatch):
     monkeypatch.setattr(fixed, "DENSE_ROWS", 10)
-    monkeypatch.setattr(fixed, "CHUNK_SCORES", 7000)
-    monkeypatch.setattr(module, "CHUNK_SCORES", 5000)
+    monkeypatch.setattr(tiled, "CHUNK_SCORES", 5000)
 
 
 @pytest.mark.usefixtures("many_tiles")
@@ -223,15 +222,14 @@ def test_a_gaussian_with_a_reach_has_that_mass_and_is_symmetric():
     torch.testing.assert_close(kernel.omega(q, k), expected)
     torch.testing.assert_close(kernel.omega(q, k), kernel.omega(q, k).T)
     torch.testing.assert_close(kernel.weights(q, k), expected / expected.sum(1, keepdim=True))
-    everybody = Gaussian(reach=50.0)
-    weights = everybody.weights(*everybody.prepare(rows, rows))
+    wide = Gaussian(reach=50.0)
+    weights = wide.weights(*wide.prepare(rows, rows))
     torch.testing.assert_close(weights, torch.full_like(weights, 1 / 40), rtol=1e-3, atol=0)
     with pytest.raises(ValueError, match="reach must be above 1"):
         Gaussian(reach=1.0)
 
 
-@pytest.mark.parametrize("sharpness", [10.0, 40.0, 160.0])
-@pytest.mark.parametrize("reach", [3.0, 10.0])
+@pytest.mark.parametrize(("sharpness", "reach"), [(10.0, 3.0), (40.0, 10.0), (160.0, 3.0)])
 def test_offsets_in_an_exported_program_are_those_of_the_model(
     sharpness: float, reach: float
 ) -> None:

@@ -79,7 +79,9 @@ def test_a_truncated_cifar_file_is_named(tmp_path: Path, cut: int) -> None:
     write_cifar(tmp_path)
     file = tmp_path / "test_batch.bin"
     file.write_bytes(file.read_bytes()[:-cut])
-    with pytest.raises(DataError, match=r"test_batch.bin is truncated: \d+ bytes, \d+ images"):
+    with pytest.raises(
+        DataError, match=r"test_batch.bin is truncated: \d+ bytes, not a multiple of 3073"
+    ):
         read_cifar(tmp_path)
 
 
@@ -93,7 +95,7 @@ def test_damaged_stl_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"test_y.bin: labels must lie in 1..10"):
         read_stl(tmp_path)
     (tmp_path / "test_y.bin").unlink()
-    with pytest.raises(DataError, match="test_y.bin does not exist"):
+    with pytest.raises(DataError, match="test_y.bin cannot be read: No such file"):
         read_stl(tmp_path)
     (tmp_path / "train_X.bin").write_bytes(b"\0" * 100)
     with pytest.raises(DataError, match="train_X.bin is truncated: 100 bytes"):

@@ -31,8 +31,8 @@ def write_zip(path: Path, members: dict[str, bytes], method: int = zipfile.ZIP_D
 
 
 def bomb(path: Path, *names: str) -> Path:
-    """About 100 kB that unpack to 100 MB."""
-    content = npy((100, 1 << 18), "<f4", bytes(100 << 20))
+    """About 10 kB that unpack to 10 MB."""
+    content = npy((10, 1 << 18), "<f4", bytes(10 << 20))
     return write_zip(path, dict.fromkeys(names, content))
 
 

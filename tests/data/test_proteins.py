@@ -59,10 +59,10 @@ def test_files_of_its_layout_become_a_dataset(tmp_path):
     ("file", "rows", "message"),
     [
         ("raw/edge.csv.gz", [[0, 1], [1, 99]], "must have 5 lines, it has 2"),
-        ("raw/edge.csv.gz", [[0, 1]] * 4 + [[0, 99]], "must name proteins 0 to 6, not 0 to 99"),
+        ("raw/edge.csv.gz", [[0, 1]] * 4 + [[0, 99]], "edge_index must lie in 0..6, not 0..99"),
         ("raw/edge-feat.csv.gz", [[0] * 8], "must have 5 lines, it has 1"),
         ("raw/edge-feat.csv.gz", [[0] * 7] * 5, "lines must have 8 numbers, not 7"),
-        ("raw/node-label.csv.gz", [[0] * 112], "must have 7 lines, one per protein, it has 1"),
+        ("raw/node-label.csv.gz", [[0] * 112], "must have 7 lines, it has 1"),
     ],
 )
 def test_files_that_do_not_belong_together_are_named(tmp_path, file, rows, message):
@@ -79,7 +79,7 @@ def test_a_line_or_a_file_that_is_cut_off_is_named(tmp_path):
     whole = file.read_bytes()
     with gzip.open(file, "wt") as stream:
         stream.write("0,1\n1,2\n2")
-    with pytest.raises(DataError, match=r"edge.csv.gz: lines must have 2 numbers, not 1"):
+    with pytest.raises(DataError, match=r"edge.csv.gz .*changed from 2 to 1 at row 3"):
         proteins.read_folder(folder)
     file.write_bytes(whole[:-12])
     with pytest.raises(DataError, match="is cut off or damaged"):

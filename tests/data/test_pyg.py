@@ -45,6 +45,7 @@ def test_a_graph_is_read_in_every_form_that_it_is_saved_in(form: str, tmp_path: 
     assert torch.equal(found.x, data.x)
     assert torch.equal(found.y, data.y)
     assert torch.equal(found.edge_index, data.edge_index)
+    assert found.task == "multiclass"
     assert found.split("given").test.tolist() == [2, 5, 8, 11]
 
 
@@ -109,4 +110,4 @@ def test_train_takes_a_pt_file_and_opens_the_run_again(
     assert "--nodes must be a table" in cli.refused(
         "train", "--nodes", "folder/g.pt", "--label", "y"
     )
-    assert "no such file" in cli.refused("train", "none.pt")
+    assert "none.pt cannot be read: No such file" in cli.refused("train", "none.pt")

@@ -136,7 +136,7 @@ def test_rows_in_any_order_bad_cells_and_empty_lines_are_put_right(tmp_path: Pat
     expected[3] = np.nan
     np.testing.assert_array_equal(series.values[:, 0], expected)
     bad, order = series.notes
-    assert bad == "1 not numbers, taken as missing (row 27, column 'a': 'many')"
+    assert bad == "1 not numbers, taken as empty (row 27, column 'a': 'many')"
     assert order == "rows were put in the order of their times"
 
 

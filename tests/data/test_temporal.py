@@ -20,7 +20,7 @@ from difformer.data.snapshots import (
     time_split,
     windows,
 )
-from difformer.data.temporal import read_json
+from difformer.data.temporal import read_file
 from difformer.errors import DataError
 
 
@@ -75,7 +75,7 @@ def test_covid_has_a_graph_a_day_and_is_standardised_a_node(data_root: Path) -> 
 
 def test_wikimath_is_read_from_a_file_of_its_layout(tmp_path: Path) -> None:
     path = wiki_file(tmp_path)
-    data = read_json(path, "wikimath", lags=14)
+    data = read_file(path, "wikimath", lags=14)
     assert (data.num_snapshots, data.num_nodes, data.num_features) == (6, 3, 14)
     raw = json.loads(path.read_text())
     series = np.array([raw[str(t)]["y"] for t in range(20)], dtype=float)
@@ -101,14 +101,14 @@ def test_a_damaged_file_is_named_with_the_reason(
 ) -> None:
     path = wiki_file(tmp_path, **changes)
     with pytest.raises((DataError, ValueError), match=reason):
-        read_json(path, "wikimath", lags=14)
+        read_file(path, "wikimath", lags=14)
 
 
 def test_a_file_that_is_not_json_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "wikivital_mathematics.json"
     path.write_text("{")
     with pytest.raises(DataError, match="is not a wikimath file"):
-        read_json(path, "wikimath", lags=14)
+        read_file(path, "wikimath", lags=14)
 
 
 def test_a_git_id_is_that_of_git(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_lags_must_be_fewer_than_the_steps() -> None:
         ValueError, match="lags must be fewer than the 4 steps of the series, got 4"
     ):
         windows(torch.zeros(4, 2), 4)
-    with pytest.raises(ValueError, match="lags must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="lags must be a whole number of at least 1, got 0"):
         windows(torch.zeros(4, 2), 0)
 
 

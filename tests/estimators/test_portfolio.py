@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +11,8 @@ from sklearn.datasets import load_digits, load_wine, make_moons
 from sklearn.linear_model import LogisticRegression
 
 from difformer import DIFFormerClassifier, DIFFormerRegressor
-from difformer.data.encoder import TableEncoder
 from difformer.data.split import Split
 from difformer.estimators.choice import Candidate, Form, Training
-from difformer.estimators.judged import Judged, weighed
-from difformer.estimators.problem import Outcome, Problem
-from difformer.estimators.views import CENTRES, STEPS, View, learn_view
-from difformer.train.objective import TEMPERED, CrossEntropy, Monitor, objective_for
 
 
 def moons(labels: int = 3, n: int = 240) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -64,11 +58,12 @@ def test_unlike_neighbours_are_told_apart() -> None:
 def test_a_form_that_is_probed_and_then_trained_on_is_kept_in_two_folders(tmp_path) -> None:
     """Both fits are resumed each by itself, and to the same bits as without a folder."""
     X, _, few, edges = unlike()
-    kept = DIFFormerClassifier(random_state=0, checkpoint=tmp_path).fit(X, few, edges)
+    quick = {"epochs": 80, "random_state": 0}
+    kept = DIFFormerClassifier(checkpoint=tmp_path, **quick).fit(X, few, edges)
     epochs = {path.name.split(", ")[-1] for path in tmp_path.glob("transforming*validated")}
     assert len(epochs) > 1
-    alone = DIFFormerClassifier(random_state=0).fit(X, few, edges)
-    again = DIFFormerClassifier(random_state=0, checkpoint=tmp_path).fit(X, few, edges)
+    alone = DIFFormerClassifier(**quick).fit(X, few, edges)
+    again = DIFFormerClassifier(checkpoint=tmp_path, **quick).fit(X, few, edges)
     assert (kept.label_distributions_ == alone.label_distributions_).all()
     assert (again.label_distributions_ == alone.label_distributions_).all()
 
@@ -131,29 +126,6 @@ def test_rows_that_are_all_equal_are_not_compared_with_one_another() -> None:
     model = DIFFormerClassifier(random_state=0).fit(X, few)
     assert not any("sharp" in name for name in model.candidates_)
     assert (model.transduction_ == np.arange(90) % 3).all()
-
-
-def test_sparse_rows_are_compared_by_their_direction() -> None:
-    from scipy import sparse
-
-    X = sparse.random(40, 30, density=0.2, random_state=0, format="csr")
-    view = learn_view("standard", X, None)
-    lengths = np.sqrt(view.apply(X).multiply(view.apply(X)).sum(1))
-    filled = np.diff(X.indptr) > 0
-    assert np.allclose(lengths[filled], 10.0, rtol=1e-5)
-    assert np.allclose(view.apply(3 * X).toarray(), view.apply(X).toarray(), rtol=1e-5)
-
-
-def test_the_epoch_is_picked_by_the_loss_after_calibration() -> None:
-    """Logits that are four times too large are as good as they are after division by four."""
-    y = torch.tensor([0, 1, 0, 1, 1, 0])
-    logits = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
-    objective = CrossEntropy(monitor=Monitor(TEMPERED, "min"))
-    rows = torch.arange(6)
-    plain, large = (objective.metrics(logits * c, y, rows) for c in (1.0, math.e))
-    assert large["loss"] > plain["loss"]
-    assert large[TEMPERED] == pytest.approx(plain[TEMPERED], abs=1e-6)
-    assert plain[TEMPERED] <= plain["loss"]
 
 
 def test_the_same_seed_gives_the_same_bits_and_the_global_generator_is_left_alone() -> None:
@@ -226,106 +198,3 @@ def test_regression_by_default_beats_the_mean_by_far() -> None:
     model = DIFFormerRegressor(random_state=0).fit(X, known)
     error = np.mean((model.transduction_[60:] - y[60:]) ** 2) / y.var()
     assert error < 0.2
-
-
-# --- weights and temperatures --------------------------------------------------------------------
-
-
-def judged(losses: list[float]) -> Judged:
-    tensor = torch.tensor(losses)
-    return Judged(Form("f", "identity"), tensor.unsqueeze(1), tensor, 1.0)
-
-
-def test_forms_that_cannot_be_told_apart_count_alike_and_a_worse_one_does_not() -> None:
-    equal = [0.1, 0.5, 0.3, 0.7]
-    worse = [value + 2 + 0.01 * i for i, value in enumerate(equal)]
-    weights = [one.weight for one in weighed([judged(equal), judged(equal), judged(worse)])]
-    assert weights == pytest.approx([0.5, 0.5, 0.0])
-
-
-def test_doubt_about_the_errors_lets_a_slightly_worse_form_count_more() -> None:
-    best, other = [0.1, 0.5, 0.3, 0.7], [0.2, 0.4, 0.6, 0.8]
-    plain, doubted = (weighed([judged(best), judged(other)], d)[1].weight for d in (1.0, 1.4))
-    assert 0 < plain < doubted < 0.5
-
-
-def test_a_form_is_compared_on_the_rows_that_it_was_judged_by() -> None:
-    nan = float("nan")
-    first, second = judged([0.1, 0.2, 5.0, 6.0]), judged([0.1, 0.2, nan, nan])
-    weights = [one.weight for one in weighed([first, second])]
-    assert weights == pytest.approx([0.5, 0.5])
-
-
-def test_the_temperature_is_that_of_the_held_out_rows() -> None:
-    """Outputs four times too large are divided by about four."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(4000, 3, generator=generator)
-    y = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
-    problem = Problem(y, Outcome("multiclass", (3,)), objective_for("multiclass"), 3, y.numpy())
-    rows = torch.arange(4000)
-    outputs, losses, temperature = problem.temper([(rows, 4 * logits)], rows)
-    assert temperature == pytest.approx(4, rel=0.1)
-    expected = torch.nn.functional.cross_entropy(logits, y)
-    assert float(losses.mean()) == pytest.approx(float(expected), abs=0.01)
-    torch.testing.assert_close(outputs.softmax(1), (4 * logits / temperature).softmax(1))
-
-
-@pytest.mark.parametrize("outcome", [Outcome("multiclass", (3,)), Outcome("multilabel")])
-def test_combined_outputs_are_the_mean_of_probabilities(outcome: Outcome) -> None:
-    a, b = torch.randn(5, 3), torch.randn(5, 3)
-    turn = torch.sigmoid if outcome.task == "multilabel" else lambda t: t.softmax(1)
-    found = turn(outcome.combine([a, b], [0.25, 0.75], [2.0, 1.0]))
-    torch.testing.assert_close(found, 0.25 * turn(a / 2) + 0.75 * turn(b))
-
-
-# --- views ---------------------------------------------------------------------------------------
-
-
-def test_steps_see_ranks_not_values() -> None:
-    """A monotone change of a column hardly changes what its steps say."""
-    x = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
-    one, other = x, np.exp(3 * x).astype(np.float32)
-    views = [learn_view("steps", t, TableEncoder.of_numbers(t, ["a", "b"])) for t in (one, other)]
-    first, second = (view.apply(t) for view, t in zip(views, (one, other), strict=True))
-    assert first.shape == (300, 2 * STEPS)
-    assert np.corrcoef(first.ravel(), second.ravel())[0, 1] > 0.9
-
-
-def test_the_common_view_keeps_the_unit_that_columns_share() -> None:
-    x = np.random.default_rng(0).normal(size=(50, 3)) * [1, 2, 4]
-    encoder = TableEncoder.of_numbers(x, ["a", "b", "c"])
-    seen = learn_view("common", encoder.encode_array(x), encoder).apply(encoder.encode_array(x))
-    ratio = seen.std(0) / x.std(0)
-    assert ratio.max() == pytest.approx(ratio.min(), rel=1e-3)
-
-
-def test_a_view_that_would_be_no_other_is_left_out() -> None:
-    x = np.random.default_rng(0).normal(size=(50, 3))
-    x = (x - x.mean(0)) / x.std(0)
-    encoder = TableEncoder.of_numbers(x, ["a", "b", "c"])
-    assert learn_view("common", encoder.encode_array(x), encoder) is None
-
-
-def test_nearness_has_the_bits_of_any_batch_and_falls_with_the_distance() -> None:
-    x = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
-    view = learn_view("near", x, TableEncoder.of_numbers(x, ["a", "b", "c"]))
-    assert view is not None
-    whole = view.apply(x)
-    assert whole.shape == (300, CENTRES)
-    for rows in (slice(0, 1), slice(7, 90)):
-        np.testing.assert_array_equal(view.apply(x[rows]), whole[rows])
-    distance = np.linalg.norm(view.centres - x[0], axis=1)
-    nearness = whole[0] / view.scale + view.shift
-    assert (np.diff(nearness[np.argsort(distance)]) < 1e-6).all()
-    assert whole.var(0).sum() == pytest.approx(x.var(0).sum(), rel=0.01)
-
-
-def test_a_table_of_few_distinct_rows_is_not_seen_through_centres() -> None:
-    x = np.tile(np.eye(4, dtype=np.float32), (20, 1))
-    assert learn_view("near", x, TableEncoder.of_numbers(x, list("abcd"))) is None
-
-
-@pytest.mark.parametrize(("kind", "names"), [("steps", ["shift", "scale"]), ("plain", ["knots"])])
-def test_a_view_without_its_arrays_or_with_others_is_refused(kind: str, names: list[str]) -> None:
-    with pytest.raises(ValueError, match=f"view '{kind}' with the arrays"):
-        View.from_tensors(kind, {name: torch.ones(3) for name in names})

@@ -143,12 +143,45 @@ choose = { mutual = [false, true], metric = ["cosine", "euclidean"] }
     spec = parse_spec("toy", toy)
     (cell,) = spec.cells()
     result = choose(spec, cell, seeds=1, out=tmp_path)
-    assert len(asked) == 4
     assert {e.model["k"] for e in asked} == {7}
-    assert result.trials[0].settings == {}  # the cell as it stands comes first
-    assert len({str(t.settings) for t in result.trials}) == 4
+    kept = json.loads((tmp_path / "toy" / f"{cell.name}.json").read_text(encoding="utf-8"))
+    assert [e.seeds for e in asked] == [(100,)] * 4 + [(0,)] * 2
+    assert len({str(tried["settings"]) for tried in kept["tried"]}) == 4
+    # The cell as it stands comes first, in the search and where the choice is confirmed.
+    assert kept["tried"][0]["settings"] == kept["confirmed"][0]["settings"] == {}
+    assert [one["val"] for one in kept["confirmed"]] == [0.0, 1.0]
     (again,) = parse_spec("toy", f"{toy}{rules(cell, result)}").cells()
     assert again.model["mutual"] is True
+    (fewer,) = parse_spec("toy", f"{toy}[[cells]]\nbudget = 2\n").cells()
+    assert (cell.budget, fewer.budget) == (4, 2)
+
+
+def test_a_choice_that_is_not_better_by_the_seeds_of_the_table_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = """
+title = "Toy"
+metric = "accuracy"
+budget = 2
+systems = ["gcn-knn"]
+columns.digits = {}
+protocols.one = { splits = ["random:0"], seeds = [0, 1] }
+variants.own = { systems = ["gcn-knn"] }
+[[cells]]
+columns = ["digits"]
+choose = { mutual = [true] }
+"""
+
+    def judge(experiment: Experiment, *args: object) -> tuple[float, None]:
+        lucky = experiment.seeds == (100,)
+        return (0.9 if experiment.model["mutual"] and lucky else 0.5), None
+
+    monkeypatch.setattr(search, "_validate", judge)
+    (cell,) = parse_spec("toy", toy).cells()
+    result = choose(parse_spec("toy", toy), cell, seeds=1, out=tmp_path)
+    assert result.best.settings == {}
+    assert rules(cell, result) == ""
+    assert [path.suffix for path in (tmp_path / "toy").iterdir()] == [".json"]
 
 
 def test_what_to_choose_must_be_lists_in_a_rule_too() -> None:

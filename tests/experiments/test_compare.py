@@ -21,8 +21,9 @@ from difformer.data import Dataset, Split
 from difformer.errors import RunError
 from difformer.experiments import compare as module
 from difformer.experiments import workers as processes
-from difformer.experiments.compare import compare, splits_of
+from difformer.experiments.compare import compare
 from difformer.experiments.comparisons import Comparison, Row
+from difformer.experiments.sources import splits_of
 from difformer.experiments.statistics import paired_difference, spread
 from difformer.experiments.verdict import verdict
 
@@ -269,37 +270,46 @@ def made(values: dict[str, list[float]], *, direction: str = "max", graph: bool 
     return Comparison("toy", "accuracy", direction, names, 0, rows, graph)
 
 
-def test_the_verdict_says_when_difformer_loses() -> None:
-    lines = verdict(
-        made(
-            {
-                "difformer-s": [0.70, 0.71, 0.70],
-                "difformer-g": [0.74, 0.75, 0.745],
-                "gcn": [0.80, 0.81, 0.80],
-                "mlp": [0.5, 0.52, 0.51],
-            }
-        )
-    )
-    assert lines[0].startswith("DIFFormer loses: GCN is better than DIFFormer-s, -10.0")
-    assert "all-pair diffusion help on this data? No, it hurts" in lines[1]
-    assert "the graph help? Yes: GCN against MLP" in lines[2]
-    assert "GCN enough? Yes: GCN is better than DIFFormer, graph term only" in lines[3]
+LOSES = {
+    "difformer-s": [0.70, 0.71, 0.70],
+    "difformer-g": [0.74, 0.75, 0.745],
+    "gcn": [0.80, 0.81, 0.80],
+    "mlp": [0.5, 0.52, 0.51],
+}
+WINS = {
+    "difformer-s": [0.85, 0.86, 0.85],
+    "difformer-g": [0.82, 0.83, 0.825],
+    "gcn": [0.80, 0.81, 0.80],
+}
 
 
-def test_the_verdict_says_when_difformer_wins_and_a_gcn_is_not_enough() -> None:
-    lines = verdict(
-        made(
-            {
-                "difformer-s": [0.85, 0.86, 0.85],
-                "difformer-g": [0.82, 0.83, 0.825],
-                "gcn": [0.80, 0.81, 0.80],
-            }
-        )
-    )
-    assert lines[0].startswith("DIFFormer wins")
-    assert "data? Yes: DIFFormer-s against the same model without it" in lines[1]
-    assert "Not asked" in lines[2]
-    assert "GCN enough? No: DIFFormer-s is better" in lines[3]
+@pytest.mark.parametrize(
+    ("values", "best", "all_pairs", "graph", "gcn"),
+    [
+        (
+            LOSES,
+            "DIFFormer loses: GCN is better than DIFFormer-s, -10.0",
+            "No, it hurts",
+            "Yes: GCN against MLP",
+            "Yes: GCN is better than DIFFormer, graph term only",
+        ),
+        (
+            WINS,
+            "DIFFormer wins",
+            "Yes: DIFFormer-s against the same model without it",
+            "Not asked",
+            "No: DIFFormer-s is better",
+        ),
+    ],
+)
+def test_the_verdict_says_whether_difformer_wins_and_a_gcn_is_enough(
+    values: dict[str, list[float]], best: str, all_pairs: str, graph: str, gcn: str
+) -> None:
+    lines = verdict(made(values))
+    assert lines[0].startswith(best)
+    assert f"all-pair diffusion help on this data? {all_pairs}" in lines[1]
+    assert f"the graph help? {graph}" in lines[2]
+    assert f"GCN enough? {gcn}" in lines[3]
 
 
 def test_the_verdict_claims_nothing_from_noise_or_from_one_system() -> None:

@@ -117,7 +117,7 @@ def test_what_cannot_be_exported_is_one_line(
     trained(tmp_path / "run", "kind", graph=None)
     answers = export._answers
     monkeypatch.setattr(export, "_answers", lambda content, rows: answers(content, rows) + 0.01)
-    with pytest.raises(DifformerError, match="answers otherwise"):
+    with pytest.raises(DifformerError, match="the answers of the exported model differ"):
         export_run(tmp_path / "run", tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()
     (tmp_path / "series").mkdir()

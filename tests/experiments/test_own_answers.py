@@ -14,7 +14,7 @@ import pytest
 
 from difformer.data.tables import read_table
 from difformer.errors import DataError, RunError
-from difformer.experiments.own.predict import predict_own
+from difformer.experiments.answers import predict_run
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.scores import HeldOut, score
 from difformer.experiments.own.train import train_own
@@ -90,7 +90,7 @@ def test_a_regression_is_scored_in_the_units_of_its_label(priced: Path) -> None:
 
 def test_new_rows_get_intervals_at_the_level_asked_for(priced: Path, tmp_path: Path) -> None:
     new = houses(400, seed=1)
-    predict_own(
+    predict_run(
         priced, without(new, "price", "rent", "garden", "garage"), tmp_path / "o.csv", level=0.8
     )
     found = lines(tmp_path / "o.csv")
@@ -101,7 +101,7 @@ def test_new_rows_get_intervals_at_the_level_asked_for(priced: Path, tmp_path: P
     ]
     assert 0.68 < np.mean(inside) < 0.92
     with pytest.raises(ValueError, match="level must lie between 0 and 1, got 90"):
-        predict_own(priced, new, tmp_path / "p.csv", level=90)
+        predict_run(priced, new, tmp_path / "p.csv", level=90)
 
 
 def test_several_numbers_are_predicted_together_each_in_its_units(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_several_yes_or_no_labels_are_predicted_together(tmp_path: Path) -> None
     for row in filled:
         for name in ("garden", "garage"):
             assert row[name] == str(int(float(row[f"probability of {name}"]) > 0.5))
-    predict_own(tmp_path / "run", without(table, "garden", "garage"), tmp_path / "o.csv")
+    predict_run(tmp_path / "run", without(table, "garden", "garage"), tmp_path / "o.csv")
     assert len(lines(tmp_path / "o.csv")) == 250
 
 
@@ -142,7 +142,7 @@ def test_every_class_has_its_probability_and_a_set_may_be_asked_for(tmp_path: Pa
         ("bare", "small", "large")[v + (i % 7 == 0)] for i, v in enumerate(table["garden"])
     ]
     train_own(read_table(table, "garden", id="house"), tmp_path / "run", FEW)
-    predict_own(tmp_path / "run", table, tmp_path / "o.csv", level=0.9)
+    predict_run(tmp_path / "run", table, tmp_path / "o.csv", level=0.9)
     for row in lines(tmp_path / "o.csv"):
         chances = {n: float(row[f"probability of {n}"]) for n in ("bare", "small", "large")}
         assert sum(chances.values()) == pytest.approx(1, abs=1e-6)
@@ -181,11 +181,11 @@ def test_the_interval_of_a_score_is_narrower_with_more_rows() -> None:
 
 def test_columns_that_are_new_are_told_of_and_passed_over(priced: Path, tmp_path: Path) -> None:
     new, notes = houses(5, seed=2), list[str]()
-    predict_own(priced, new, tmp_path / "a.csv", tell=notes.append)
+    predict_run(priced, new, tmp_path / "a.csv", tell=notes.append)
     assert len(notes) == 1
-    assert notes[0].endswith("because not there in training: rent, garden, garage")
+    assert notes[0].endswith("because not in training: rent, garden, garage")
     plain = without(new, "rent", "garden", "garage")
-    predict_own(priced, plain, tmp_path / "b.csv", tell=notes.append)
+    predict_run(priced, plain, tmp_path / "b.csv", tell=notes.append)
     assert len(notes) == 1
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
 
@@ -195,47 +195,47 @@ def test_one_bad_cell_in_new_rows_is_told_of_and_taken_as_empty(
 ) -> None:
     new, notes = without(houses(40, seed=2), "price", "rent", "garden", "garage"), list[str]()
     new["age"][7] = None
-    predict_own(priced, new, tmp_path / "a.csv", tell=notes.append)
+    predict_run(priced, new, tmp_path / "a.csv", tell=notes.append)
     assert notes == []
     new["age"][7] = "forty"
-    predict_own(priced, new, tmp_path / "b.csv", tell=notes.append)
+    predict_run(priced, new, tmp_path / "b.csv", tell=notes.append)
     where = "row 8, column 'age': 'forty'"
     assert notes == [f"the table: 1 cell taken as empty, because not as in training: {where}"]
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
     new["age"] = [str(age).replace(".", ",") for age in houses(40, seed=2)["age"]]
     with pytest.raises(DataError, match=r"row 1, column 'age': .* written 1234\.5 in training"):
-        predict_own(priced, new, tmp_path / "c.csv", tell=notes.append)
+        predict_run(priced, new, tmp_path / "c.csv", tell=notes.append)
 
 
 def test_an_answer_is_written_where_a_person_says_and_replaces_nothing_else(
     priced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = without(houses(3, seed=3), "price", "rent", "garden", "garage")
-    predict_own(priced, new, "-")
+    predict_run(priced, new, "-")
     text = capsys.readouterr().out
     assert text.splitlines()[0].startswith("house,price")
     target, link = tmp_path / "real.csv", tmp_path / "link.csv"
     target.write_text("precious")
     link.symlink_to(target)
     with pytest.raises(RunError, match=r"link\.csv is there already: add --overwrite"):
-        predict_own(priced, new, link)
+        predict_run(priced, new, link)
     assert target.read_text() == "precious"
-    predict_own(priced, new, link, overwrite=True)
+    predict_run(priced, new, link, overwrite=True)
     assert link.is_symlink()
     assert target.read_text() == text
     with pytest.raises(RunError, match="is a folder"):
-        predict_own(priced, new, tmp_path)
+        predict_run(priced, new, tmp_path)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     read: list[str] = []
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
     reader.start()
-    predict_own(priced, new, pipe, overwrite=True)
+    predict_run(priced, new, pipe, overwrite=True)
     reader.join(timeout=60)
     assert read == [text]
     assert pipe.is_fifo()
     with pytest.raises(Exception, match="rooms"):
-        predict_own(priced, {"house": ["x"]}, tmp_path / "never.csv")
+        predict_run(priced, {"house": ["x"]}, tmp_path / "never.csv")
     assert not (tmp_path / "never.csv").exists()
 
 

@@ -54,7 +54,7 @@ def result(system: str, variant: str, column: str, accuracy: float) -> CellResul
     return CellResult(*words, [("released", 0)], {}, "", "", [run])
 
 
-def test_losses_name_the_published_figure_and_who_is_ahead_the_first_of_them_first() -> None:
+def test_losses_name_the_published_figure_and_the_best_system_ahead() -> None:
     results = [
         result("difformer-s", "stable", "cora", 0.80),
         result("difformer-s", "stable", "pubmed", 0.99),
@@ -64,7 +64,8 @@ def test_losses_name_the_published_figure_and_who_is_ahead_the_first_of_them_fir
     ]
     view = View(load_spec("table2"), results, protocols=["released"])
     assert losses(view) == (
-        "- DIFFormer-s, stable recipe: on Cora, 80.0, behind published 85.9, GAT 82.0, GCN 81.0."
+        "- DIFFormer-s, stable recipe: "
+        "Cora 80.0, behind the published 85.9 and GAT 82.0 and 1 more."
     )
     best = View(load_spec("table2"), results[1:2], protocols=["released"])
     assert losses(best) == "- DIFFormer-s, stable recipe: nowhere."

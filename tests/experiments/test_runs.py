@@ -14,6 +14,7 @@ import torch
 import difformer
 from difformer.cli import main
 from difformer.errors import RunError
+from difformer.experiments import Experiment, run_experiment
 from difformer.experiments.runs import differing_settings, find_runs, read_run
 
 KINDS = {
@@ -143,7 +144,8 @@ def test_energy_and_report_work_on_every_kind(
     assert run("energy", str(root / name), "--json") == 0
     assert len(json.loads(capsys.readouterr().out)["layers"]) >= 2
     page = tmp_path / "page.html"
-    assert run("report", str(root / name), "--out", str(page)) == 0
+    quick = ("--projection", "pca", "--points", "200")
+    assert run("report", str(root / name), "--out", str(page), *quick) == 0
     text = page.read_text(encoding="utf-8")
     assert "is left out" not in text
     assert "Diffusivity" in text or "diffusivity" in text
@@ -167,6 +169,33 @@ def test_predict_works_on_every_kind(
     series = json.loads((root / "series" / "series.json").read_text())["series"]
     assert run("predict", str(root / "series"), series, "--out", str(out), "--overwrite") == 0
     assert out.read_bytes() == (root / "series" / "forecast.csv").read_bytes()
+
+
+def test_a_run_of_the_default_system_predicts_and_has_energies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`train NAME` without options keeps an average of several models."""
+    experiment = Experiment.make(
+        "digits",
+        system="difformer",
+        split="ratio:0.4/0.3/0.3:0",
+        data={"sample": 60},
+        model={"time_budget": 0.001},
+    )
+    folder, new, out = tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv"
+    run_experiment(experiment, folder=folder)
+    loaded = difformer.load_run(folder)
+    rows = loaded.dataset.x[:5].double().numpy() + 0.01
+    header = ",".join(f"p{i}" for i in range(64))
+    np.savetxt(new, rows, delimiter=",", header=header, comments="", fmt="%.17g")
+    assert run("predict", str(folder), str(new), "--out", str(out)) == 0
+    with out.open() as file:
+        chances = [float(line["probability"]) for line in csv.DictReader(file)]
+    model: Any = loaded.estimator
+    assert chances == pytest.approx(model.predict_proba(rows).max(1), abs=1e-5)
+    capsys.readouterr()
+    assert run("energy", str(folder), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["layers"]
 
 
 @pytest.mark.parametrize(

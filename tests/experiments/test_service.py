@@ -38,7 +38,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     colours = [("red", "blue")[i % 2] for i in range(40)]
     kinds = [("fish", "ape")[i % 2] for i in range(40)]
     table = read_table({"size": sizes, "colour": colours, "kind": kinds}, "kind")
-    train_own(table, folder / "run", {"epochs": 2, "hidden_channels": 8, "graph": None})
+    one_form = {"kernel": "simple", "early_stopping": True}
+    params = {"epochs": 2, "hidden_channels": 8, "graph": None, **one_form}
+    train_own(table, folder / "run", params)
     return folder / "run"
 
 

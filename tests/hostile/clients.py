@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from formats import make_rows
+from fuzz_tables import make_rows
 from mutate import change_value, damage_bytes
 
 from difformer.experiments.own.run import OwnRun

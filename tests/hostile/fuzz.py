@@ -39,7 +39,7 @@ def main() -> None:
     for name, *_ in wanted:
         prepare = FORMATS[name].prepare
         if prepare not in roots:
-            roots[prepare] = folder / prepare.__name__
+            roots[prepare] = (folder / prepare.__name__).resolve()
             if not roots[prepare].exists():  # an earlier process may have made them
                 roots[prepare].mkdir()
                 prepare(roots[prepare])

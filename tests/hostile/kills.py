@@ -31,7 +31,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from formats import prepare_runs
+from fuzz_runs import prepare_runs
 
 MODES = ("before", "half", "after")
 TIMES = (

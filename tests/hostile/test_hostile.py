@@ -45,8 +45,9 @@ def faults(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def fuzzed(place: Path) -> dict[str, Any]:
+def fuzzed(place: Path, run: Path) -> dict[str, Any]:
     (place / "fuzz").mkdir()
+    (place / "fuzz" / "prepare_runs").symlink_to(run.parent)  # the samples of `kills` serve as well
     return hostile.fuzz(place / "fuzz", {name: range(CASES) for name in hostile.FORMATS})
 
 
@@ -73,16 +74,18 @@ def test_fuzzing_stays_within_its_memory_and_time(fuzzed: dict[str, Any]) -> Non
 
 HANG = """
 import sys, time
+from types import SimpleNamespace
 sys.path.insert(0, sys.argv.pop(1))
 wait = time.sleep if sys.argv.pop(1) == "asleep" else lambda seconds: None
-import formats, fuzz
+import fuzz
 seen = []
 def hang(root, place, draw):  # but for the first call, which warms up
     seen.append(place)
     while len(seen) > 1:
         wait(0.01)
 fuzz.SECONDS = 0.5
-formats.FORMATS = {"hang": formats.Format(lambda root: None, hang)}
+form = SimpleNamespace(prepare=lambda root: None, case=hang)
+sys.modules["formats"] = SimpleNamespace(FORMATS={"hang": form})  # without the real ones' imports
 fuzz.main()
 """
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import torch
-from formats import make_rows
+from fuzz_tables import make_rows
 
 from difformer.experiments.own.run import OwnRun
 

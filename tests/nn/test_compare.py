@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from difformer.core import fixed
+from difformer.core import fixed, tiled
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.nn.layer import Tuning
@@ -20,9 +20,7 @@ N = 23
 
 def make(**options):
     torch.manual_seed(0)
-    if (options.get("kernel"), options.get("compare")) == ("landmarks", "state"):
-        pytest.skip("landmarks are rows of the input")
-    model = DIFFormer(6, 8, 3, num_layers=3, reach=4.0, **options).double().eval()
+    model = DIFFormer(6, 8, 3, **{"num_layers": 3, "reach": 4.0, **options}).double().eval()
     x = torch.randn(N, 6, dtype=torch.float64)
     model.choose_landmarks(x)
     with torch.no_grad():  # away from where they start
@@ -37,7 +35,7 @@ def split(linear, x, heads=1):
     return x[None] if linear is None else linear(x).view(len(x), heads, -1).transpose(0, 1)
 
 
-def dense(model, x, adjacency=None, compared=None):
+def dense(model, x, adjacency=None):
     """The equations of a layer, written out with every pair."""
     z = first = model.embed(x)
     c = model.config
@@ -101,13 +99,25 @@ FORMS = [
         "graph_weight": 1.0,
     },
     {"kernel": "identity", "self_weight": True, "residual": True, "activation": "relu"},
+    {"kernel": "softmax", "learn_qk": False, "source": 0.1},
+    {"kernel": "gaussian", "learn_qk": False, "reach": None, "center": True},
 ]
+EVERY_FORM = pytest.mark.parametrize(
+    "options",
+    [
+        {"compare": compare, **form}
+        for compare in ("state", "first", "input")
+        for form in FORMS
+        # Landmarks are rows of the input: they cannot be compared with states.
+        if (form["kernel"], compare) != ("landmarks", "state")
+    ],
+    ids=str,
+)
 
 
-@pytest.mark.parametrize("compare", ["state", "first", "input"])
-@pytest.mark.parametrize("options", FORMS, ids=str)
-def test_every_path_is_the_equations(options, compare):
-    model, x = make(compare=compare, **options)
+@EVERY_FORM
+def test_every_path_is_the_equations(options):
+    model, x = make(**options)
     graph = Graph.from_edges(torch.randint(N, (2, 60)), N, undirected=True).to(x)
     expected = dense(model, x, graph.dense())
     torch.testing.assert_close(model(x, graph), expected)
@@ -135,10 +145,9 @@ def test_every_path_is_the_equations(options, compare):
         )
 
 
-@pytest.mark.parametrize("compare", ["state", "first", "input"])
-@pytest.mark.parametrize("options", FORMS, ids=str)
-def test_gradients_are_those_of_the_equations(options, compare):
-    model, x = make(compare=compare, **options)
+@EVERY_FORM
+def test_gradients_are_those_of_the_equations(options):
+    model, x = make(**options)
     probe = torch.randn(N, 3, dtype=torch.float64)
     both = []
     for run in (model, lambda x: dense(model, x)):
@@ -148,9 +157,18 @@ def test_gradients_are_those_of_the_equations(options, compare):
     torch.testing.assert_close(*both)
 
 
+@pytest.mark.parametrize("kernel", ["simple", "sigmoid", "sharp"])
+def test_features_that_are_compared_get_the_gradients_of_the_equations(kernel):
+    model, x = make(kernel=kernel, compare="input", learn_qk=False)
+    x.requires_grad_()
+    probe = torch.randn(N, 3, dtype=torch.float64)
+    fast, plain = (torch.autograd.grad((y * probe).sum(), x) for y in (model(x), dense(model, x)))
+    torch.testing.assert_close(fast, plain)
+
+
 @pytest.mark.parametrize("compare", ["first", "input"])
 @pytest.mark.parametrize("learn_qk", [True, False])
-def test_dropout_does_not_tear_what_is_compared(compare, learn_qk):
+def test_dropout_does_not_change_what_is_compared(compare, learn_qk):
     options = {"dropout": 0.5, "input_dropout": 0.3, "compare": compare, "learn_qk": learn_qk}
     model, x = make(kernel="sharp", **options)
     quiet = model.passages(x)[0].project()[:2]
@@ -179,7 +197,7 @@ def test_a_fixed_comparison_of_many_rows_is_sparse_and_close_to_the_exact_one(mo
     model, x = make(kernel="sharp", compare="input", learn_qk=False)
     expected = dense(model, x)
     monkeypatch.setattr(fixed, "DENSE_ROWS", 5)
-    monkeypatch.setattr(fixed, "CHUNK_SCORES", 100)
+    monkeypatch.setattr(tiled, "CHUNK_SCORES", 100)
     torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-3)
     assert isinstance(model.fixed_average(x).matrix, SparseMatrix)
     out = model(x)
@@ -187,9 +205,20 @@ def test_a_fixed_comparison_of_many_rows_is_sparse_and_close_to_the_exact_one(mo
     torch.testing.assert_close(ShardedDIFFormer(model, Comm())(x), out)
 
 
-@pytest.mark.parametrize("compare", ["state", "first", "input"])
+CALIBRATED = pytest.mark.parametrize(
+    ("kernel", "compare"),
+    [
+        ("sharp", "state"),
+        ("sharp", "first"),
+        ("sharp", "input"),
+        ("landmarks", "first"),
+        ("landmarks", "input"),
+    ],
+)
+
+
+@CALIBRATED
 @pytest.mark.parametrize("learn_qk", [True, False])
-@pytest.mark.parametrize("kernel", ["sharp", "landmarks"])
 def test_a_graph_in_a_batch_gets_what_it_gets_alone(compare, learn_qk, kernel):
     model, x = make(kernel=kernel, compare=compare, learn_qk=learn_qk, num_landmarks=9)
     batch = torch.tensor([0] * 3 + [1] * 9 + [2] * 9 + [3] * 2)
@@ -198,8 +227,7 @@ def test_a_graph_in_a_batch_gets_what_it_gets_alone(compare, learn_qk, kernel):
         torch.testing.assert_close(together[batch == number], model(x[batch == number]))
 
 
-@pytest.mark.parametrize("compare", ["state", "first", "input"])
-@pytest.mark.parametrize("kernel", ["sharp", "landmarks"])
+@CALIBRATED
 def test_a_new_row_has_the_same_bits_alone_and_in_any_batch(compare, kernel):
     model, x = make(kernel=kernel, compare=compare, learn_qk=False, num_landmarks=9)
     frozen, new = model.freeze(x), torch.randn(70, 6, dtype=torch.float64)
@@ -319,11 +347,13 @@ def test_landmarks_of_states_are_refused():
 @pytest.mark.parametrize("compare", ["first", "input"])
 def test_a_model_and_its_frozen_form_are_exported(kernel, compare):
     learned = {"learn_reach": "shared"} if kernel == "sharp" and compare == "first" else {}
-    model, x = make(kernel=kernel, compare=compare, learn_qk=False, num_landmarks=9, **learned)
+    model, x = make(
+        kernel=kernel, compare=compare, learn_qk=False, num_landmarks=9, num_layers=2, **learned
+    )
     rows = torch.export.Dim("rows", min=2, max=1000)
     frozen, new = model.freeze(x), torch.randn(12, 6, dtype=torch.float64)
     for module, example in ((model, x), (frozen, new)):
         expected = module(example)
-        program = torch.export.export(module, (example,), dynamic_shapes=({0: rows},))
-        torch.testing.assert_close(program.module()(example), expected)
-        torch.testing.assert_close(program.module()(example[:9]), module(example[:9]))
+        run = torch.export.export(module, (example,), dynamic_shapes=({0: rows},)).module()
+        torch.testing.assert_close(run(example), expected)
+        torch.testing.assert_close(run(example[:9]), module(example[:9]))

@@ -1,76 +1,10 @@
-"""One step for every path, and rows compared by something other than the layer's states."""
+"""How rows interact is handed to a layer; every form of the step is the same step."""
 
-import pytest
 import torch
-from torch.nn import functional as F
 
 from difformer.core.graph import Graph
 from difformer.nn.exchange import Exchange
 from difformer.nn.model import DIFFormer
-from difformer.train.chunks import predict_in_chunks
-from difformer.train.comm import Comm
-from difformer.train.sharded import ShardedDIFFormer
-
-
-class ComparesFeatures(DIFFormer):
-    """Queries and keys are the input features in every layer."""
-
-    def compared(self, features, first):
-        return features
-
-
-def make(**options):
-    torch.manual_seed(0)
-    model = ComparesFeatures(6, 8, 3, num_layers=3, learn_qk=False, **options).double()
-    return model.eval(), torch.randn(23, 6, dtype=torch.float64)
-
-
-def dense(model, x, adjacency=None):
-    z = first = model.embed(x)
-    c = model.config
-    for layer in model.layers:
-        weights = layer.diffusivity.weights(x, x)
-        v = z if layer.value is None else F.linear(z, layer.value.weight, layer.value.bias)
-        p = weights @ v
-        if adjacency is not None:
-            p = p + adjacency @ v if c.graph_weight is None else torch.lerp(p, adjacency @ v, 0.4)
-        p = (1 - c.source) * p + c.source * first
-        u = (1 - c.tau) * z + c.tau * p
-        z = layer.norm(u - u.mean(0) if c.center else u)
-    return model.output(z)
-
-
-OPTIONS = [
-    {"kernel": "simple"},
-    {"kernel": "simple", "source": 0.2, "center": True},
-    {"kernel": "sigmoid", "graph_weight": 0.4},
-    {"kernel": "sigmoid", "use_weight": False},
-    {"kernel": "softmax", "source": 0.1},
-    {"kernel": "gaussian", "center": True},
-]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_every_path_compares_what_it_is_handed(options):
-    model, x = make(**options)
-    graph = Graph.from_edges(torch.randint(23, (2, 60)), 23, undirected=True).to(x)
-    expected = dense(model, x, graph.dense())
-    torch.testing.assert_close(model(x, graph), expected)
-    torch.testing.assert_close(predict_in_chunks(model, x, graph, chunk=7), expected)
-    torch.testing.assert_close(ShardedDIFFormer(model, Comm())(x), dense(model, x))
-    # A row that is known already is moved as it was.
-    torch.testing.assert_close(model.freeze(x)(x[:5]), dense(model, x)[:5])
-    weights = model.layers[1].diffusivity.weights(x, x)
-    torch.testing.assert_close(model.diffusivity(x, graph, layer=1), weights)
-
-
-def test_compared_rows_get_their_gradients():
-    model, x = make(kernel="simple")
-    probe = torch.randn(23, 3, dtype=torch.float64)
-    inputs = x.clone().requires_grad_()
-    fast = torch.autograd.grad((model(inputs) * probe).sum(), inputs)
-    plain = torch.autograd.grad((dense(model, inputs) * probe).sum(), inputs)
-    torch.testing.assert_close(fast, plain)
 
 
 def test_a_layer_takes_its_merge_its_neighbours_and_its_mean_from_outside():

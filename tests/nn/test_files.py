@@ -208,7 +208,7 @@ def test_a_forged_centre_is_refused_in_one_line(tmp_path):
     _, description = read_tensors(tmp_path / "m", "frozen")
     description["config"]["center"] = True
     rewrite_header(tmp_path / "m", description=description)
-    with pytest.raises(ModelFileError, match="a layer that subtracts the centre has none"):
+    with pytest.raises(ModelFileError, match="center must be stored for a layer that subtracts it"):
         FrozenDIFFormer.load(tmp_path / "m")
 
 

@@ -78,15 +78,14 @@ def test_new_rows_that_are_joined_move_one_another(options, count):
 @pytest.mark.parametrize("width", [8, 24, 64, 304])
 def test_a_row_has_the_same_bits_alone_in_any_batch_and_in_any_order(kernel, width):
     torch.manual_seed(0)
-    model = DIFFormer(5, width, 3, kernel=kernel, num_layers=3).double().eval()
+    model = DIFFormer(5, width, 3, kernel=kernel).double().eval()
     frozen = model.freeze(torch.randn(31, 5, dtype=torch.float64))
-    new = torch.randn(150, 5, dtype=torch.float64)
+    new = torch.randn(70, 5, dtype=torch.float64)
     together = frozen(new)
-    order = torch.randperm(150)
+    order = torch.randperm(70)
     assert torch.equal(frozen(new[order]), together[order])
     for size in (1, 2, 7, 63, 64, 65):
-        parts = torch.cat([frozen(new[i : i + size]) for i in range(0, 150, size)])
-        assert torch.equal(parts, together)
+        assert torch.equal(torch.cat([frozen(rows) for rows in new.split(size)]), together)
 
 
 def test_a_row_with_edges_has_the_same_bits_alone():

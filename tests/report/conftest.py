@@ -63,6 +63,18 @@ def trained() -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the default blobs, trained once."""
+    return make_run(tmp_path_factory.mktemp("once") / "run", make_blobs())
+
+
+@pytest.fixture
+def folder(once: Path, tmp_path: Path) -> Path:
+    """A copy of that run, to damage and to write pages into."""
+    return shutil.copytree(once, tmp_path / "run")
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium of the system; the test skips where there is none."""
     path = os.environ.get("DIFFORMER_CHROMIUM") or next(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from difformer import DIFFormer
 from difformer.report import diffusivity
-from difformer.report.diffusivity import LayerWeights, flow_between, spread, strongest
+from difformer.report.diffusivity import flow_between, layer_weights, spread, strongest
 
 KERNELS = ["simple", "sigmoid", "sharp", "identity", "constant", "softmax", "gaussian"]
 
@@ -34,7 +34,7 @@ def test_class_flow_is_that_of_the_dense_matrix(kernel: str, heads: int) -> None
     y[4] = -1
     for layer in (0, 1):
         s = dense(model, x, layer)
-        flow = flow_between(LayerWeights.of(model, x, layer=layer), y)
+        flow = flow_between(layer_weights(model, x)[layer], y)
         for a in range(3):
             for b in range(3):
                 expected = s[y == a][:, y == b].sum(1).mean()
@@ -46,13 +46,13 @@ def test_class_flow_is_that_of_the_dense_matrix(kernel: str, heads: int) -> None
 
 def test_uniform_weights_have_no_lift() -> None:
     model, x, y = problem("constant")
-    assert flow_between(LayerWeights.of(model, x), y).lift == pytest.approx(1.0)
+    assert flow_between(layer_weights(model, x)[0], y).lift == pytest.approx(1.0)
 
 
 def test_a_class_without_rows_is_nan_and_spoils_nothing() -> None:
     model, x, y = problem()
     y[y == 1] = 2
-    flow = flow_between(LayerWeights.of(model, x), y)
+    flow = flow_between(layer_weights(model, x)[0], y)
     assert bool(flow.flow[1].isnan().all())
     assert not bool(flow.flow[[0, 2]].isnan().any())
     assert 0 < flow.within <= 1
@@ -66,7 +66,7 @@ def test_top_pairs_are_those_of_the_dense_matrix(
     model, x, _ = problem(kernel)
     s = dense(model, x, 1).clone()
     s.fill_diagonal_(-1)
-    pairs = strongest(LayerWeights.of(model, x, layer=-1), k=40)
+    pairs = strongest(layer_weights(model, x)[-1], k=40)
     expected = s.flatten().topk(40).values
     expected = expected[expected > 0]
     torch.testing.assert_close(pairs.weight, expected)
@@ -78,34 +78,33 @@ def test_top_pairs_are_those_of_the_dense_matrix(
 def test_top_pairs_among_some_rows_have_both_ends_there() -> None:
     model, x, _ = problem()
     rows = torch.tensor([3, 9, 11, 20])
-    pairs = strongest(LayerWeights.of(model, x), k=100, rows=rows)
+    pairs = strongest(layer_weights(model, x)[0], k=100, rows=rows)
     assert pairs.weight.numel() == 12
     assert set(pairs.source.tolist()) | set(pairs.target.tolist()) == {3, 9, 11, 20}
 
 
 def test_concentration_runs_from_one_to_all_rows() -> None:
     model, x, _ = problem("constant")
-    assert spread(LayerWeights.of(model, x)).median == pytest.approx(23)
-    assert spread(LayerWeights.of(model, x)).share == pytest.approx(1)
+    assert spread(layer_weights(model, x)[0]).median == pytest.approx(23)
+    assert spread(layer_weights(model, x)[0]).share == pytest.approx(1)
     model, x, _ = problem("identity")
-    assert spread(LayerWeights.of(model, x)).median == pytest.approx(1)
+    assert spread(layer_weights(model, x)[0]).median == pytest.approx(1)
     model, x, _ = problem("simple")
     s = dense(model, x, 0).double()
     rows = torch.tensor([2, 5])
-    found = spread(LayerWeights.of(model, x), rows).each
+    found = spread(layer_weights(model, x)[0], rows).each
     torch.testing.assert_close(found, 1 / s[rows].square().sum(1))
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda w, y: strongest(w(0), k=0), "k must be a whole number of at least 1"),
-        (lambda w, y: w(2), "layer must lie in -2 to 1, got 2"),
-        (lambda w, y: flow_between(w(0), y[:5]), "y must be .23,. whole numbers"),
-        (lambda w, y: flow_between(w(0), -torch.ones_like(y)), "every row is unknown"),
+        (lambda w, y: strongest(w, k=0), "k must be a whole number of at least 1"),
+        (lambda w, y: flow_between(w, y[:5]), "y must be .23,. whole numbers"),
+        (lambda w, y: flow_between(w, -torch.ones_like(y)), "every row is unknown"),
     ],
 )
 def test_bad_input_is_named(call: Any, message: str) -> None:
     model, x, y = problem()
     with pytest.raises(ValueError, match=message):
-        call(lambda layer: LayerWeights.of(model, x, layer=layer), y)
+        call(layer_weights(model, x)[0], y)

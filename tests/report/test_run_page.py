@@ -64,22 +64,19 @@ def test_several_seeds_are_summed_up(tmp_path: Path, blobs: Make, trained: Train
 )
 @pytest.mark.parametrize("damage", [False, True], ids=["missing", "damaged"])
 def test_a_missing_part_is_named_and_the_rest_is_shown(
-    tmp_path: Path, blobs: Make, trained: Train, gone: str, damage: bool
+    folder: Path, blobs: Make, gone: str, damage: bool
 ) -> None:
-    data = blobs()
-    folder = trained(tmp_path / "run", data)
     if damage:
         (folder / gone).write_bytes(b"\x00\xff{not this")
     else:
         (folder / gone).unlink()
-    text = text_of(write_report(folder, dataset=data))
+    text = text_of(write_report(folder, dataset=blobs()))
     assert gone in text
     assert 'class="missing"' in text
     assert len(re.findall("<section", text)) >= 4
 
 
-def test_data_that_is_nowhere_is_named(tmp_path: Path, blobs: Make, trained: Train) -> None:
-    folder = trained(tmp_path / "run", blobs())
+def test_data_that_is_nowhere_is_named(folder: Path) -> None:
     text = text_of(write_report(folder))
     assert "What needs the trained model on its data is left out" in text
     assert "blobs" in text
@@ -93,10 +90,7 @@ def test_a_folder_that_is_no_run_is_an_error(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-def test_a_place_that_cannot_be_written_is_an_error(
-    tmp_path: Path, blobs: Make, trained: Train
-) -> None:
-    folder = trained(tmp_path / "run", blobs())
+def test_a_place_that_cannot_be_written_is_an_error(folder: Path) -> None:
     with pytest.raises(DifformerError, match="cannot write"):
         write_report(folder, out=folder / "result.json" / "page.html")  # a file is no folder
 
@@ -139,7 +133,7 @@ def test_a_class_without_examples_is_said_to_be_empty(
 ) -> None:
     data = blobs(60, classes=3, names=("a", "b", "c", "never"))
     text = text_of(write_report(trained(tmp_path / "run", data), dataset=data))
-    assert "Without a test row: never." in text
+    assert "Classes without a test row: never." in text
 
 
 @pytest.mark.parametrize("task", ["regression", "multilabel"])
@@ -165,20 +159,15 @@ def test_more_rows_than_points_are_sampled_and_said_so(
         assert {*panel["edges"]["source"], *panel["edges"]["target"]} <= drawn
 
 
-def test_the_page_does_not_depend_on_when_it_is_written(
-    tmp_path: Path, blobs: Make, trained: Train
-) -> None:
+def test_the_page_does_not_depend_on_when_it_is_written(folder: Path, blobs: Make) -> None:
     data = blobs()
-    folder = trained(tmp_path / "run", data)
     first = write_report(folder, dataset=data, projection="pca").read_bytes()
     assert write_report(folder, dataset=data, projection="pca").read_bytes() == first
 
 
-def test_an_unknown_projection_is_an_error(tmp_path: Path, blobs: Make, trained: Train) -> None:
-    data = blobs()
-    folder = trained(tmp_path / "run", data)
+def test_an_unknown_projection_is_an_error(folder: Path, blobs: Make) -> None:
     with pytest.raises(ValueError, match="projection must be one of auto, pca, tsne, got 'umap'"):
-        write_report(folder, dataset=data, projection="umap")
+        write_report(folder, dataset=blobs(), projection="umap")
 
 
 def test_json_cannot_end_its_script_element() -> None:
@@ -203,10 +192,10 @@ def test_snapshots_are_never_mixed(tmp_path: Path, trained: Train) -> None:
 
 def test_rows_with_known_influences_have_their_image(monkeypatch: pytest.MonkeyPatch) -> None:
     from difformer.data.registry import load_dataset
-    from difformer.report import images
+    from difformer.report import explorer
 
-    monkeypatch.setattr(images, "MOST", 10)
-    found = images.row_images(load_dataset("digits"), list(range(100)), first=[3, 5, 8])
+    monkeypatch.setattr(explorer, "MOST_IMAGES", 10)
+    found = explorer.row_images(load_dataset("digits"), list(range(100)), first=[3, 5, 8])
     assert found is not None
     shown = [i for i, uri in enumerate(found) if uri]
     assert {3, 5, 8} < set(shown)

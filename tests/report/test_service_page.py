@@ -72,8 +72,7 @@ def opened(browser: Any, address: str, width: int = 1400, scheme: str = "light")
         page.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
 def test_a_typed_row_is_answered(
     browser: Any, runs: dict[str, Path], width: int, scheme: str, tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ import csv
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,7 @@ from difformer.experiments.own.train import train_own
 from difformer.experiments.runs import read_run
 from difformer.report import write_report
 from difformer.report.blocks import Finder
-from difformer.report.curves import at_thresholds, roc_blocks
-from difformer.report.predictions import residual_block
+from difformer.report.predictions import at_thresholds, residual_block, roc_blocks
 from difformer.report.table_page import headline, table_sections
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -51,7 +49,7 @@ def make_table(path: Path, label: str, n: int = 240) -> Path:
 def make_run(folder: Path, label: str) -> Path:
     table = OwnTable(nodes=str(make_table(folder / "t.csv", label)), label=label, id="house")
     data = table.read()
-    params = {"epochs": 60, "hidden_channels": 16}
+    params = {"epochs": 30, "hidden_channels": 16}
     _, run = train_own(data, folder / "run", params, table=table)
     assert run is not None
     loaded = open_table(folder / "run", run, data)
@@ -98,15 +96,14 @@ def test_a_page_from_memory_is_the_one_from_the_folder(
 def test_the_first_sentence_says_what_matters() -> None:
     def said(**told: Any) -> str:
         ends = {name: [0.0, 1.0] for name in told["metrics"]}
-        seed = SimpleNamespace(result={"held_out": {"rows": 90, "intervals": ends, **told}})
-        return headline(SimpleNamespace(seeds=[seed]))  # type: ignore[arg-type]
+        return headline({"held_out": {"rows": 90, "intervals": ends, **told}})
 
     skewed = {"accuracy": 0.951, "roc_auc": 0.853}
     first = said(metrics=skewed, baseline={"accuracy": 0.951, "roc_auc": 0.5})
     assert first.startswith("Area under the ROC curve 0.853 (95 % interval 0 to 1) on 90 labelled")
     assert said(metrics=skewed, baseline={"accuracy": 0.6}).startswith("Accuracy 0.951")
     numbers = said(metrics={"r2": 0.9, "mae": 688.0}, baseline={"r2": 0.0})
-    assert numbers.endswith("0 knowing no columns. Mean absolute error 688.")
+    assert numbers.endswith("0 without any column. Mean absolute error 688.")
     several = {"roc_auc_sport": 0.99, "accuracy_sport": 0.9, "roc_auc_wine": 0.8}
     told = said(metrics=several, baseline={})
     assert told == "Area under the ROC curve on 90 labelled rows held out: sport 0.99, wine 0.8."

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,8 @@ from torch import Tensor, nn
 from difformer.data import Dataset, Split
 from difformer.train import FitResult, FullBatch, TrainSettings, fit, objective_for, seeded
 
-# A script that imports the one beside it: that is on the path only where it is run.
-collect_ignore = ["parts.py"]
+# Scripts that import those beside them, which are on the path only where they are run.
+collect_ignore = ["parts.py", "restartable.py", "shardable.py"]
 
 
 class Linear(nn.Module):
@@ -71,3 +74,23 @@ def problem() -> Problem:
 @pytest.fixture
 def toy_dataset() -> Callable[..., Dataset]:
     return make_dataset
+
+
+@pytest.fixture(scope="session")
+def script() -> Callable[..., None]:
+    """Runs a script of this folder in a process of its own, which must end without an error."""
+
+    def run(name: str, *words: object, launcher: Sequence[str] = (), **environment: str) -> None:
+        path = os.pathsep.join(p for p in sys.path if p)
+        command = [sys.executable, *launcher, str(Path(__file__).with_name(name)), *map(str, words)]
+        done = subprocess.run(
+            command,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment},
+            capture_output=True,
+            text=True,
+            timeout=1500,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    return run

@@ -2,25 +2,21 @@
 
 parts.py equal FOLDER WORLD...   the cases of CASES from parts, on WORLD processes, for each WORLD,
                                  each of which sees its own parts alone
-parts.py train FOLDER [DIE_AT]   one rank of a job that torchrun started, from the parts in
-                                 FOLDER/data to the run FOLDER/run; the last rank kills itself in
-                                 step DIE_AT unless it was restarted
-parts.py memory FOLDER WORLD     the most memory each of WORLD processes holds above its start
+parts.py memory FOLDER           the most memory that each of 1, 2 and 4 processes holds above its
+                                 start, and one process that trains in batches
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from shardable import CASES as ALL
-from shardable import Losses, launch, model_of, problem, ranks, run
+from spread import CASES as ALL
+from spread import Losses, answer, model_of, problem, ranks, run, settings_of
 
 from difformer.core.graph import Graph
 from difformer.data import Dataset, Split
@@ -31,15 +27,30 @@ from difformer.data.split import PARTS
 from difformer.nn.model import DIFFormer
 from difformer.train import TrainSettings, seeded
 from difformer.train.comm import Comm
-from difformer.train.distributed import processes
-from difformer.train.fromparts import FromParts, fit_from_parts
+from difformer.train.fromparts import fit_from_parts
 from difformer.train.memory import memory_from_here
 
-# Without what parts cannot hold (sparse features, directed graphs) or decide (a partition).
+# What a source decides: rows, edges, batches, labels. Of the diffusivities, one of each kind.
 CASES = {
-    name: case
-    for name, case in ALL.items()
-    if not case.keys() & {"sparse", "directed", "partition", "recompute"}
+    name: ALL[name]
+    for name in (
+        "s",
+        "s graph",
+        "s graph batches",
+        "s batches of few rows",
+        "s one labelled row",
+        "s regression",
+        "s multilabel",
+        "a",
+        "a graph",
+        "a graph batches",
+        "sharp",
+        "sharp input",
+        "sharp input batches",
+        "landmarks",
+        "own weight",
+        "identity",
+    )
 }
 FOUR = ("s", "s graph", "s graph batches", "s one labelled row", "a", "a graph", "landmarks")
 BOUNDS = (0, 5, 17, 20, 31, 41)
@@ -94,24 +105,12 @@ def own_parts(folder: Path, comm: Comm) -> ShardFolder:
 
 
 def from_parts(case: dict[str, Any], folder: Path, comm: Comm) -> dict[str, Any]:
-    """What `shardable.run` does, from parts."""
-    dataset, _, graph = problem(case)
-    epochs = case.get("steps", 20 if len(case) < 2 else 3)
-    settings = TrainSettings(
-        epochs=epochs, lr=0.02, eval_every=epochs, batch_size=case.get("batch_size")
-    )
-    model, losses = model_of(case), Losses()
-    result, source, _ = fit_from_parts(
-        model, own_parts(folder, comm), settings, comm, callbacks=[losses]
-    )
+    """What `spread.run` does, from parts."""
+    model, losses, settings = model_of(case), Losses(), settings_of(case)
+    shards = own_parts(folder, comm)
+    result, source, _ = fit_from_parts(model, shards, settings, comm, callbacks=[losses])
     assert source.outputs is not None
-    model.eval()
-    return {
-        "losses": losses.each,
-        "predictions": model(dataset.x, graph).detach().tolist(),
-        "outputs": source.outputs.tolist(),
-        "metrics": result.metrics,
-    }
+    return {**answer(model, case, losses, result), "outputs": source.outputs.tolist()}
 
 
 def equal(folder: Path, worlds: list[int]) -> None:
@@ -129,26 +128,6 @@ def equal(folder: Path, worlds: list[int]) -> None:
     (folder / "alone.json").write_text(json.dumps(alone))
 
 
-def train(folder: Path, die_at: int) -> None:
-    """Batches off the disk, with dropout, so that the generators' states matter too."""
-    model = model_of({"model": {"dropout": 0.3}})
-    first_life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-    with processes() as comm:
-        steps = 0
-
-        def hook(*_: Any) -> None:
-            nonlocal steps
-            steps += model.training
-            if steps == die_at and first_life and comm.rank == comm.size - 1:
-                (folder / "dies").write_text(str(steps))
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        model.output.register_forward_pre_hook(hook)
-        settings = TrainSettings(epochs=12, lr=0.02, checkpoint_every=0, batch_size=13)
-        shards = ShardFolder(folder / "data")
-        fit_from_parts(model, shards, settings, comm, folder=folder / "run")
-
-
 ROWS, WIDTH, FEATURES, DEGREE = 200_000, 8, 160, 2
 
 
@@ -164,21 +143,26 @@ def large() -> tuple[Dataset, Split, Graph]:
     return Dataset("large", x, (x[:, 0] > 0).long()), split, graph
 
 
-def memory(folder: Path, world: int, batch_size: int | None) -> None:
+def memory(folder: Path) -> None:
     """Bytes above the start: mapping, a step, its evaluation."""
 
-    def work(comm: Comm) -> None:
+    def write(_: Comm) -> None:  # in a process of its own, so that this one stays small
+        write_parts(folder, *large(), tuple(ROWS * k // 4 for k in range(5)))
+        write_parts(folder / "small", *problem({"graph": True}), BOUNDS)
+
+    def measure(comm: Comm, batch_size: int | None) -> None:
         with seeded(0):
             model = DIFFormer(FEATURES, WIDTH, 2, num_layers=2)
         # A first step loads what every process has, however little data it holds.
         from_parts({"graph": True, "batch_size": batch_size and 13}, folder / "small", comm)
         most = memory_from_here()
         settings = TrainSettings(epochs=2, eval_every=2, batch_size=batch_size)
-        _, source, _ = fit_from_parts(model, own_parts(folder, comm), settings, comm)
-        assert isinstance(source, FromParts)
-        (folder / f"{world}-{comm.rank}.txt").write_text(str(most()))
+        fit_from_parts(model, own_parts(folder, comm), settings, comm)
+        (folder / f"{comm.size}-{comm.rank}-{batch_size}.txt").write_text(str(most()))
 
-    ranks(world, folder, work)
+    ranks(1, folder, write)
+    for world, batch_size in ((1, None), (2, None), (4, None), (1, 5000)):
+        ranks(world, folder, lambda comm, size=batch_size: measure(comm, size))
 
 
 if __name__ == "__main__":
@@ -186,14 +170,5 @@ if __name__ == "__main__":
     command, where = sys.argv[1], Path(sys.argv[2])
     if command == "equal":
         equal(where, [int(world) for world in sys.argv[3:]])
-    elif command == "train":
-        train(where, int(sys.argv[3]) if len(sys.argv) > 3 else -1)
-    elif command == "calm":
-        write_parts(where / "data", *problem({"graph": True}), BOUNDS)
-        sys.exit(max(launch(2, lambda: train(where, -1))))
-    elif command == "write":
-        write_parts(where, *large(), tuple(ROWS * k // 4 for k in range(5)))
-        write_parts(where / "small", *problem({"graph": True}), BOUNDS)
     else:
-        size = int(sys.argv[4]) if len(sys.argv) > 4 else None
-        memory(where, int(sys.argv[3]), size)
+        memory(where)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +13,16 @@ import torch
 
 from difformer.core.graph import Graph
 
-SCRIPT = Path(__file__).with_name("parts.py")
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    # What is freed goes back to the system at once, so that what is held can be seen.
-    "MALLOC_MMAP_THRESHOLD_": "65536",
-    "MALLOC_TRIM_THRESHOLD_": "65536",
-    "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-}
-
-
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-
-
-def call(*arguments: object, launcher: tuple[str, ...] = ()) -> None:
-    words = [sys.executable, *launcher, str(SCRIPT), *(str(a) for a in arguments)]
-    done = subprocess.run(
-        words, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False
-    )
-    assert done.returncode == 0, done.stderr
+# What is freed goes back to the system at once, so that what is held can be seen.
+RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+Script = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def answers(script: Script, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Losses, predictions and metrics by world and rank, and of the whole without parts."""
     folder = tmp_path_factory.mktemp("equal")
-    call("equal", folder, 1, 2, 4)
+    script("parts.py", "equal", folder, 1, 2, 4)
     return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
 
 
@@ -79,38 +61,26 @@ def test_outputs_and_metrics_do_not_depend_on_the_number_of_processes(
             assert lead["metrics"][part] == pytest.approx(metrics, abs=1e-9, nan_ok=True), name
 
 
-def test_a_killed_rank_is_restarted_and_the_result_is_the_one_it_would_have_been(
-    tmp_path: Path,
+def test_the_memory_of_a_process_is_its_share_of_the_data_and_a_step(
+    script: Script, tmp_path: Path
 ) -> None:
-    calm, killed = tmp_path / "calm", tmp_path / "killed"
-    call("calm", calm)
-    killed.mkdir()
-    (killed / "data").symlink_to(calm / "data")
-    call("train", killed, 22, launcher=(*TORCHRUN, "--max-restarts=2", "--monitor-interval=0.2"))
-    assert (killed / "dies").exists()
-    for file in ("metrics.csv", "model.safetensors"):
-        ours, theirs = ((folder / "run" / file).read_bytes() for folder in (killed, calm))
-        assert ours == theirs, file
+    script("parts.py", "memory", tmp_path, **RETURNED)
 
+    def most(world: int, batch_size: int | None = None) -> int:
+        files = (tmp_path / f"{world}-{rank}-{batch_size}.txt" for rank in range(world))
+        return max(int(file.read_text()) for file in files)
 
-def most(folder: Path, world: int, *batch_size: int) -> int:
-    call("memory", folder, world, *batch_size)
-    return max(int((folder / f"{world}-{rank}.txt").read_text()) for rank in range(world))
-
-
-def test_the_memory_of_a_process_is_its_share_of_the_data_and_a_step(tmp_path: Path) -> None:
-    call("write", tmp_path)
-    one, two, four = (most(tmp_path, world) for world in (1, 2, 4))
+    one, two, four = (most(world) for world in (1, 2, 4))
     features = sum(file.stat().st_size for file in tmp_path.glob("part-*/x.npy"))
     assert one > features
     # A step over processes keeps queries, keys and values, which one process alone does not.
     assert two < 0.75 * one
     assert four < 0.55 * two
-    assert most(tmp_path, 1, 5000) < 0.4 * features  # streamed: some batches, and the labels
+    assert most(1, 5000) < 0.4 * features  # streamed: some batches, and the labels
 
 
 def test_the_runs_that_are_drawn_make_whole_batches(tmp_path: Path) -> None:
-    sys.path.insert(0, str(SCRIPT.parent))
+    sys.path.insert(0, str(Path(__file__).parent))
     try:
         from parts import BOUNDS, model_of, problem, write_parts
     finally:

@@ -302,7 +302,7 @@ def test_a_source_without_training_rows_is_an_error(problem):
         def epoch(self, number):
             return iter(())
 
-    with pytest.raises(ValueError, match="epoch 1 none"):
+    with pytest.raises(ValueError, match="epoch 1 has none"):
         problem.fit(source=Empty(problem.dataset, problem.split))
 
 

@@ -61,13 +61,13 @@ def accuracy(seed: int, **changes: Any) -> float:
 
 
 def test_the_student_beats_the_labels_alone_where_pseudo_labels_provably_help() -> None:
-    seeds = range(4)
+    seeds = range(2)
     alone = [accuracy(seed) for seed in seeds]
     taught = [accuracy(seed, pseudo_labels=1.0) for seed in seeds]
     unheard = [accuracy(seed, pseudo_labels=1.0, pseudo_feedback=0.0) for seed in seeds]
     assert all(0.6 < a < 0.9 for a in alone), alone
     assert all(t > a + 0.05 for t, a in zip(taught, alone, strict=True)), (taught, alone)
-    assert sum(taught) / 4 > max(0.94, sum(alone) / 4 + 0.08), (taught, alone)
+    assert sum(taught) / 2 > max(0.94, sum(alone) / 2 + 0.08), (taught, alone)
     # The teacher that learns from its student is the better one.
     assert all(t > u for t, u in zip(taught, unheard, strict=True)), (taught, unheard)
 
@@ -214,7 +214,7 @@ def test_what_cannot_be_taught_is_named(problem, toy_dataset) -> None:
         def training_step(self, *_: Any) -> float:
             return 0.0
 
-    with pytest.raises(ValueError, match="pseudo_labels must be 0 for Own: it has a step"):
+    with pytest.raises(ValueError, match="pseudo_labels must be 0 for Own: it has its own"):
         taught.fit(model=lambda: Own(5, 3))
 
     class Fixed(nn.Module):

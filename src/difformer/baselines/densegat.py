@@ -121,8 +121,8 @@ class BiasedDenseGAT(DenseGAT):
 
         α_ij = softmax over all j of LeakyReLU(a · [W h_i ‖ W h_j]) + b A_ij
 
-    b, one per head and layer, is learned from `edge_bias`: at 0 it is Dense GAT, and as it grows,
-    GAT. It is not in its paper, and here to show what the edges would be worth to it.
+    b, one per head and layer, is learned, starting at `edge_bias`: with b = 0 it is Dense GAT, and
+    it tends to GAT as b grows. It is not in the paper; it shows what the edges add to Dense GAT.
     """
 
     title = "Dense GAT with edges"

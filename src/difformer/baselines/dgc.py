@@ -22,16 +22,9 @@ class DGC(PropagatedLinear):
     """
 
     title = "DGC-Euler"
-
-    def __init__(self, in_channels: int, out_channels: int, config: DGCConfig) -> None:
-        super().__init__(in_channels, out_channels)
-        self.steps, self.time = config.steps, config.time
-
-    def options(self) -> tuple[object, ...]:
-        return (self.steps, self.time)
+    config: DGCConfig
 
     def propagate(self, x: Tensor, graph: Graph) -> Tensor:
-        with torch.no_grad():
-            for _ in range(self.steps):
-                x = torch.lerp(x, graph.propagate(x), self.time / self.steps)
+        for _ in range(self.config.steps):
+            x = torch.lerp(x, graph.propagate(x), self.config.time / self.config.steps)
         return x

@@ -1,4 +1,4 @@
-"""DIFFormer beside the systems it is compared with: forms by name, and the estimators' default."""
+"""DIFFormer as a system to compare: its named forms, and the estimators' default."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Auto(Fitted):
 
     @property
     def choice(self) -> str:
-        """What was tried, what was taken and by what margin, in one line."""
+        """One line: the forms that were tried, the one chosen and its margin."""
         return "" if self._fitted is None else self._fitted.choice_
 
     def choose_by(self, rows: Tensor, y: Tensor) -> None:

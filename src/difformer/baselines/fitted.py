@@ -1,4 +1,4 @@
-"""scikit-learn's estimators as systems: what people would use instead."""
+"""scikit-learn's estimators as systems."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ LEAST = 1e-6  # the smallest probability whose logarithm is taken
 class Fitted(nn.Module):
     """An estimator that a library fits, without gradients; the graph is ignored.
 
-    `observe` takes the rows and the training labels. The fit happens at the first prediction, so
-    that it is part of a run's time. Columns are scaled by all rows, labelled or not (`scale`).
+    `observe` takes the rows and the training labels. The first prediction fits the estimator, so
+    that the time of a run includes it. Features are scaled by all rows, labelled or not (`scale`).
 
     Shapes: x (n, p) dense or sparse CSR -> (n, c) logarithms of probabilities, or (n, t) numbers.
     """
 
-    spreads: ClassVar[bool] = False  # takes the unlabelled rows too, labelled -1
-    densifies: ClassVar[bool] = False
+    spreads: ClassVar[bool] = False  # it is also given the unlabelled rows, with the label -1
+    densifies: ClassVar[bool] = False  # it is given dense features
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Fitted(nn.Module):
         self._scaled: Callable[[Any], Any] = lambda rows: rows
 
     def estimator(self, classes: bool, rows: int) -> Any:
-        """A new estimator for this many rows: the labelled ones, or all where it spreads."""
+        """A new estimator for this many rows: the labelled ones, or all if it spreads."""
         raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
@@ -117,9 +117,9 @@ class Fitted(nn.Module):
 def fit_scale(scale: str, features: Any) -> Callable[[Any], Any]:
     """The scaling of that name, fitted to these rows (n, p), dense or SciPy CSR.
 
-    "standard" makes columns of mean 0 (sparse ones keep theirs) and deviation 1, "unit" rows of
-    length √p, which is what standardised rows have on average; "auto" is "unit" for sparse
-    features, which are words, and "standard" otherwise.
+    "standard" gives columns mean 0 (sparse ones keep their mean) and deviation 1; "unit" gives rows
+    length √p, which standardised rows have on average; "auto" is "unit" for sparse features, which
+    are words, and "standard" otherwise.
     """
     from scipy.sparse import issparse
     from sklearn.preprocessing import StandardScaler, normalize
@@ -135,7 +135,7 @@ def fit_scale(scale: str, features: Any) -> Callable[[Any], Any]:
 
 
 def logistic(config: LogisticConfig) -> Any:
-    """scikit-learn's logistic regression with these options."""
+    """scikit-learn's logistic regression."""
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(C=config.C, max_iter=config.iterations)
@@ -175,7 +175,7 @@ class Forest(Fitted):
 class Boosting(Fitted):
     """Gradient boosting on histograms, O(iterations · n p); sparse features are made dense.
 
-    It stops early only above 10,000 labelled rows: with fewer, none can be spared.
+    It stops early only above 10,000 labelled rows: fewer rows are all needed for training.
     """
 
     config: BoostingConfig

@@ -69,7 +69,7 @@ def diffuse(graph: Graph, config: GDCConfig) -> Graph:
     kept = weight > 0
     order = torch.argsort(target[kept] * n + source[kept])
     source, target, weight = (t[kept][order] for t in (source, target, weight))
-    matrix = SparseMatrix.from_coo(target, source, weight, (n, n))
+    matrix = SparseMatrix.from_sorted(target, source, weight, (n, n))
     return Graph(weight, n, matrix)
 
 

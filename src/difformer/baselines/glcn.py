@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.baselines.layers import (
-    EDGE_CHUNK,
-    EdgeProduct,
-    FeatureLinear,
-    GraphModel,
-    edge_softmax,
-)
+from difformer.baselines.convolutions import FilteredStack
+from difformer.baselines.layers import EDGE_CHUNK, EdgeProduct, FeatureLinear, edge_softmax
 from difformer.baselines.registry.learned import GLCNConfig
 from difformer.core.graph import Graph
 from difformer.core.tiled import tiles
@@ -25,7 +19,7 @@ from difformer.nn.remembered import Remembered
 __all__ = ["GLCN"]
 
 
-class GLCN(GraphModel):
+class GLCN(FilteredStack):
     """Graph learning and convolution in one network, O(e d + n d²).
 
         S_ij = softmax over j of ReLU(a · |P x_i − P x_j|), along the edges of A        (eqs. 3, 5)
@@ -48,13 +42,7 @@ class GLCN(GraphModel):
         )
         self.score = nn.Parameter(torch.empty(config.graph_channels, 1))
         nn.init.xavier_uniform_(self.score)
-        widths = [config.hidden_channels] * (config.num_layers - 1) + [out_channels]
-        self.first = FeatureLinear(
-            in_channels, widths[0], dropout=config.input_dropout, bias=False, init="glorot"
-        )
-        self.rest = nn.ModuleList(
-            FeatureLinear(a, b, bias=False, init="glorot") for a, b in itertools.pairwise(widths)
-        )
+        self.add_layers(in_channels, out_channels, config)
         self.config = config
         self._plan: Remembered[tuple[EdgeProduct, Tensor]] = Remembered()
 
@@ -62,10 +50,7 @@ class GLCN(GraphModel):
         plan, reverse = self._plan.get((graph.edge_index,), None, lambda: _prepare(graph))
         weight, penalty = self.learn(x, graph)
         adjacency = _normalise((weight + weight[reverse]) / 2, graph)
-        h = plan(adjacency, self.first(x))
-        for linear in self.rest:
-            h = F.dropout(F.relu(h), self.config.dropout, self.training)
-            h = plan(adjacency, linear(h))
+        h = self.filtered(x, lambda h: plan(adjacency, h))
         return Prediction(h, self.config.penalty * penalty) if self.training else h
 
     def learn(self, x: Tensor, graph: Graph) -> tuple[Tensor, Tensor]:

@@ -57,9 +57,8 @@ class GRAND(GraphModel):
         self.config = config
         self._plan: Remembered[EdgeProduct] = Remembered()
         self._labelled: Tensor | None = None
-        self._known: Tensor | None = (
-            None  # the sources of a training step, if not all labelled rows
-        )
+        # The sources of a training step, if not all labelled rows.
+        self._known: Tensor | None = None
 
     def observe(self, batch: Batch) -> None:
         """Remember which rows are labelled: they are the sources of GRAND++."""

@@ -1,4 +1,4 @@
-"""The graph builders: which edges a system sees. kNN variants are these × a model."""
+"""The graph that a system is given: the data's own, or one of nearest neighbours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["given_graph", "graph_for", "knn_graph"]
 
 
 def graph_for(system: System, config: Any, dataset: Dataset) -> Graph | None:
-    """The graph a system is to be given with this data, or None."""
+    """The graph that a system is given with this data, or None."""
     if system.graph in ("none", "dense"):  # all pairs of one dataset need no edge list
         return None
     if system.graph == "knn":

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from difformer.baselines.layers import FeatureLinear, GraphModel
+from difformer.baselines.convolutions import FilteredStack
 from difformer.baselines.registry.diffusions import HeatConfig
 from difformer.core.graph import Graph
 
 __all__ = ["GraphHeat", "heat_kernel"]
 
 
-class GraphHeat(GraphModel):
+class GraphHeat(FilteredStack):
     """Heat-kernel convolutions, O(r e d) per layer for a series of r terms.
 
         H⁽ᵏ⁺¹⁾ = ReLU(e^(−s L) H⁽ᵏ⁾ W_k),   L = I − D^-1/2 A D^-1/2                (eqs. 6, 10)
@@ -31,23 +29,12 @@ class GraphHeat(GraphModel):
 
     def __init__(self, in_channels: int, out_channels: int, config: HeatConfig) -> None:
         super().__init__()
-        hidden, layers = config.hidden_channels, config.num_layers
-        widths = [hidden] * (layers - 1) + [out_channels]
-        self.first = FeatureLinear(
-            in_channels, widths[0], dropout=config.input_dropout, bias=False, init="glorot"
-        )
-        self.rest = nn.ModuleList(
-            FeatureLinear(a, b, bias=False, init="glorot") for a, b in itertools.pairwise(widths)
-        )
-        self.scale, self.dropout = config.scale, config.dropout
+        self.add_layers(in_channels, out_channels, config)
+        self.scale = config.scale
 
     def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
         graph = graph.to(self.first.linear.weight)
-        h = heat_kernel(graph, self.first(x), self.scale)
-        for linear in self.rest:
-            h = F.dropout(F.relu(h), self.dropout, self.training)
-            h = heat_kernel(graph, linear(h), self.scale)
-        return h
+        return self.filtered(x, lambda h: heat_kernel(graph, h, self.scale))
 
 
 def heat_kernel(graph: Graph, value: Tensor, scale: float, tolerance: float = 1e-7) -> Tensor:

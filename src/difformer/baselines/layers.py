@@ -1,14 +1,14 @@
-"""What several systems share: linear layers for sparse features, prepared graphs, edge products."""
+"""Parts of several systems: linear layers for sparse features, prepared graphs, edge products."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn.inits import glorot
+from torch_geometric.utils import softmax
 
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
@@ -27,10 +27,11 @@ __all__ = [
 
 
 class GraphModel(nn.Module):
-    """A model over one graph, given as an edge list or a prepared Graph, which it keeps.
+    """A model over one graph, given as an edge list or as a prepared Graph.
 
-    An edge list gets one loop per row, as in GCN; a prepared Graph is used unchanged. Separate
-    graphs in one batch are fine if rows interact only along edges. A subclass implements `run`.
+    An edge list gets one loop per row, as in GCN, and is prepared once; a Graph is used unchanged.
+    A batch of several graphs is fine if rows interact only along edges. A subclass implements
+    `run`.
     """
 
     title: ClassVar[str] = "this system"
@@ -85,7 +86,7 @@ class GraphModel(nn.Module):
         return edge_index
 
     def one_graph(self, batch: Tensor | None) -> None:
-        """Refuse a batch of several graphs where rows of different graphs would meet."""
+        """ValueError for a batch of several graphs, where rows of different graphs would mix."""
         if batch is not None and batch.numel() and bool((batch != batch[0]).any()):
             raise ValueError(f"batch must be None: {self.title} takes one graph at a time")
 
@@ -145,7 +146,7 @@ class FeatureLinear(nn.Module):
                 x = (x - self.mean) / self.deviation
             return F.linear(F.dropout(x, rate, self.training), weight, self.linear.bias)
         matrix = self._matrix.get((x,), None, lambda: SparseMatrix.from_csr(x))
-        out = matrix.dropout(rate).matmul(weight.T)
+        out = matrix.dropout(rate) @ weight.T
         return out + self.linear.bias if self.biased else out
 
 
@@ -155,11 +156,9 @@ def dense_features(x: Tensor) -> Tensor:
 
 
 def make_norm(name: str | None, width: int) -> nn.Module:
-    """The normalisation of that name between layers; None is the identity."""
-    kinds: dict[str, Any] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
-    if name is not None and name not in kinds:
-        raise ValueError(f"norm must be None or one of {', '.join(kinds)}, got {name!r}")
-    return kinds[name](width) if name else nn.Identity()
+    """The normalisation of that name, "batch" or "layer"; None is the identity."""
+    kinds: dict[str | None, Any] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+    return kinds.get(name, nn.Identity)(width)
 
 
 EDGE_CHUNK = 8192  # edges processed at once: their ends stay in the cache
@@ -175,13 +174,10 @@ class EdgeProduct:
     """
 
     def __init__(self, graph: Graph) -> None:
-        source, target = graph.edge_index
-        n = graph.num_nodes
-        self.source, self.target, self.n = source, target, n
-        self.crow = _offsets(target, n)
-        self.order = torch.argsort(source * n + target)
-        self.t_crow, self.t_col = _offsets(source, n), target[self.order].int()
-        self.col = source.int()
+        self.source, self.target = graph.edge_index
+        self.n = graph.num_nodes
+        ones = torch.ones(self.source.shape, device=self.source.device)
+        self._matrix = SparseMatrix.from_sorted(self.target, self.source, ones, (self.n, self.n))
 
     def __call__(self, weight: Tensor, x: Tensor) -> Tensor:
         """weight (e,), x (n, d) -> (n, d); with heads, weight (e, h), x (n, h, d) -> (n, h, d)."""
@@ -189,11 +185,11 @@ class EdgeProduct:
             return self(weight.unsqueeze(1), x.unsqueeze(1)).squeeze(1)
         return _EdgeProduct.apply(weight, x, self)
 
-    def forward_matrix(self, weight: Tensor) -> Tensor:
-        return _csr(self.crow, self.col, weight, self.n)
-
-    def transposed(self, weight: Tensor) -> Tensor:
-        return _csr(self.t_crow, self.t_col, weight[self.order], self.n)
+    def by_head(self, weight: Tensor, x: Tensor, *, transposed: bool) -> Tensor:
+        """The matrix of each head's weights, or its transpose, times its part of x (n, h, d)."""
+        heads = zip(weight.detach().unbind(1), x.unbind(1), strict=True)
+        made = [(self._matrix.with_values(w.contiguous()), h.contiguous()) for w, h in heads]
+        return torch.stack([(m.transpose if transposed else m.csr) @ h for m, h in made], dim=1)
 
 
 class _EdgeProduct(torch.autograd.Function):
@@ -201,7 +197,7 @@ class _EdgeProduct(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, x: Tensor, plan: EdgeProduct) -> Tensor:
         ctx.plan = plan
         ctx.save_for_backward(weight, x)
-        return _by_head(plan.forward_matrix, weight, x)
+        return plan.by_head(weight, x, transposed=False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -216,27 +212,9 @@ class _EdgeProduct(torch.autograd.Function):
                 x.index_select(0, plan.source[part]),
             )
             torch.sum(end.mul_(start), dim=-1, out=by_edge[part])
-        return by_edge, _by_head(plan.transposed, weight, grad), None
-
-
-def _by_head(matrix: Callable[[Tensor], Tensor], weight: Tensor, x: Tensor) -> Tensor:
-    """The matrix of each head's weights times its part of x (n, h, d)."""
-    heads = zip(weight.detach().unbind(1), x.unbind(1), strict=True)
-    return torch.stack([matrix(w.contiguous()) @ h.contiguous() for w, h in heads], dim=1)
+        return by_edge, plan.by_head(weight, grad, transposed=True), None
 
 
 def edge_softmax(score: Tensor, target: Tensor, n: int) -> Tensor:
     """exp(score) normalised over the edges that enter each row; score (e, ...) -> (e, ...)."""
-    from torch_geometric.utils import softmax
-
     return softmax(score, target, num_nodes=n)
-
-
-def _offsets(index: Tensor, n: int) -> Tensor:
-    crow = torch.zeros(n + 1, dtype=torch.int64, device=index.device)
-    torch.cumsum(torch.bincount(index, minlength=n), 0, out=crow[1:])
-    return crow.int()
-
-
-def _csr(crow: Tensor, col: Tensor, value: Tensor, n: int) -> Tensor:
-    return torch.sparse_csr_tensor(crow, col, value, size=(n, n), check_invariants=False)

@@ -195,12 +195,12 @@ class LDS(GraphModel):
         return 0.5 if self.config.outer == "validation" else 0.0
 
     def borrow(self, rows: Tensor, labels: Tensor) -> None:
-        """Take these validation rows for the outer loss, and all training rows for the inner."""
+        """Use these validation rows for the outer loss, and all training rows for the inner."""
         self._inner = torch.cat([self._inner, self._outer])
         self._outer, self._borrowed = rows, labels
 
     def observe(self, batch: Batch) -> None:
-        """Start θ at the graph and share the training rows between the two levels."""
+        """Start θ at the graph and divide the training rows between the two levels."""
         graph = self.graph(batch.graph, None, batch.x)
         assert graph is not None
         n = self._rows = graph.num_nodes

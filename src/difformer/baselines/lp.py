@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn import LabelPropagation as Propagation
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from difformer.baselines.layers import GraphModel
 from difformer.baselines.registry.labels import LPConfig
@@ -20,7 +21,7 @@ class LabelPropagation(GraphModel):
 
         F ← α D^-1/2 A D^-1/2 F + (1 − α) Y,   the limit is (1 − α) (I − α S)^-1 Y.
 
-    The iteration is PyTorch Geometric's. Loops are removed from A, so that a row depends on others.
+    The iteration is PyTorch Geometric's. A has no loops, so that a row depends on others only.
     The output is the logarithm of each row's shares, so that a softmax recovers them; a row that no
     label reaches gets equal shares. Left out: class mass normalisation.
     """
@@ -51,7 +52,7 @@ class LabelPropagation(GraphModel):
         away = graph.edge_index[0] != graph.edge_index[1]
         edges, weight = graph.edge_index[:, away], graph.edge_weight
         if weight is not None:
-            weight = _normalised(edges, weight[away], x.shape[0])
+            _, weight = gcn_norm(edges, weight[away], x.shape[0], add_self_loops=False)
         share = self.spread(self._labels, edges, edge_weight=weight)
         if self._several:
             return torch.logit(share, eps=1e-6)
@@ -61,11 +62,3 @@ class LabelPropagation(GraphModel):
 def share_logits(share: Tensor) -> Tensor:
     """Logarithms of each row's shares (n, c); equal shares for a row that has none."""
     return torch.log(share / share.sum(1, keepdim=True).clamp_min(1e-12) + 1e-6)
-
-
-def _normalised(edges: Tensor, weight: Tensor, n: int) -> Tensor:
-    from torch_geometric.nn.conv.gcn_conv import gcn_norm
-
-    _, scaled = gcn_norm(edges, weight, n, add_self_loops=False)
-    assert scaled is not None
-    return scaled

@@ -28,5 +28,4 @@ class GraphSAGE(GCN):
         super().__init__(in_channels, out_channels, replace(config, residual=True))
 
     def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
-        like = next(self.parameters())
-        return self.stack(x, graph.neighbours_mean.to(like).adjacency.csr)
+        return super().run(x, graph.neighbours_mean, batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from difformer.baselines.propagated import PropagatedLinear
@@ -21,16 +20,9 @@ class SGC(PropagatedLinear):
     """
 
     title = "SGC"
-
-    def __init__(self, in_channels: int, out_channels: int, config: SGCConfig) -> None:
-        super().__init__(in_channels, out_channels)
-        self.steps = config.steps
-
-    def options(self) -> tuple[object, ...]:
-        return (self.steps,)
+    config: SGCConfig
 
     def propagate(self, x: Tensor, graph: Graph) -> Tensor:
-        with torch.no_grad():
-            for _ in range(self.steps):
-                x = graph.propagate(x)
+        for _ in range(self.config.steps):
+            x = graph.propagate(x)
         return x

@@ -24,7 +24,7 @@ ALL_TASKS = ("multiclass", "multilabel", "regression")
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours(Options):
-    """Options of the kNN graph builder, which validation chooses like any other."""
+    """Options of the kNN graph, which validation can choose like those of a model."""
 
     k: int = option(10, "neighbours per row in the kNN graph, which is then made undirected", COUNT)
     metric: str = option("cosine", "distance between features", ("cosine", "euclidean"))
@@ -34,7 +34,7 @@ class Neighbours(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """What the experiments know about a method; no code branches on its name.
+    """What the experiments need to know about a method; no code depends on its name.
 
     Args:
         name: what the command line calls it.
@@ -42,15 +42,15 @@ class System:
         model: "file.callable" in `baselines/`, called as (in_channels, out_channels, config) when
             a model is built.
         config: a frozen keyword-only dataclass type: every option, its default and help.
-        memory: (rows, directed edges, features, outputs, config) -> bytes for a training step.
+        memory: (rows, directed edges, features, outputs, config) -> bytes of a training step.
         graph: the graph it takes: the data's own ("given"), neighbours by features ("knn"), every
             pair ("dense"), or "none".
         needs_graph: cannot run without the data's own graph.
-        all_pairs: every row may be moved by every other.
+        all_pairs: every row may depend on every other.
         tasks: the tasks it can learn.
-        package, extra: a package outside the core that it imports, and the extra that brings it.
-        defaults: values of `config` for this system where they are not the dataclass's own.
-        train: values of `TrainSettings` it is trained with by default.
+        package, extra: a package it needs beyond the dependencies, and the extra that installs it.
+        defaults: values of `config` that differ from the dataclass's defaults.
+        train: values of `TrainSettings` that differ from its defaults; empty if nothing is trained.
         space: option -> values worth trying, beyond the learning rate and weight decay.
         numbers: what a table calls it where it predicts numbers; `title` where empty.
     """
@@ -77,12 +77,12 @@ class System:
 
     @property
     def module(self) -> str:
-        """The file of its model, shared by systems that differ in graph or defaults only."""
+        """The file of its model, which several systems may share."""
         return self.model.partition(".")[0]
 
     @property
     def trained(self) -> bool:
-        """Whether the loop trains it; what a library fits has no learning rate."""
+        """Whether the training loop trains it; a library fits the others."""
         return bool(self.train)
 
     def on_neighbours(self, *search: str) -> System:
@@ -135,7 +135,7 @@ class System:
         return None
 
     def bytes_needed(self, dataset: Dataset, config: Any) -> int:
-        """Memory of one training step on this data, in bytes, roughly."""
+        """A rough estimate of the memory of one training step on this data, in bytes."""
         n = dataset.num_rows
         edges = {
             "none": 0,

@@ -1,16 +1,15 @@
 """The commands, one file each: `difformer NAME` is `commands/NAME.py`.
 
-A command's file has either `command`, a function whose signature typer reads, or `app`, a Typer of
-its own. Its module is imported when it is asked for, so it may import what it likes; what only
-some of its calls need (torch above all) is imported inside its functions. A command whose file is
-not there is not shown.
+The file of a command has either `command`, a function whose signature typer reads, or `app`, a
+Typer. It is imported when the command is called. What the help does not need (torch above all) is
+imported inside its functions. A command without a file is not shown.
 """
 
 from __future__ import annotations
 
 __all__ = ["COMMANDS"]
 
-# In the order in which a newcomer meets them.
+# In the order in which a new user needs them.
 COMMANDS: dict[str, str] = {
     "demo": "See DIFFormer learn from few labels, in about a minute.",
     "datasets": "List the datasets, or fetch one.",
@@ -21,7 +20,7 @@ COMMANDS: dict[str, str] = {
     "reproduce": "Measure a published table or figure again, beside what was published.",
     "report": "Write the page of a run.",
     "runs": "List runs and compare them.",
-    "energy": "Check the energy's descent on a trained model's own states.",
+    "energy": "Check that the energy falls from layer to layer of a trained model.",
     "shard": "Turn tables larger than memory into parts to train from.",
     "features": "Turn images or text into features.",
     "bench": "Measure how fast this machine runs it.",

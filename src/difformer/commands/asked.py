@@ -1,34 +1,24 @@
-"""What a person asks of `difformer train`: its options besides those of the model and the loop."""
+"""The options of `difformer train`, besides those of the model and of the loop."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from difformer.baselines.registry import SYSTEMS
-from difformer.commands.shared import (
-    TABLE,
-    Address,
-    DataDir,
-    EdgesFile,
-    Id,
-    Json,
-    Kinds,
-    Label,
-    Quiet,
-    Task,
-    argument,
-    option,
-)
+from difformer.commands import shared
+from difformer.commands.options import Given
+from difformer.commands.shared import argument, flag_of, option
 from difformer.estimators.settings import FitSettings
 from difformer.nn.recipes import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
 from difformer.train.settings import TrainSettings
 
-__all__ = ["KERNELS", "LOOP", "Asked", "of_dataset", "of_series", "of_table"]
+__all__ = ["KERNELS", "LOOP", "Asked", "check_dataset", "check_files", "chosen"]
 
 KERNELS = {"difformer-s": "simple", "difformer-a": "sigmoid"}
-"""The systems that own tables and series may name, and their kernels."""
+"""The systems that --model may name with a table or a series, and their kernels."""
 
 LOOP = {
     **{name: name for name in TrainSettings.names() if name in FitSettings.__dataclass_fields__},
@@ -38,13 +28,11 @@ LOOP = {
 
 
 def _own_defaults() -> str:
-    """The options of the loop whose defaults are others with a table."""
+    """The options of the loop that have another default with a table."""
     loop = {each.name: each.default for each in fields(TrainSettings)}
     own = {each.name: each.default for each in fields(FitSettings)}
     named = ((name, own[param]) for name, param in LOOP.items() if name != "seed")
-    return ", ".join(
-        f"--{name.replace('_', '-')} {value}" for name, value in named if value != loop[name]
-    )
+    return ", ".join(f"{flag_of(name)} {value}" for name, value in named if value != loop[name])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +54,8 @@ class Asked:
             "-m",
             metavar="NAME",
             help=f"One of {', '.join(SYSTEMS)}.",
-            default="difformer, the best forms by held-out labels; difformer-s where options "
-            "of the model or of the loop are given",
+            default="difformer, which tries several forms; difformer-s if options of the model "
+            "or of the loop are given",
         ),
     ] = None
     recipe: Annotated[
@@ -75,7 +63,7 @@ class Asked:
         option(
             "--recipe",
             metavar="|".join(RECIPES),
-            help="A named form of DIFFormer: sets some model options; those given here win.",
+            help="A named set of model options; options given here override it.",
             default=f"{DEFAULT_RECIPE}; {ALONE_RECIPE} without a graph",
         ),
     ] = None
@@ -93,7 +81,7 @@ class Asked:
         option(
             "--seeds",
             metavar="N|LIST",
-            help="How many initialisations from --seed on, or which: 5, or 0,3,7.",
+            help="How many seeds, from --seed on, or a list of them: 5, or 0,3,7.",
             default="--seed alone",
         ),
     ] = None
@@ -102,7 +90,7 @@ class Asked:
         option(
             "--set",
             metavar="KEY=VALUE",
-            help="An option of another system than DIFFormer, or of --series (lags, steps, "
+            help="An option of a system other than DIFFormer, or of --series (lags, steps, "
             "origins); may be repeated.",
         ),
     ] = None
@@ -111,7 +99,7 @@ class Asked:
         option(
             "--config",
             metavar="FILE.toml",
-            help="Settings from a file, such as a run's config.toml; options here win.",
+            help="Settings from a file, such as the config.toml of a run; options override it.",
         ),
     ] = None
     neighbours: Annotated[
@@ -127,7 +115,7 @@ class Asked:
         option(
             "--series",
             metavar="FILE.csv",
-            help="In place of NAME: your own series, a column of times and one per node.",
+            help="In place of NAME: a series, with a column of times and one column per node.",
         ),
     ] = None
     known: Annotated[
@@ -135,8 +123,8 @@ class Asked:
         option(
             "--known",
             metavar="FILE.csv",
-            help="With --series: what is known ahead, such as holidays. A column of times, those "
-            "of the series and of the steps to forecast, and one per thing known.",
+            help="With --series: values known ahead, such as holidays. A column of times, for the "
+            "series and the steps to forecast, and one column per value.",
         ),
     ] = None
     places: Annotated[
@@ -154,28 +142,24 @@ class Asked:
             metavar="FILE",
             help="A table: .csv, .tsv, .jsonl, .parquet or .npz, one line per row. Its defaults "
             f"are those of the estimators: {_own_defaults()}.",
-            panel=TABLE,
+            panel=shared.TABLE,
         ),
     ] = None
-    label: Label = None
-    id: Id = None
-    edges: EdgesFile = None
-    kind: Kinds = None
-    task: Task = None
-    data_dir: DataDir = None
+    label: shared.Label = None
+    id: shared.Id = None
+    edges: shared.EdgesFile = None
+    kind: shared.Kinds = None
+    task: shared.Task = None
+    data_dir: shared.DataDir = None
     out: Annotated[
         Path | None,
-        option(
-            "--out",
-            "-o",
-            metavar="FOLDER",
-            help="Where the run is kept.",
-            default="runs/NAME-MODEL, numbered",
-        ),
+        shared.out("FOLDER", "Where the run is kept.", default="runs/NAME-MODEL, numbered"),
     ] = None
     resume: Annotated[
         bool,
-        option("--resume", help="Resume the run in --out (without --out: the last one like this)."),
+        option(
+            "--resume", help="Resume the run in --out; without --out, the last run of this name."
+        ),
     ] = False
     tensorboard: Annotated[
         bool, option("--tensorboard", help="Also log to FOLDER/tensorboard.")
@@ -196,16 +180,19 @@ class Asked:
         ),
     ] = None
     workers: Annotated[
-        int | None, option("--workers", metavar="N", help="With --engine ray: how many.")
+        int | None,
+        option("--workers", metavar="N", help="With --engine ray: the number of workers."),
     ] = None
-    address: Address = None
-    json: Json = False
-    quiet: Quiet = False
+    address: shared.Address = None
+    json: shared.Json = False
+    quiet: shared.Quiet = False
 
 
 SHARED = ("edges", "out", "resume", "report", "json", "quiet", "model", "recipe")
-OF_SERIES = ("series", "known", "places", "set", *SHARED)
-OF_TABLES = ("nodes", "label", "id", "kind", "task", "neighbours", *SHARED)
+ALLOWED = {
+    "--series": ("series", "known", "places", "set", *SHARED),
+    "--nodes": ("nodes", "label", "id", "kind", "task", "neighbours", *SHARED),
+}
 NOT_ALONE = {
     **dict.fromkeys(("known", "places"), "must come with --series: it is about its steps or nodes"),
     "edges": "must come with --series or --nodes: it names their rows",
@@ -213,17 +200,7 @@ NOT_ALONE = {
 }
 
 
-def of_series(asked: Asked) -> None:
-    """ValueError for an option that has no meaning with a series."""
-    _refuse(asked, OF_SERIES, "--series")
-
-
-def of_table(asked: Asked) -> None:
-    """ValueError for an option that has no meaning with an own table."""
-    _refuse(asked, OF_TABLES if asked.nodes is not None else ("name", *OF_TABLES), "--nodes")
-
-
-def of_dataset(asked: Asked) -> None:
+def check_dataset(asked: Asked) -> None:
     """ValueError for an option that has no meaning with a dataset."""
     for name, reason in NOT_ALONE.items():
         if getattr(asked, name):
@@ -236,8 +213,41 @@ def of_dataset(asked: Asked) -> None:
         raise ValueError("--workers and --address must come with --engine ray")
 
 
-def _refuse(asked: Asked, allowed: tuple[str, ...], door: str) -> None:
+def chosen(
+    asked: Asked,
+    given: Given,
+    door: str,
+    *,
+    systems: Mapping[str, str | None],
+    loop: Mapping[str, str],
+) -> dict[str, Any]:
+    """The system, the recipe and the options of the loop, by the names of their settings.
+
+    ValueError for an option that has no meaning with `door`, which is --series or --nodes.
+
+    Args:
+        systems: the kernel of each system that --model may name.
+        loop: what each option of the loop is called in the settings.
+    """
+    allowed = ALLOWED[door] if door != "--nodes" or asked.nodes else ("name", *ALLOWED[door])
     for each in fields(asked):
         if each.name not in allowed and getattr(asked, each.name) not in (each.default, []):
-            flag = "NAME" if each.name == "name" else f"--{each.name.replace('_', '-')}"
+            flag = "NAME" if each.name == "name" else flag_of(each.name)
             raise ValueError(f"{flag} must be left out with {door}")
+    if asked.model is not None and asked.model not in systems:
+        names = ", ".join(systems)
+        raise ValueError(f"--model must be one of {names} with {door}, got {asked.model}")
+    found: dict[str, Any] = {"kernel": systems[asked.model]} if asked.model else {}
+    found |= {"recipe": asked.recipe} if asked.recipe else {}
+    for name, value in given.train.items():
+        if name not in loop:
+            raise ValueError(f"{flag_of(name)} must be left out with {door}")
+        found[loop[name]] = value
+    return found
+
+
+def check_files(*paths: Path | None) -> None:
+    """ValueError for a path that is not a file."""
+    for path in paths:
+        if path is not None and not path.is_file():
+            raise ValueError(f"{path}: no such file")

@@ -1,4 +1,4 @@
-"""difformer bench: the benchmarks of a clone, each a ratio measured side by side."""
+"""difformer bench: run the benchmarks of a clone of the project."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def command(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Measure speed, memory and accuracy beside the paper's plain algorithms and other peers.
+    """Measure speed, memory and accuracy beside plain algorithms and other methods.
 
     Example: difformer bench steps memory
 
@@ -107,7 +107,7 @@ def command(
         output = sys.stderr if json else None
         words = [sys.executable, "-m", __name__, str(os.getpid()), name, *options]
         done = subprocess.run(words, stdout=output, check=False)
-        if done.returncode == 2:  # it has said why
+        if done.returncode == 2:  # it has printed the reason
             raise typer.Exit(2)
         if done.returncode:
             raise DifformerError(f"benchmarks.{name} ended with code {done.returncode}")

@@ -12,21 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from difformer.baselines.registry import SYSTEMS
+from difformer.commands import shared
 from difformer.commands.options import parse_names
 from difformer.commands.output import print_json, print_table, say, search_stopped
-from difformer.commands.own import own_dataset
-from difformer.commands.shared import (
-    DataDir,
-    DatasetName,
-    EdgesFile,
-    Epochs,
-    Id,
-    Json,
-    Label,
-    Patience,
-    Quiet,
-    option,
-)
+from difformer.commands.own import own_table
+from difformer.commands.shared import option
 from difformer.experiments.compare import DEFAULT_MODELS, DEFAULT_TRAIN, compare
 from difformer.experiments.comparisons import COMPARISON, Comparison, comparison_table
 from difformer.experiments.verdict import verdict
@@ -34,7 +24,7 @@ from difformer.files import write_atomic
 
 
 def command(
-    dataset: DatasetName,
+    dataset: shared.DatasetName,
     models: Annotated[
         str,
         typer.Option("--models", metavar="A,B,...", help=f"Systems, or all: {', '.join(SYSTEMS)}."),
@@ -45,43 +35,39 @@ def command(
         typer.Option(
             "--trials",
             metavar="N",
-            help="Settings each system may try on each split, by validation; 0: its defaults.",
+            help="Settings that each system tries on each split, by validation; 0: its defaults.",
         ),
     ] = 0,
-    epochs: Epochs = DEFAULT_TRAIN["epochs"],
-    patience: Patience = DEFAULT_TRAIN["patience"],
+    epochs: shared.Epochs = DEFAULT_TRAIN["epochs"],
+    patience: shared.Patience = DEFAULT_TRAIN["patience"],
     out: Annotated[
         Path | None,
-        option(
-            "--out",
-            "-o",
-            metavar="FOLDER",
-            help="Keep the results; the same command resumes there.",
-        ),
+        shared.out("FOLDER", "Keep the results; the same command resumes there."),
     ] = None,
     workers: Annotated[
         int | None,
-        option("--workers", metavar="N", help="Processes side by side.", default="one per core"),
+        option("--workers", metavar="N", help="Number of processes.", default="one per core"),
     ] = None,
-    label: Label = None,
-    id: Id = None,
-    edges: EdgesFile = None,
-    data_dir: DataDir = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    label: shared.Label = None,
+    id: shared.Id = None,
+    edges: shared.EdgesFile = None,
+    data_dir: shared.DataDir = None,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Compare systems on the same splits with the same tuning budget, and say which is enough.
 
     Example: difformer compare cora --models mlp,gcn,difformer-s --splits 10 --out runs/compare
 
-    Your own table takes a dataset's place: difformer compare table.csv --label COLUMN
+    With your own table: difformer compare table.csv --label COLUMN
 
-    A system that cannot run says why in its row; one that crashes takes nothing with it.
+    The row of a system that cannot run says why; a system that crashes does not stop the others.
     """
+    table = own_table(dataset, label, id, edges)
     names = list(SYSTEMS) if models == "all" else parse_names(models) or []
     try:
         result = compare(
-            own_dataset(dataset, label, id, edges),
+            dataset if table is None else table.read(),
             models=names,
             splits=splits,
             trials=trials,

@@ -1,4 +1,4 @@
-"""difformer datasets: what there is, where it lies, and fetching it."""
+"""difformer datasets: list the datasets, or fetch one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def datasets(ctx: typer.Context, json: Json = False) -> None:
 
     Example: difformer datasets fetch cora
 
-    A dataset is looked for in --data-dir, then $DIFFORMER_DATA, then the cache; what is not there
-    is fetched when it is first used.
+    A dataset is looked for in --data-dir, then in $DIFFORMER_DATA, then in the cache. If it is in
+    none of them, it is fetched when it is first used.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -43,7 +43,7 @@ def fetch(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Fetch a dataset into --data-dir or the cache, its checksums verified.
+    """Fetch a dataset into --data-dir or the cache, and verify its checksums.
 
     Example: difformer datasets fetch cora --data-dir ~/data
     """

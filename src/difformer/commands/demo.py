@@ -6,33 +6,32 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from difformer.commands import shared
 from difformer.commands.output import interrupted, print_json, print_table, say
-from difformer.commands.shared import Json, Quiet, option
+from difformer.commands.shared import option
 from difformer.experiments.tables import Table
 from difformer.report.demo import ABOUT, HEADER, run_demo
 
 
 def command(
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the runs are kept.")
+        Path, shared.out("FOLDER", "Where the runs are kept.", default="runs/demo")
     ] = Path("runs/demo"),
     picture: Annotated[
         Path | None,
         option("--picture", metavar="FILE", help="Also draw states and energy to this svg or png."),
     ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """See DIFFormer learn from few labels, in about a minute.
 
     Example: difformer demo
 
-    Trains GCN and both forms of DIFFormer on Cora, beside the published figures and those measured
-    with five seeds, then DIFFormerClassifier on handwritten digits that have no graph, beside
-    scikit-learn's methods. Needs no network. Writes report.html, with the states before and after
-    diffusion and the energy of each layer; each run on Cora is kept in a folder of its own.
+    Trains GCN and both forms of DIFFormer on Cora and shows the published figures and our means
+    over five seeds beside them; then trains DIFFormerClassifier and methods of scikit-learn on
+    handwritten digits, which have no graph. Needs no network. Writes report.html, with the states
+    before and after diffusion and the energy of each layer, and one folder per run on Cora.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder, {out} is a file")
@@ -47,7 +46,9 @@ def command(
             tell=lambda message: say(message, quiet=quiet or json),
         )
     except KeyboardInterrupt:
-        raise interrupted(f"what was trained is kept in {out}; the same command goes on") from None
+        raise interrupted(
+            f"what was trained is kept in {out}; the same command resumes it"
+        ) from None
     taken = time.monotonic() - begin
     if json:
         print_json({"rows": [vars(row) for row in rows], "seconds": taken, "page": page})

@@ -1,19 +1,18 @@
-"""difformer energy: Theorem 1 on a trained model's own states."""
+"""difformer energy: check Theorem 1 on the states of a trained model."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from difformer.commands.output import print_json, print_table
+from difformer.commands.output import print_blocks, print_json
 from difformer.commands.shared import DataDir, Json, RunFolder, option
 from difformer.errors import DifformerError
-from difformer.experiments.tables import Table
 
 
 def command(
     run: RunFolder,
     seed: Annotated[
-        int | None, option("--seed", metavar="N", help="Which seed's run.", default="the first")
+        int | None, option("--seed", metavar="N", help="The run of this seed.", default="the first")
     ] = None,
     weight: Annotated[
         float | None,
@@ -22,12 +21,13 @@ def command(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Check the energy's descent (Theorem 1) on a trained model's own states.
+    """Check that the energy falls from layer to layer of a trained model (Theorem 1).
 
     Example: difformer energy runs/cora-difformer-s-1
 
-    For every layer: the energy of the state that enters, after the bare diffusion step of the
-    theorem, and after the trained layer; where it rises, which part of the layer raises it.
+    Prints for every layer the energy of the state that enters it, after the bare diffusion step
+    of the theorem, and after the trained layer. If the energy rises, it says which part of the
+    layer raises it.
     """
     if weight is not None and not 0 < weight < float("inf"):
         raise ValueError(f"--weight must be a finite number above 0, got {weight!r}")
@@ -35,9 +35,10 @@ def command(
     from difformer.experiments.loaded import load_run
     from difformer.experiments.sources import last_snapshot
     from difformer.nn.model import DIFFormer
-    from difformer.report import check_energy
+    from difformer.report.energy import check_energy
+    from difformer.report.model_sections import energy_blocks
 
-    loaded = load_run(run, seed=seed, data_dir=data_dir)
+    loaded = load_run(run, seed=seed, data_dir=data_dir).look_inside()
     if not isinstance(loaded.model, DIFFormer):
         raise DifformerError(f"{run} holds a {loaded.system}: only DIFFormer has energies")
     data, graph = loaded.dataset, loaded.graph
@@ -46,21 +47,5 @@ def command(
     check = check_energy(loaded.model, data.x, graph, weight=weight)
     if json:
         return print_json(check.to_json())
-    causes = list(check.layers[0].causes)
-    rows = tuple(
-        (
-            str(layer.layer),
-            f"{layer.start:.5g}",
-            f"{layer.bare:.5g}",
-            f"{layer.end:.5g}",
-            "" if layer.falls is None else "falls" if layer.falls else "rises",
-            *(f"{layer.causes[name]:+.4g}" for name in causes),
-            f"{layer.tau:.3g}",
-            f"{layer.safe_tau:.3g}",
-        )
-        for layer in check.layers
-    )
-    header = ("layer", "before", "bare step", "the layer", "", *causes, "τ", "safe τ")
-    title = f"{loaded.title}: E(Z, k) with λ = {check.weight:.3g}"
-    print_table(Table(header, rows, tuple(check.sentences())), title)
-    return None
+    print(f"{loaded.title}: E(Z, k) with λ = {check.weight:.3g}")
+    return print_blocks(energy_blocks(check))

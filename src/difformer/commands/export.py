@@ -20,11 +20,11 @@ def command(
 
     Example: difformer export runs/table-1 --onnx model.onnx
 
-    The file answers for new rows without edges, any number of them at a time, and needs neither
-    the data nor difformer. Its input x has one number per column of the table: a
-    number as it is, a date as days since 1970, a category by its place in the list in the file's
-    metadata, NaN where missing; of a run on a dataset its features. The output y has the
-    probability of every class, or the numbers.
+    The file predicts any number of new rows without edges, and needs neither the data nor
+    difformer. Its input x has one number per column of the table: a number as it is, a date as
+    days since 1970, a category by its place in the list in the file's metadata, NaN where missing.
+    For a run on a dataset x has its features. The output y has the probability of every class, or
+    the predicted numbers.
     """
     from difformer.experiments.export import export_run
 

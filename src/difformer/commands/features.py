@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from difformer.commands import shared
 from difformer.commands.output import print_json
-from difformer.commands.shared import DataDir, Json, Quiet, argument, option
+from difformer.commands.shared import argument, option, setting
 from difformer.data.registry import raw_datasets
 from difformer.experiments.encoders import ENCODERS
 from difformer.experiments.encoders.settings import FeatureSettings
+from difformer.train.settings import TrainSettings
 
 DATASETS = ", ".join(raw_datasets())
 USUAL = FeatureSettings()
@@ -27,48 +29,41 @@ def command(
         ),
     ],
     out: Annotated[
-        Path,
-        option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="The .npz to write; of a .txt also .npy, line by line.",
-        ),
+        Path, shared.out("FILE", "The .npz to write; of a .txt also .npy, line by line.")
     ],
     encoder: Annotated[
         str, typer.Option("--encoder", metavar="NAME", help=f"One of {NAMES}.")
     ] = USUAL.encoder,
-    epochs: Annotated[int, typer.Option("--epochs", help="Of SimCLR.")] = USUAL.train.epochs,
-    lr: Annotated[float, typer.Option("--lr", help="Of SimCLR.")] = USUAL.train.lr,
+    epochs: shared.Epochs = USUAL.train.epochs,
+    lr: Annotated[float, setting(TrainSettings, "lr")] = USUAL.train.lr,
     width: Annotated[
-        int, typer.Option("--width", help="Width of ResNet-18's first stage.")
+        int, typer.Option("--width", metavar="N", help="Width of ResNet-18's first stage.")
     ] = USUAL.width,
     batch_size: Annotated[
-        int, typer.Option("--batch-size", help="Images per step of SimCLR.")
+        int, typer.Option("--batch-size", metavar="N", help="Images per step of SimCLR.")
     ] = USUAL.batch_size,
     side: Annotated[
-        int, typer.Option("--side", help="Pixels per side, of a folder's images.")
+        int, typer.Option("--side", metavar="N", help="Pixels per side of a folder's images.")
     ] = 32,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = (
-        USUAL.train.seed
-    ),
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = (
-        USUAL.train.device
-    ),
+    seed: Annotated[int, setting(TrainSettings, "seed")] = USUAL.train.seed,
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... or auto.")
+    ] = USUAL.train.device,
     run: Annotated[
         Path | None,
-        option("--run", metavar="FOLDER", help="Keep SimCLR's run here, and go on with it."),
+        option("--run", metavar="FOLDER", help="Keep SimCLR's run here, and resume it."),
     ] = None,
-    data_dir: DataDir = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    data_dir: shared.DataDir = None,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Turn images or text into features.
 
     Example: difformer features cifar10 --encoder effnetlite0 --out cifar10.npz
 
-    The file is used as `features`: load_dataset("cifar10", features="cifar10.npz"). A .npy of the
-    texts of a table goes to its parts: difformer shard ... --features texts.npy.
+    Load the file with load_dataset("cifar10", features="cifar10.npz"). A .npy with the texts of a
+    table is for difformer shard ... --features texts.npy. Only the encoder simclr is trained:
+    --epochs, --lr, --width, --batch-size and --run are its options.
     """
     from difformer.data.features import write_features
     from difformer.experiments.encoders.features import (
@@ -98,19 +93,13 @@ def command(
         path = Path(source).expanduser()
         if path.suffix != ".txt" or not path.is_file():
             raise ValueError(f"source must be a .txt file for a .npy, got {source!r}")
-        n, width = write_text_features(path, out, settings)
-        _tell(out, n, width, encoder, json)
-        return
-    rows = load_source(source, data_dir, side=side)
-    progress = [Progress("SimCLR", quiet=quiet or json)]
-    features = make_features(rows, settings, folder=run, callbacks=progress)
-    path = write_features(out, features)
-    n, width = features.x.shape
-    _tell(path, n, width, encoder, json)
-
-
-def _tell(path: Path, rows: int, width: int, encoder: str, json: bool) -> None:
-    if json:
-        print_json({"file": str(path), "rows": rows, "features": width, "encoder": encoder})
+        written, (n, d) = out, write_text_features(path, out, settings)
     else:
-        print(f"{path}: {rows} rows of {width} features by {encoder}")
+        rows = load_source(source, data_dir, side=side)
+        progress = [Progress("SimCLR", quiet=quiet or json)]
+        features = make_features(rows, settings, folder=run, callbacks=progress)
+        written, (n, d) = write_features(out, features), features.x.shape
+    if json:
+        print_json({"file": str(written), "rows": n, "features": d, "encoder": encoder})
+    else:
+        print(f"{written}: {n} rows of {d} features by {encoder}")

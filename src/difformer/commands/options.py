@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
 class Given:
-    """The options a person gave, by what they are of; the others keep their defaults."""
+    """The options of the model and of the loop that a person gave; others keep their defaults."""
 
-    def __init__(self, model: Mapping[str, Any], train: Mapping[str, Any]) -> None:
-        self.model = dict(model)
-        self.train = dict(train)
+    model: dict[str, Any]
+    train: dict[str, Any]
 
 
 def given_options() -> dict[str, dict[str, Option]]:
@@ -72,7 +72,7 @@ def _declared(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 
 
 def _parameter(option: Option, panel: str) -> inspect.Parameter:
-    """Text, so that "none" can be said, or a pair of flags; None is an option not given."""
+    """An option that takes text, so that "none" is possible, or a pair of flags."""
     flag = option.kind is bool and not option.optional
     names = f"{option.flag}/--no-{option.flag[2:]}" if flag else option.flag
     info = shared.option(
@@ -86,7 +86,7 @@ def _parameter(option: Option, panel: str) -> inspect.Parameter:
 
 
 def shown_default(name: str, panel: str) -> str:
-    """The value a run has where an option is not given, as --help shows it."""
+    """The default of an option, as --help shows it."""
     found: dict[str, str] = {}  # the value on each kind of data
     for kind, recipe in (("", DEFAULT_RECIPE), (" without a graph", ALONE_RECIPE)):
         usual = Experiment.make("digits", recipe=recipe)
@@ -104,7 +104,7 @@ def _spelled(value: Any) -> str:
 
 
 def parse_seeds(text: str | None, first: int) -> list[int] | None:
-    """ "5" is five seeds from the first on, "0,3,7" are those; None where not given.
+    """The seeds that --seeds asks for: "5" is five, from the first on; "0,3,7" is a list.
 
     >>> parse_seeds("3", 0), parse_seeds("4,2", 0)
     ([0, 1, 2], [4, 2])
@@ -123,7 +123,7 @@ def parse_seeds(text: str | None, first: int) -> list[int] | None:
 
 
 def parse_names(text: str | None) -> list[str] | None:
-    """The words of a comma-separated list; None where not given."""
+    """The words of a comma-separated list; None for None."""
     return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
 
 

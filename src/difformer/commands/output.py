@@ -1,10 +1,11 @@
-"""What a command prints: tables for people on stdout, or one JSON document for machines."""
+"""What commands print: tables and sentences on stdout, or one JSON document."""
 
 from __future__ import annotations
 
-import json
+import json as json_module
 import shlex
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,28 +17,28 @@ from difformer.files import finite
 from difformer.train.launch import is_lead, launched, restarted
 
 if TYPE_CHECKING:
-    from difformer.data.dataset import Dataset
-    from difformer.experiments.loaded import LoadedRun
+    from difformer.report.blocks import Block
 
 __all__ = [
+    "finish_run",
     "interrupted",
+    "print_blocks",
     "print_json",
     "print_table",
     "run_folder",
     "say",
     "search_stopped",
     "stopped",
-    "write_page",
 ]
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document; a number that is not finite becomes null."""
-    print(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json_module.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_table(table: Table, title: str | None = None) -> None:
-    """A table on stdout, as wide as the terminal; a row of a new group has a line above it."""
+    """Print a table on stdout, as wide as the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as Rich
@@ -57,32 +58,65 @@ def print_table(table: Table, title: str | None = None) -> None:
 
 
 def say(message: str, *, quiet: bool = False) -> None:
-    """A line for people on stderr, beside the progress bar."""
+    """Print a line on stderr."""
     if not quiet:
         print(message, file=sys.stderr)
 
 
-def write_page(
-    folder: Path, data: Dataset | None = None, *, loaded: LoadedRun | None = None
-) -> Path:
-    """Write a run's report.html."""
+def print_blocks(blocks: Sequence[Block]) -> None:
+    """Print what a page shows: its sentences, its tables, and the numbers of its figures."""
+    from difformer.report.blocks import Note, Plot
+    from difformer.report.blocks import Table as Shown
+
+    for block in blocks:
+        shown = block.table if isinstance(block, Plot) else block
+        if isinstance(shown, Note):
+            print(shown.text)
+        elif isinstance(shown, Shown):
+            print(f"\n{shown.caption}")
+            print_table(Table(tuple(shown.header), tuple(tuple(row) for row in shown.rows)))
+
+
+def finish_run(
+    folder: Path,
+    record: Mapping[str, Any],
+    blocks: Callable[[], Sequence[Block]],
+    *,
+    page: bool,
+    json: bool,
+    more: str = "",
+    **data: Any,
+) -> None:
+    """Write the page of a run where it is wanted, and say how good the run is and where it is.
+
+    Args:
+        record: what --json prints.
+        blocks: makes what is printed otherwise.
+        more: what else the folder holds.
+        data: the run or its dataset, if in memory; see `write_report`.
+    """
     from difformer.report.run_page import write_report
 
-    return write_report(folder, dataset=data, loaded=loaded)
+    path = write_report(folder, **data) if page else None
+    if json:
+        return print_json({**record, "folder": str(folder)})
+    print_blocks(blocks())
+    print(f"kept in {folder}{more}" + ("" if path is None else f"; look at {path}"))
+    return None
 
 
 def run_folder(stem: str, out: Path | None, *, resume: bool) -> Path:
-    """The folder of a run: --out, or the next runs/STEM-number; with `resume` one that is there."""
-    # A restarted job goes on with its run; of several processes rank 0 makes the folder.
+    """The folder of a run: --out, or the next runs/STEM-number; with `resume` the last one."""
+    # A restarted job resumes its run; of several processes rank 0 makes the folder.
     resume = resume or restarted() or not is_lead()
     if launched() and out is None:
         raise ValueError("--out must be given to torchrun: every process needs the same folder")
     if out is not None:
-        # A series has its record before what is tried for it has left a configuration.
+        # A run on a series has its record before its config.toml.
         there = any((out / name).exists() for name in ("config.toml", "series.json"))
         if there and not resume:
             raise RunError(
-                f"{out} holds a run already: add --resume to go on with it, or give another folder"
+                f"{out} holds a run already: add --resume to continue it, or give another folder"
             )
         if out.exists() and not out.is_dir():
             raise RunError(f"{out} is a file: give --out a folder")
@@ -95,7 +129,7 @@ def run_folder(stem: str, out: Path | None, *, resume: bool) -> Path:
 
 
 def stopped(folder: Path, what: str = "the best epoch so far") -> typer.Exit:
-    """To raise where Ctrl-C ended a run of `train`: says how to resume it, exit code 130."""
+    """To raise where Ctrl-C ended a run of `train`: says how to resume it; exit code 130."""
     words = sys.argv[1:]
     if not {"--out", "-o"} & {word.split("=")[0] for word in words}:
         words += ["--out", str(folder)]
@@ -104,12 +138,12 @@ def stopped(folder: Path, what: str = "the best epoch so far") -> typer.Exit:
 
 
 def search_stopped(option: str, kept: Path | None) -> typer.Exit:
-    """To raise where Ctrl-C ended a search, which resumes only where an option kept it."""
+    """To raise where Ctrl-C ended a search, which can be resumed only if an option kept it."""
     nothing = f"nothing is kept without {option}"
     return interrupted(nothing if kept is None else "the same command resumes it")
 
 
 def interrupted(message: str) -> typer.Exit:
-    """To raise where Ctrl-C ended a run that is kept: says how to go on, exit code 130."""
+    """To raise where Ctrl-C ended a command: prints the message; exit code 130."""
     print(f"interrupted: {message}", file=sys.stderr)
     return typer.Exit(130)

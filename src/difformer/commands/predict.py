@@ -5,17 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from difformer.commands import shared
 from difformer.commands.output import print_json, say
-from difformer.commands.shared import DataDir, Json, Overwrite, RunFolder, argument, option
+from difformer.commands.shared import argument, option
 
 
 def command(
-    run: RunFolder,
+    run: shared.RunFolder,
     out: Annotated[
         str,
-        option(
-            "--out", "-o", metavar="FILE.csv", help="Where predictions go; - is standard output."
-        ),
+        shared.out("FILE.csv", "Where predictions go; - is standard output."),
     ],
     table: Annotated[Path | None, argument("FILE", "New rows; see below.")] = None,
     series: Annotated[
@@ -51,16 +50,16 @@ def command(
             "such as 0.9.",
         ),
     ] = None,
-    overwrite: Overwrite = False,
-    data_dir: DataDir = None,
-    json: Json = False,
+    overwrite: shared.Overwrite = False,
+    data_dir: shared.DataDir = None,
+    json: shared.Json = False,
 ) -> None:
     """Predict new rows with a trained model, none depending on the others.
 
     Example: difformer predict runs/table-1 new.csv -o out.csv
 
-    For a run of `train --nodes` FILE has the columns of training, in any format, and others that
-    are not looked at; the output gives each row's label, the probability of every class, and the
+    For a run of `train --nodes` FILE has the columns of training, in any format; other columns
+    are ignored. The output gives the label of each row, the probability of every class, and the
     known rows that weigh most in it. A row with the id and the values of a row of training is
     answered as in training. For a run on a dataset FILE has one column per feature, in order; for
     a run of `train --series` it is a series of the same nodes, whose next steps are forecast.

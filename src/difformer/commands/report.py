@@ -7,17 +7,15 @@ from typing import Annotated
 
 import typer
 
+from difformer.commands import shared
 from difformer.commands.output import print_json
-from difformer.commands.shared import DataDir, Json, RunFolder, option
 
 
 def command(
-    run: RunFolder,
+    run: shared.RunFolder,
     out: Annotated[
         Path | None,
-        option(
-            "--out", "-o", metavar="FILE", help="Where the page goes.", default="RUN/report.html"
-        ),
+        shared.out("FILE", "Where the page goes.", default="RUN/report.html"),
     ] = None,
     projection: Annotated[
         str,
@@ -30,15 +28,15 @@ def command(
     points: Annotated[
         int, typer.Option("--points", metavar="N", help="Rows drawn; more are sampled.", min=2)
     ] = 20_000,
-    data_dir: DataDir = None,
-    json: Json = False,
+    data_dir: shared.DataDir = None,
+    json: shared.Json = False,
 ) -> None:
     """Write the page of a run: one HTML file that needs no network.
 
     Example: difformer report runs/cora-difformer-s-1
 
-    Curves, results, confusion, calibration, energies, states and diffusivities. What the folder
-    does not hold, or data that is not to be found, is named in the page, and the rest is shown.
+    The page shows curves, results, confusion, calibration, energies, states and diffusivities. It
+    names what is missing, such as files of the folder or the data, and shows the rest.
     """
     from difformer.report.run_page import write_report
 

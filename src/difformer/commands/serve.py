@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,26 +12,28 @@ from difformer.commands.shared import argument, option
 from difformer.experiments.service.limits import Limits
 
 
+def _limit(flag: str, help: str, least: float = 1) -> Any:
+    return typer.Option(flag, min=least, help=help)
+
+
 def command(
     run: Annotated[Path, argument("RUN", "The folder of a run of `train --nodes`.")],
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every one.")
+        str, typer.Option("--host", help="The address to listen on; 0.0.0.0 is every one.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port.")] = 8000,
-    max_bytes: Annotated[
-        int, typer.Option("--max-bytes", min=1, help="Largest request.")
-    ] = Limits.bytes,
-    max_rows: Annotated[
-        int, typer.Option("--max-rows", min=1, help="Most rows per request.")
-    ] = Limits.rows,
+    port: Annotated[
+        int, typer.Option("--port", min=1, max=65535, help="The port to listen on.")
+    ] = 8000,
+    max_bytes: Annotated[int, _limit("--max-bytes", "The most bytes per request.")] = Limits.bytes,
+    max_rows: Annotated[int, _limit("--max-rows", "The most rows per request.")] = Limits.rows,
     max_connections: Annotated[
-        int, typer.Option("--max-connections", min=1, help="Most connections at a time.")
+        int, _limit("--max-connections", "The most connections at a time.")
     ] = Limits.connections,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, help="For a header, or a body, to arrive.")
+        float, _limit("--seconds", "Seconds a header, or a body, may take to arrive.", 0.1)
     ] = Limits.seconds,
     idle: Annotated[
-        float, typer.Option("--idle", min=1, help="Seconds open between two requests.")
+        float, _limit("--idle", "Seconds a connection may stay open between two requests.")
     ] = Limits.idle,
     level: Annotated[
         float | None,
@@ -41,21 +43,24 @@ def command(
     ] = None,
     token: Annotated[
         str | None,
-        option("--token", envvar="DIFFORMER_TOKEN", help="Clients must send it as Bearer."),
+        option(
+            "--token", envvar="DIFFORMER_TOKEN", help="What clients must send as a Bearer token."
+        ),
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
-        option("--allowed-host", help="Name clients may call it by; repeatable."),
+        option("--allowed-host", help="A host name that clients may use; may be repeated."),
     ] = None,
 ) -> None:
     """Answer predictions over HTTP until stopped.
 
     Example: difformer serve runs/table-1 --port 8000
 
-    GET / is a page to type a row into. POST /predict {"rows": [{column: value}]}, and maybe
-    "edges": [[id, id]]; GET /docs is a help page, /health and /metrics are for machines. What is
-    wrong with a request is a 4xx and one line, too much work a 503. The token is better given by
-    the environment variable, which other users of the machine cannot see.
+    GET / is a page to type a row into; POST /predict takes {"rows": [{column: value}]} and
+    optionally "edges": [[id, id]]; GET /docs is a help page, /health and /metrics are for
+    machines. A wrong request is answered with a 4xx and one line that says what is wrong, too much
+    work with a 503. Give the token by the environment variable: other users of the machine can
+    see the options of a command.
     """
     from difformer.experiments.kinds import need_kind
     from difformer.experiments.service import serve

@@ -1,4 +1,4 @@
-"""difformer shard: a dataset in parts on the disk, from tables larger than memory."""
+"""difformer shard: tables larger than memory become a dataset in parts on disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT: dict[str, Any] = {each.name: each.default for each in fields(ShardSetti
 
 
 def command(
-    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the parts are put.")],
+    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the parts are written.")],
     nodes: Annotated[
         list[str],
         typer.Option(
@@ -38,7 +38,7 @@ def command(
         typer.Option(
             "--edges",
             metavar="FILES",
-            help="Likewise: source, target, maybe weight.",
+            help="Tables with the columns source, target and, optionally, weight. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -56,15 +56,16 @@ def command(
         ),
     ] = DEFAULT["split"],
     parts: Annotated[
-        int, typer.Option("--parts", help="How many; the most processes that can train.")
+        int,
+        typer.Option("--parts", help="Number of parts; at most so many processes can train."),
     ] = DEFAULT["parts"],
     partition: Annotated[
         str,
         typer.Option(
             "--partition",
             metavar="|".join(PARTITIONERS),
-            help="Which rows go together: those next to one another in the file, any, or those "
-            "with edges between them (metis holds the graph in memory, streaming does not).",
+            help="Which rows are in one part: neighbours in the file (range), any rows (hash), or "
+            "rows with edges between them (metis holds the graph in memory, streaming does not).",
         ),
     ] = DEFAULT["partition"],
     features: Annotated[
@@ -72,8 +73,8 @@ def command(
         typer.Option(
             "--features",
             metavar="FILE.npy",
-            help="More features, one row per node: what `difformer features` wrote of its text. "
-            "May be repeated.",
+            help="More features, one row per node, such as those `difformer features` makes of "
+            "texts. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -86,14 +87,15 @@ def command(
         ),
     ] = DEFAULT["neighbours"],
     memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="The most this process may hold.")
+        str, typer.Option("--memory", metavar="SIZE", help="Most memory this process may use.")
     ] = DEFAULT["memory"],
     engine: Annotated[
         str,
         typer.Option(
             "--engine",
             metavar="|".join(ENGINES),
-            help="What joins and sorts: DuckDB on this machine, or Ray on a cluster.",
+            help="Where ids are joined and edges sorted: on this machine (duckdb), or on a "
+            "cluster (ray).",
         ),
     ] = ENGINES[0],
     address: Address = None,
@@ -106,11 +108,13 @@ def command(
 
     Then: torchrun --nproc-per-node 4 -m difformer train parts --out run
 
-    Columns are typed and scaled, ids mapped, edges carried both ways and sorted by the row they
-    enter. A call that was cut off goes on where it was. Dangling and repeated edges are counted.
+    Columns are typed and scaled, ids become row numbers, and edges are stored in both directions,
+    sorted by the row they enter. Dangling and repeated edges are counted. An interrupted call
+    resumes when it is repeated.
     """
     from difformer.data.shards.cluster import connect
     from difformer.data.shards.prepare import make_shards
+    from difformer.data.split import PARTS
     from difformer.train.memory import peak_memory, resident_memory
 
     settings = ShardSettings(
@@ -136,29 +140,29 @@ def command(
         connect(address)
     with _bar(quiet or json) as tell:
         manifest = make_shards(settings, out, tell=tell, held=resident_memory(), cluster=cluster)
-    found = dict(manifest.found)
-    rows = [("rows", f"{manifest.rows:,}"), ("features", f"{manifest.features:,}")]
-    rows += [(name, f"{manifest.size(name):,}") for name in ("train", "val", "test")]
-    rows += [(name, f"{count:,}") for name, count in found.items()]
+    counts = {"rows": manifest.rows, "features": manifest.features}
+    sizes = {name: manifest.size(name) for name in PARTS}
+    peak = peak_memory()
+    if json:
+        counts["edges"] = manifest.edges
+        more = {"cut": manifest.cut, "partition": manifest.partition, "parts": len(manifest.parts)}
+        more = {**sizes, **more, **manifest.found, "peak_memory": peak}
+        print_json({"folder": str(out), **counts, **more})
+        return
+    shown = {**counts, **sizes, **manifest.found}
+    rows = [(name, f"{count:,}") for name, count in shown.items()]
     if manifest.graph:
         rows += [("edges kept, each way", f"{manifest.edges - manifest.rows:,}")]
         rows += [(f"cut by {manifest.partition}", f"{manifest.cut:.1%}")]
-    peak = peak_memory()
-    if json:
-        sizes = {name: manifest.size(name) for name in ("train", "val", "test")}
-        counts = {"rows": manifest.rows, "features": manifest.features, "edges": manifest.edges}
-        more = {"cut": manifest.cut, "partition": manifest.partition, "parts": len(manifest.parts)}
-        document = {"folder": str(out), **counts, **sizes, **more, **found, "peak_memory": peak}
-        print_json(document)
-        return
     print_table(Table(("", manifest.name), tuple(rows)))
-    say("" if peak is None else f"held at most {peak / 1e9:.2f} GB", quiet=quiet or peak is None)
+    if peak is not None:
+        say(f"used at most {peak / 1e9:.2f} GB", quiet=quiet)
     print(f"{len(manifest.parts)} parts in {out}; train with: difformer train {out}")
 
 
 @contextmanager
 def _bar(quiet: bool) -> Generator[Callable[[str, float | None], None], None, None]:
-    """Tells the stage and how far it is, on stderr; nothing where that is no terminal."""
+    """A function that shows a stage and its progress on stderr, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda stage, share: None
         return

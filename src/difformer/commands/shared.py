@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from difformer.experiments.values import options_of
+from difformer.train.settings import TrainSettings
+
 __all__ = [
     "TABLE",
     "TASKS",
@@ -25,7 +28,10 @@ __all__ = [
     "RunFolder",
     "Task",
     "argument",
+    "flag_of",
     "option",
+    "out",
+    "setting",
 ]
 
 TABLE = "Your own table"  # the heading of its options in --help
@@ -33,7 +39,7 @@ TASKS = ("multiclass", "multilabel", "regression")
 
 
 def option(*names: str, help: str, default: str = "", panel: str | None = None, **more: Any) -> Any:
-    """An option whose help ends with its default, in words, where one is given here.
+    """An option; its help ends with its default in words, if one is given here.
 
     Args:
         panel: its heading in --help.
@@ -48,37 +54,55 @@ def argument(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
+def out(metavar: str, help: str, default: str = "") -> Any:
+    """--out: where a command puts what it makes."""
+    return option("--out", "-o", metavar=metavar, help=help, default=default)
+
+
+def setting(settings: type[Any], name: str) -> Any:
+    """An option with the name and the help of a field of a settings dataclass; never None."""
+    found = options_of(settings)[name]
+    text = found.help.partition("; none:")[0]
+    metavar = found.metavar.removesuffix("|none")
+    return typer.Option(found.flag, metavar=metavar, help=f"{text[0].upper()}{text[1:]}.")
+
+
+def flag_of(name: str) -> str:
+    """How an option is spelled on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
 Json = Annotated[
     bool, option("--json", help="Print one JSON document on stdout, and nothing else.")
 ]
 Quiet = Annotated[bool, option("--quiet", "-q", help="No progress bar.")]
 DataDir = Annotated[
     str | None,
-    option("--data-dir", metavar="DIR", help="Where datasets are; before $DIFFORMER_DATA."),
+    option(
+        "--data-dir", metavar="DIR", help="The folder of the datasets; used before $DIFFORMER_DATA."
+    ),
 ]
-Overwrite = Annotated[bool, option("--overwrite", help="Replace FILE where it is there.")]
+Overwrite = Annotated[bool, option("--overwrite", help="Replace FILE if it exists.")]
 RunFolder = Annotated[Path, argument("RUN", "The folder of a run of `train`.")]
-DatasetName = Annotated[str, argument("DATASET", "See `difformer datasets`.")]
+DatasetName = Annotated[str, argument("DATASET", "A name of `difformer datasets`, or a table.")]
 Address = Annotated[
     str | None,
     option(
         "--address",
         metavar="HOST:PORT",
-        help="With --engine ray: the cluster. Without it, one of this machine alone.",
+        help="With --engine ray: the address of the cluster; without it, this machine alone.",
     ),
 ]
-Epochs = Annotated[int, typer.Option("--epochs", metavar="N", help="The most epochs.")]
-Patience = Annotated[
-    int, typer.Option("--patience", metavar="N", help="Stop without progress after.")
-]
+Epochs = Annotated[int, setting(TrainSettings, "epochs")]
+Patience = Annotated[int, setting(TrainSettings, "patience")]
 
 Label = Annotated[
     list[str] | None,
     option(
         "--label",
         metavar="COLUMN",
-        help="What to predict; empty cells are predicted. Repeat it for several columns of yes or "
-        "no, or of numbers.",
+        help="The column to predict; its empty cells are predicted. May be repeated, for several "
+        "columns of yes or no, or of numbers.",
         panel=TABLE,
     ),
 ]
@@ -87,7 +111,7 @@ Id = Annotated[
     option(
         "--id",
         metavar="COLUMN",
-        help="The name of each row, for answers, page and --edges.",
+        help="The column that names each row, for predictions, the page and --edges.",
         panel=TABLE,
     ),
 ]
@@ -96,7 +120,8 @@ EdgesFile = Annotated[
     option(
         "--edges",
         metavar="FILE",
-        help="With --nodes or --series: source, target, maybe weight.",
+        help="The edges of the rows, or of the nodes of --series: source, target and, if wanted, "
+        "weight.",
         panel=TABLE,
     ),
 ]
@@ -105,7 +130,7 @@ Kinds = Annotated[
     option(
         "--kind",
         metavar="COLUMN=KIND",
-        help="What a column is: number, date, category, text or skip. May be repeated.",
+        help="The kind of a column: number, date, category, text or skip. May be repeated.",
         panel=TABLE,
     ),
 ]
@@ -114,7 +139,7 @@ Task = Annotated[
     option(
         "--task",
         metavar="|".join(TASKS),
-        help="What the label is, where its values mislead; multilabel is for several labels.",
+        help="The task, if it cannot be told from the label; multilabel is for several labels.",
         panel=TABLE,
     ),
 ]

@@ -1,4 +1,4 @@
-"""difformer train: a dataset, a table or a series of one's own, and a run folder."""
+"""difformer train: a model of a dataset, a table or a series, kept in a run folder."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.baselines.registry import get_system
-from difformer.commands.asked import Asked, of_dataset
+from difformer.commands.asked import Asked, check_dataset
 from difformer.commands.forecast import train_series
 from difformer.commands.options import Given, parse_seeds, parse_set, with_options
-from difformer.commands.output import print_json, print_table, run_folder, stopped, write_page
+from difformer.commands.output import finish_run, run_folder, stopped
 from difformer.commands.own import table_named, train_table
 from difformer.data.shards.manifest import Manifest, is_shards
 from difformer.experiments.experiment import AUTO_SPLIT, Experiment, read_config_file, recipe_for
-from difformer.experiments.tables import Table
 from difformer.experiments.values import options_of
 from difformer.train.launch import is_lead, launched
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
-    from difformer.train.run import FitResult
+    from difformer.report.blocks import Block
     from difformer.train.seeds import SeedsResult
 
 
@@ -29,19 +28,19 @@ def train(asked: Asked, given: Given) -> None:
     Example: difformer train cora --model difformer-s --split random:0 --seeds 5
 
     Your own table: difformer train --nodes table.csv --label COLUMN [--id COLUMN --edges edges.csv]
-    types its columns, shows them, trains on the rows with a label and predicts the others; --model
-    auto tries DIFFormer-a as well, and keeps it where it validates better.
+    finds the kind of each column, trains on the rows with a label and predicts the others. --model
+    auto tries DIFFormer-a as well, and keeps it if it validates better.
 
     The folder holds config.toml, split.json, metrics.csv, model.safetensors, result.json and
     report.html. Ctrl-C keeps the best epoch so far; --resume continues from there. Validation picks
-    the epoch; the test rows are read once, at the end.
+    the epoch; the test rows are used once, at the end.
 
-    A folder that `difformer shard` made is trained from its parts: each process of torchrun opens
-    its own, --batch-size streams them from disk, and each writes its rows' predictions. With
-    --engine ray --workers N the workers of a Ray cluster do, and are started again if one dies.
+    A folder that `difformer shard` made is trained from its parts. Each process of torchrun opens
+    its own parts and writes the predictions of their rows; --batch-size streams them from disk.
+    With --engine ray --workers N the workers of a Ray cluster train, and are restarted if one dies.
 
-    With --series it fits a forecaster to a series of your own (--set lags=8 and the like), tests
-    it from rolling origins beside naive forecasts, and writes forecast.csv.
+    --series fits a forecaster to your own series (--set lags=8, for example), tests it from rolling
+    origins beside naive forecasts, and writes forecast.csv.
     """
     table = asked.nodes or (table_named(asked.name) if asked.config is None else None)
     if asked.series is not None:
@@ -56,34 +55,49 @@ command = with_options(train, Asked)
 
 
 def _train_dataset(asked: Asked, given: Given) -> None:
-    of_dataset(asked)
+    check_dataset(asked)
     experiment = _experiment(asked, given)  # all options are checked before any data is read
     manifest = Manifest.read(experiment.dataset) if is_shards(experiment.dataset) else None
     if asked.engine is not None and manifest is None:
         raise ValueError("--engine ray must be given parts: a folder that `difformer shard` made")
-    data = None if manifest is not None else _load(experiment, asked.data_dir)
+    from difformer.experiments.sources import load_data
+
+    data = None if manifest is not None else load_data(experiment, asked.data_dir)
     graph = manifest.graph if manifest is not None else bool(data and data.edge_index is not None)
     whole = data is not None and _is_whole(data)
     experiment = _experiment(asked, given, graph=graph, whole=whole)
-    stem = Path(experiment.dataset).name.removesuffix(".pt")  # a file of one's own may be anywhere
+    stem = Path(experiment.dataset).name.removesuffix(".pt")  # a .pt file may be in any folder
     folder = run_folder(f"{stem}-{experiment.system}", asked.out, resume=asked.resume)
     result = _run(experiment, folder, data, asked)
     if not is_lead():
         return
-    page = write_page(folder, data) if asked.report and not result.interrupted else None
-    if asked.json:
-        print_json({**experiment.config(), **result.to_json(), "folder": str(folder)})
-    else:
-        split = "" if manifest is not None else f", split {_split_name(folder)}"
-        print_table(_table(result), f"{experiment.title}{split}")
-        told = "; predictions of all rows in predictions-*" if manifest is not None else ""
-        print(f"kept in {folder}" + (f"; look at {page}" if page else "") + told)
+    finish_run(
+        folder,
+        {**experiment.config(), **result.to_json()},
+        lambda: _blocks(folder),
+        page=asked.report and not result.interrupted,
+        json=asked.json,
+        more="" if manifest is None else ", predictions of all rows in predictions-*",
+        dataset=data,
+    )
     if result.interrupted:
         raise stopped(folder)
 
 
+def _blocks(folder: Path) -> list[Block]:
+    """How good the run is and what it cost, as its page shows it."""
+    from difformer.experiments.runs import read_run
+    from difformer.report.blocks import Note
+    from difformer.report.run_sections import cost_section, headline, results_section
+
+    run = read_run(folder)
+    sections = (results_section(run), cost_section(run, run.seeds[0]))
+    shown = [block for section in sections for block in section.blocks]
+    return [Note(f"{run.title}. {headline(run)}"), *shown]
+
+
 def _is_whole(data: Dataset) -> bool:
-    """Whether the estimators can be fitted to it: one table of rows, in one process."""
+    """Whether an estimator can be fitted to the data: one table of rows, in one process."""
     from difformer.data.snapshots import TemporalDataset
 
     suits = get_system("difformer").needs(data) is None
@@ -131,12 +145,6 @@ def _experiment(
     )
 
 
-def _load(experiment: Experiment, data_dir: str | None) -> Dataset:
-    from difformer.experiments.sources import load_data
-
-    return load_data(experiment, data_dir)
-
-
 def _run(experiment: Experiment, folder: Path, data: Dataset | None, asked: Asked) -> SeedsResult:
     """Train on the data in memory, or from shards."""
     from difformer.experiments.run import run_experiment
@@ -162,30 +170,3 @@ def _run(experiment: Experiment, folder: Path, data: Dataset | None, asked: Aske
             return train_on_ray(experiment, folder, workers=workers, address=asked.address)
         return run_shards(experiment, folder=folder, callbacks=look)
     return run_experiment(experiment, dataset=data, folder=folder, callbacks=look)
-
-
-def _table(result: SeedsResult) -> Table:
-    """One row per metric, one column per part; mean ± std over seeds where there are several."""
-    parts = list(next(iter(result.results.values())).metrics)
-    names = list(next(iter(result.results.values())).metrics[parts[0]])
-
-    def figure(part: str, name: str) -> str:
-        std = result.std(part, name)
-        return f"{result.mean(part, name):.4f}" + (f" ± {std:.4f}" if std == std else "")
-
-    rows = tuple((name, *[figure(part, name) for part in parts]) for name in names)
-    fits = result.results.items()
-    notes = tuple(f"seed {seed}: {_epochs(fit)}{fit.seconds:.1f} s" for seed, fit in fits)
-    return Table(("", *parts), rows, notes)
-
-
-def _epochs(fit: FitResult) -> str:
-    """When training stopped; empty for a system that is fitted without epochs."""
-    return f"best epoch {fit.best_epoch} of {fit.epochs} ({fit.stopped}), " if fit.epochs else ""
-
-
-def _split_name(folder: Path) -> str:
-    from difformer.data.split import Split
-
-    path = next(iter([*folder.glob("split.json"), *sorted(folder.glob("seed-*/split.json"))]))
-    return Split.load(path).describe()

@@ -8,21 +8,11 @@ from typing import Annotated
 import typer
 
 from difformer.baselines.registry import get_system
+from difformer.commands import shared
 from difformer.commands.options import parse_set
 from difformer.commands.output import print_json, print_table, say, search_stopped
-from difformer.commands.own import own_options
-from difformer.commands.shared import (
-    DataDir,
-    DatasetName,
-    EdgesFile,
-    Epochs,
-    Id,
-    Json,
-    Label,
-    Patience,
-    Quiet,
-    option,
-)
+from difformer.commands.own import own_table
+from difformer.commands.shared import option
 from difformer.experiments.compare import DEFAULT_TRAIN
 from difformer.experiments.experiment import AUTO_SPLIT, Experiment
 from difformer.experiments.tables import Table
@@ -33,7 +23,7 @@ SHOWN = 10  # trials in the table
 
 
 def command(
-    dataset: DatasetName,
+    dataset: shared.DatasetName,
     model: Annotated[
         str, typer.Option("--model", metavar="NAME", help="The system to tune.")
     ] = "difformer-s",
@@ -48,10 +38,10 @@ def command(
     ] = "search",
     split: Annotated[
         str,
-        typer.Option("--split", metavar="SPLIT", help="Its test rows are never used."),
+        typer.Option("--split", metavar="SPLIT", help="The split; its test rows are never used."),
     ] = AUTO_SPLIT,
-    epochs: Epochs = DEFAULT_TRAIN["epochs"],
-    patience: Patience = DEFAULT_TRAIN["patience"],
+    epochs: shared.Epochs = DEFAULT_TRAIN["epochs"],
+    patience: shared.Patience = DEFAULT_TRAIN["patience"],
     set_: Annotated[
         list[str] | None,
         option("--set", metavar="KEY=VALUE", help="Fix an option of the system."),
@@ -60,25 +50,26 @@ def command(
         Path | None,
         option("--storage", metavar="FILE", help="An SQLite file to resume the search from."),
     ] = None,
-    label: Label = None,
-    id: Id = None,
-    edges: EdgesFile = None,
-    data_dir: DataDir = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    label: shared.Label = None,
+    id: shared.Id = None,
+    edges: shared.EdgesFile = None,
+    data_dir: shared.DataDir = None,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Search for a system's settings by validation only; the first trial is its defaults.
 
     Example: difformer tune cora --model gcn --trials 50 --storage runs/tune.sqlite
 
-    Your own table takes a dataset's place: difformer tune table.csv --label COLUMN
+    With your own table: difformer tune table.csv --label COLUMN
     """
+    table = own_table(dataset, label, id, edges)
     given = parse_set(set_, options_of(get_system(model).config))
     experiment = Experiment.make(
         dataset,
         system=model,
         split=split,
-        data=own_options(dataset, label, id, edges),
+        data={} if table is None else table.options(),
         model=given,
         train={"epochs": epochs, "patience": min(patience, epochs)},
     )
@@ -107,7 +98,7 @@ def command(
 
 
 def _settings(trial: Trial) -> str:
-    """What a trial set, in one line."""
+    """The settings of a trial, in one line."""
     found = {**trial.train, **trial.model}.items()
     words = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in found]
     return ", ".join(words) or "the defaults"

@@ -6,8 +6,9 @@ machines, separate graphs and frozen predictors all rest on that one property.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -26,7 +27,8 @@ class Context:
         if type(other) is not type(self):
             raise TypeError(f"cannot add {type(other).__name__} to {type(self).__name__}")
         theirs = other.tensors()
-        return type(self)(**{name: self._join(mine, theirs[name]) for name, mine in self._items()})
+        both = {name: self._join(mine, theirs[name]) for name, mine in self.tensors().items()}
+        return type(self)(**both)
 
     @staticmethod
     def _join(a: Tensor, b: Tensor) -> Tensor:
@@ -34,11 +36,11 @@ class Context:
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields by name, for saving and for sending in one message."""
-        return dict(self._items())
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
-    def map(self: C, function: Any) -> C:
+    def map(self: C, function: Callable[[Tensor], Tensor]) -> C:
         """The context with `function` applied to each tensor."""
-        return type(self)(**{name: function(value) for name, value in self._items()})
+        return type(self)(**{name: function(value) for name, value in self.tensors().items()})
 
     def detach(self: C) -> C:
         """The context cut from the autograd graph."""
@@ -48,9 +50,6 @@ class Context:
     def numel(self) -> int:
         """How many numbers it holds."""
         return sum(t.numel() for t in self.tensors().values())
-
-    def _items(self) -> list[tuple[str, Tensor]]:
-        return [(f.name, getattr(self, f.name)) for f in fields(self)]
 
 
 @dataclass(frozen=True)

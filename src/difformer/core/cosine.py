@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from difformer.core.sparse import SparseMatrix
-from difformer.core.tiled import CHUNK_SCORES, tiles
+from difformer.core.tiled import chunk_rows, tiles
 
-__all__ = ["landmark_sample", "make_landmarks", "score_rows", "take_rows", "unit_rows"]
+__all__ = ["landmark_sample", "make_landmarks", "score_rows", "unit_rows"]
 
 # Rows sampled per landmark for k-means, and the most numbers it holds.
 ROWS_PER_LANDMARK = 20
@@ -32,16 +32,11 @@ def unit_rows(x: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
     return F.normalize(x, dim=-1, eps=torch.finfo(x.dtype).tiny)
 
 
-def score_rows(rows: Tensor | SparseMatrix, part: slice) -> Tensor:
-    """x_i·x_j (part, n), new, for a range of the rows and all of them."""
+def score_rows(asking: Tensor | SparseMatrix, rows: Tensor | SparseMatrix) -> Tensor:
+    """x_i·y_j (m, n), new, for some rows x (m, p) and rows y (n, p), both dense or both sparse."""
     if isinstance(rows, SparseMatrix):
-        return rows.matmul(rows.block(part).csr.to_dense().T).T.contiguous()
-    return rows[part] @ rows.T
-
-
-def take_rows(rows: Tensor | SparseMatrix, chosen: Tensor) -> Tensor:
-    """The chosen rows (m, p), dense."""
-    return rows[chosen] if isinstance(rows, Tensor) else rows.rows(chosen).csr.to_dense()
+        return (rows @ asking.to_dense().T).T.contiguous()
+    return asking.to_dense() @ rows.T
 
 
 def landmark_sample(n: int, p: int, count: int) -> Tensor:
@@ -56,8 +51,8 @@ def landmark_sample(n: int, p: int, count: int) -> Tensor:
 def make_landmarks(rows: Tensor, count: int) -> Tensor:
     """At most `count` unit landmarks (m, p) for the rows (n, p), by k-means with cosine distance.
 
-    Drawn by k-means++ with a generator of its own, then moved by some of Lloyd's steps. With at
-    most `count` rows, each row is a landmark.
+    Drawn by k-means++ with a separate generator, then moved by some of Lloyd's steps. With at most
+    `count` rows, each row is a landmark.
     """
     unit = unit_rows(rows)
     unit = unit[unit.square().sum(-1) > 0]
@@ -74,12 +69,8 @@ def make_landmarks(rows: Tensor, count: int) -> Tensor:
         chosen.append(min(int(torch.searchsorted(gap.cumsum(0), at)), unit.shape[0] - 1))
     landmarks = unit[chosen]
     for _ in range(LLOYD_STEPS):
-        nearest = torch.cat(
-            [
-                (unit[part] @ landmarks.T).argmax(1)
-                for part in tiles(unit.shape[0], max(1, CHUNK_SCORES // count))
-            ]
-        )
+        parts = tiles(unit.shape[0], chunk_rows(count))
+        nearest = torch.cat([(unit[part] @ landmarks.T).argmax(1) for part in parts])
         total = torch.zeros_like(landmarks).index_add_(0, nearest, unit)
         lost = total.square().sum(-1, keepdim=True) == 0
         landmarks = unit_rows(torch.where(lost, landmarks, total))

@@ -22,7 +22,7 @@ from difformer.core.tiled import tiles
 __all__ = ["dropout"]
 
 _LEVELS = 2**16
-# Entries drawn together, a multiple of four: words, mask and product stay near the core.
+# Entries drawn together, a multiple of four: words, mask and product stay in the cache.
 CHUNK = 2**18
 # Masks of up to this many entries, one byte each, are kept for the backward pass; longer ones are
 # drawn again from their seed, so that they cost no memory.

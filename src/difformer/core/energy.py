@@ -13,18 +13,9 @@ from torch import Tensor
 
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
-from difformer.core.pairs import PAIR_CHUNK
-from difformer.core.tiled import tiles
+from difformer.core.tiled import chunk_rows, tiles
 
-__all__ = ["descent_step", "energy", "graph_penalty", "pair_penalty"]
-
-
-def pair_penalty(z: Tensor, diffusivity: Diffusivity) -> Tensor:
-    """Σ_ij δ(‖z_i − z_j‖²) over all ordered pairs: O(n d²) where a closed form is known.
-
-    z (n, d) -> a float64 scalar: sums over n² pairs need the precision.
-    """
-    return diffusivity.pair_penalty(z.double())
+__all__ = ["descent_step", "energy", "graph_penalty"]
 
 
 def graph_penalty(z: Tensor, graph: Graph) -> Tensor:
@@ -32,7 +23,7 @@ def graph_penalty(z: Tensor, graph: Graph) -> Tensor:
     z = z.double()
     target, source, weight = graph.adjacency.coo
     total = z.new_zeros(())
-    for part in tiles(weight.numel(), max(1, PAIR_CHUNK // max(1, z.shape[1]))):
+    for part in tiles(weight.numel(), chunk_rows(z.shape[1])):
         difference = z[target[part]] - z[source[part]]
         total = total + (weight[part].double() * difference.square().sum(-1)).sum()
     return total
@@ -58,7 +49,9 @@ def energy(
         source, source_weight: Z⁽⁰⁾ and μ, the fidelity to the first state.
     """
     share = weight / 2 if graph is not None else weight
-    total = (z.double() - previous.double()).square().sum() + share * pair_penalty(z, diffusivity)
+    # Sums over n² pairs need the precision.
+    pairs = diffusivity.pair_penalty(z.double())
+    total = (z.double() - previous.double()).square().sum() + share * pairs
     if graph is not None:
         total = total + share * graph_scale * graph_penalty(z, graph)
     if source is not None and source_weight:

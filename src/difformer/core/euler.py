@@ -3,7 +3,7 @@
     U = a Z + b P + c Ã V + e Z⁽⁰⁾
 
 Written term by term it would pass over (n, d) twice as often, forward and backward. Where the
-average P comes straight from the states, U takes its place and backward keeps nothing of either.
+average P is computed directly from the states, U overwrites P, and neither is kept for backward.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from difformer.core.sparse import SparseMatrix
 __all__ = [
     "Affine",
     "AverageOfStates",
+    "Averaged",
     "StepWeights",
+    "Tensors",
     "add_product",
     "average_of_states",
     "averaged_step",
@@ -39,24 +41,28 @@ class StepWeights(NamedTuple):
     source: float
 
 
+Tensors = Sequence[Tensor | None]
+"""Some tensors; None for one that is not needed."""
+
+
+class Averaged(NamedTuple):
+    """What an average of states is made from."""
+
+    z: Tensor  # (n, d)
+    maps: Tensors  # weight and bias of query, key and value, one after the other
+    weights: StepWeights
+
+
 class AverageOfStates(Protocol):
     """An all-pair average of maps of the states, with hand-written gradients."""
 
-    def forward(
-        self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
-    ) -> tuple[Tensor, tuple[Tensor | None, ...], Any]:
+    def forward(self, of: Averaged) -> tuple[Tensor, Tensors, Any]:
         """a Z + b P (n, d), new; tensors of many rows to keep; small things to keep."""
         ...
 
     def backward(
-        self,
-        grad: Tensor,
-        z: Tensor,
-        maps: Sequence[Tensor | None],
-        weights: StepWeights,
-        kept: Sequence[Tensor | None],
-        small: Any,
-    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        self, grad: Tensor, of: Averaged, kept: Tensors, small: Any
+    ) -> tuple[Tensor, Tensors]:
         """∂z (n, d), new, and the gradients of the maps."""
         ...
 
@@ -93,7 +99,7 @@ def average_of_states(z: Tensor, average: AverageOfStates, maps: Sequence[Affine
 
 
 def add_product(out: Tensor, adjacency: SparseMatrix, value: Tensor, weight: float) -> Tensor:
-    """out + c Ã V, in the place of `out`, which must not be used again. O(nonzeros d)."""
+    """out + c Ã V, written into `out`, which must not be used again. O(nonzeros d)."""
     return _AddProduct.apply(out, value, adjacency, weight)
 
 
@@ -143,7 +149,7 @@ class _Step(torch.autograd.Function):
 
 
 class _AveragedStep(torch.autograd.Function):
-    """The same with P made in the place of U; only the states and what P's gradient needs stay."""
+    """The same with P computed in place of U; only the states and what ∂P needs are kept."""
 
     @staticmethod
     def forward(
@@ -156,7 +162,7 @@ class _AveragedStep(torch.autograd.Function):
         average: AverageOfStates,
         *maps: Tensor | None,
     ) -> Tensor:
-        out, kept, small = average.forward(z, maps, weights)
+        out, kept, small = average.forward(Averaged(z, maps, weights))
         ctx.save_for_backward(z, *maps, *kept)
         ctx.average, ctx.small, ctx.num_maps = average, small, len(maps)
         ctx.rest = (value is None, first is not None, adjacency, weights)
@@ -167,7 +173,8 @@ class _AveragedStep(torch.autograd.Function):
         z, *saved = ctx.saved_tensors
         maps, kept = saved[: ctx.num_maps], saved[ctx.num_maps :]
         grad, weights = grads[0], ctx.rest[-1]
-        dz, dmaps = ctx.average.backward(grad, z, maps, weights, kept, ctx.small)
+        of = Averaged(z, maps, weights)
+        dz, dmaps = ctx.average.backward(grad, of, kept, ctx.small)
         dfirst, dvalue = _rest_backward(dz, grad, *ctx.rest)
         return (dz, dfirst, dvalue, None, None, None, *dmaps)
 

@@ -1,7 +1,7 @@
-"""Averages whose weights are fixed: Ŝ made once, then one product per layer.
+"""Averages whose weights are fixed: Ŝ is computed once, then one product per layer.
 
-Where rows are compared by their input features, Ŝ is the same in every layer and epoch. A sharp
-diffusivity gives a row few partners that count, so Ŝ is kept as a sparse matrix of these, and the
+Where rows are compared by their input features, Ŝ is the same in every layer and epoch. With a
+sharp diffusivity few weights of a row are large, so Ŝ is kept as a sparse matrix of these, and the
 small rest of a row's weight is spread evenly over all rows.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from difformer.core.sparse import SparseMatrix
-from difformer.core.tiled import CHUNK_SCORES, tiles
+from difformer.core.tiled import chunk_rows, tiles
 
 __all__ = [
     "DENSE_ROWS",
@@ -56,7 +56,7 @@ class FixedAverage:
 
 @dataclass(frozen=True)
 class Order:
-    """An order of rows in which those that meet stand close together.
+    """An order of rows in which those with large weights between them are close together.
 
     A sparse product then finds the states it needs in the caches: for a million rows in groups it
     takes a quarter of its time for the same rows in random order.
@@ -67,7 +67,7 @@ class Order:
 
     @classmethod
     def by(cls, group: Tensor) -> Order:
-        """Rows (n,) of one group beside each other."""
+        """The order in which rows of one group are adjacent, for the group (n,) of each row."""
         row = torch.argsort(group, stable=True)
         return cls(row, torch.argsort(row))
 
@@ -98,7 +98,7 @@ class FixedWeights(FixedAverage):
     """Ŝ itself: a dense matrix, or its large entries and what is left of each row."""
 
     matrix: SparseMatrix | Tensor  # (n, m); in `order`, if there is one
-    rest: Tensor | None = None  # (n, 1): the share of each row that all rows get alike
+    rest: Tensor | None = None  # (n, 1): the share of each row that is spread evenly
     offset: Tensor | None = None  # (n, 1) by which the rows were calibrated, where they were
     missed: float = 0.0  # the mean share of a row's weight that the search for partners missed
     order: Order | None = None  # of the sparse matrix's columns
@@ -107,7 +107,7 @@ class FixedWeights(FixedAverage):
     def average(self, value: Tensor) -> Tensor:
         if isinstance(self.matrix, Tensor):
             return (self.matrix @ value.to(self.matrix.dtype)).to(value.dtype)
-        out = self.matrix.matmul(value if self.order is None else self.order.sort(value))
+        out = self.matrix @ (value if self.order is None else self.order.sort(value))
         if self.order is not None and self.ordered_rows:
             out = self.order.restore(out)
         return out if self.rest is None else torch.addcmul(out, self.rest, value.mean(0))
@@ -116,17 +116,15 @@ class FixedWeights(FixedAverage):
         if isinstance(self.matrix, Tensor):
             return FixedWeights(self.matrix[rows])
         rest = None if self.rest is None else self.rest[rows]
-        if self.order is not None and self.ordered_rows:
-            matrix = self.matrix.rows(self.order.place[rows])
-        else:
-            matrix = self.matrix.block(rows)
+        order = self.order if self.ordered_rows else None
+        matrix = self.matrix[rows if order is None else order.place[rows]]
         return FixedWeights(matrix, rest, order=self.order, ordered_rows=False)
 
     def dense(self) -> Tensor:
         """Ŝ (n, m): the reference for tests."""
         if isinstance(self.matrix, Tensor):
             return self.matrix
-        out = self.matrix.csr.to_dense()
+        out = self.matrix.to_dense()
         if self.order is not None:
             place = self.order.place
             out = (out[place] if self.ordered_rows else out)[:, place]
@@ -144,15 +142,15 @@ class FixedLandmarks(FixedAverage):
     def average(self, value: Tensor) -> Tensor:
         there = SparseMatrix(self.assigned.transpose, self.assigned.csr)
         back = self.assigned if self.asking is None else self.asking
-        return back.matmul(there.matmul(value) * self.scale.to(value.dtype))
+        return back @ ((there @ value) * self.scale.to(value.dtype))
 
     def block(self, rows: slice) -> FixedLandmarks:
-        return replace(self, asking=self.assigned.block(rows))
+        return replace(self, asking=self.assigned[rows])
 
     def dense(self) -> Tensor:
         """Ŝ (n, m): the reference for tests."""
-        given = self.assigned.csr.to_dense()
-        asking = given if self.asking is None else self.asking.csr.to_dense()
+        given = self.assigned.to_dense()
+        asking = given if self.asking is None else self.asking.to_dense()
         return asking @ (self.scale * given.T)
 
 
@@ -164,7 +162,7 @@ def keep_partners(omega: OmegaOfRows, own: slice, n: int) -> FixedWeights:
     """
     if n <= DENSE_ROWS:
         return FixedWeights(_normalised(omega(own)))
-    size = max(1, CHUNK_SCORES // n)
+    size = chunk_rows(n)
     share = _affordable(omega, n, size)
     held = own.stop - own.start
     counts: list[Tensor] = []

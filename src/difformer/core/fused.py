@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from difformer.core.euler import Affine, StepWeights
+from difformer.core.euler import Affine, Averaged, StepWeights, Tensors
 from difformer.core.tiled import row_tiles
 
 __all__ = ["RowAverage"]
@@ -51,10 +51,9 @@ class RowAverage:
     total: Callable[[Tensor], Tensor] | None = None
     """Adds up the sums of all processes that hold some of the rows; None where all are here."""
 
-    def forward(
-        self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
-    ) -> tuple[Tensor, tuple[Tensor | None, ...], Sums]:
+    def forward(self, of: Averaged) -> tuple[Tensor, Tensors, Sums]:
         """The step; lengths of queries and keys, unit ones where they are kept; sums over keys."""
+        z, maps, weights = of
         query, key, value = self._split(maps)
         keep = 2 * self.heads * z.numel() <= KEPT_NUMBERS
         keys = _Units.of(z, key, keep)
@@ -81,16 +80,11 @@ class RowAverage:
         return out, (queries.unit, queries.length, keys.unit, keys.length), sums
 
     def backward(
-        self,
-        grad: Tensor,
-        z: Tensor,
-        maps: Sequence[Tensor | None],
-        weights: StepWeights,
-        kept: Sequence[Tensor | None],
-        small: Sums,
-    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        self, grad: Tensor, of: Averaged, kept: Tensors, small: Sums
+    ) -> tuple[Tensor, Tensors]:
         """∂z, and the gradients of weights and biases."""
-        query, key, value = self._split(maps)
+        z, weights = of.z, of.weights
+        query, key, value = self._split(of.maps)
         unit_query, query_length, unit_key, key_length = kept
         assert query_length is not None
         assert key_length is not None
@@ -134,7 +128,7 @@ class RowAverage:
             into.add(rows, z[rows], _unit_backward(dq, q, length))
         return dc, ds, du
 
-    def _split(self, maps: Sequence[Tensor | None]) -> list[Sequence[Affine]]:
+    def _split(self, maps: Tensors) -> list[Sequence[Affine]]:
         """The maps of query, key and value, head by head."""
         return [_heads(maps[i], maps[i + 1], self.heads) for i in (0, 2, 4)]
 

@@ -14,13 +14,12 @@ All but Ḡ and the last product is O(d³), whatever the number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from difformer.core.euler import StepWeights
+from difformer.core.euler import Averaged, Tensors
 from difformer.core.tiled import row_tiles, rows_at_once
 
 __all__ = ["WholeTensorAverage"]
@@ -39,11 +38,10 @@ class WholeTensorAverage:
     heads: int
     constant: float  # a
 
-    def forward(
-        self, z: Tensor, maps: Sequence[Tensor | None], weights: StepWeights
-    ) -> tuple[Tensor, tuple[Tensor | None, ...], _Pull]:
+    def forward(self, of: Averaged) -> tuple[Tensor, Tensors, _Pull]:
         """The step; 1/m (h, n); B and what it is made from."""
-        pull = _Pull(_gram(z), maps, self.heads, self.constant)
+        z, weights = of.z, of.weights
+        pull = _Pull(_gram(z), of.maps, self.heads, self.constant)
         heads = len(pull.b)  # one where all heads are the same
         blocks = [_blocks(b) for b in pull.b]
         out, per_mass = torch.empty_like(z), z.new_empty(heads, z.shape[0])
@@ -61,15 +59,10 @@ class WholeTensorAverage:
         return out, (per_mass,), pull
 
     def backward(
-        self,
-        grad: Tensor,
-        z: Tensor,
-        maps: Sequence[Tensor | None],
-        weights: StepWeights,
-        kept: Sequence[Tensor | None],
-        small: _Pull,
-    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        self, grad: Tensor, of: Averaged, kept: Tensors, small: _Pull
+    ) -> tuple[Tensor, Tensors]:
         """∂z, and the gradients of weights and biases."""
+        z, weights = of.z, of.weights
         (per_mass,), (n, d), heads = kept, z.shape, len(small.b)
         assert per_mass is not None
         dz, db = torch.empty_like(z), torch.zeros_like(small.b)
@@ -109,9 +102,7 @@ class _Pull:
         B = s M_qᵀ R + a e (eᵀ Ḡ X)
     """
 
-    def __init__(
-        self, gram: Tensor, maps: Sequence[Tensor | None], heads: int, constant: float
-    ) -> None:
+    def __init__(self, gram: Tensor, maps: Tensors, heads: int, constant: float) -> None:
         query, key = (_rows(maps[i], maps[i + 1], gram, heads) for i in (0, 2))
         self.gram, self.constant = gram, constant
         self.given = [weight is not None for weight in maps[::2]]
@@ -129,7 +120,7 @@ class _Pull:
         self.b = (self.stacked[0].mT @ self.r).mul_(self.scale)
         self.b[:, -1:].add_(uniform, alpha=constant)
 
-    def backward(self, db: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+    def backward(self, db: Tensor) -> tuple[Tensor, Tensors]:
         """∂Ḡ (not made symmetric), and the gradients of weights and biases."""
         query, key = self.stacked
         scaled, duniform = db * self.scale, db[:, -1:] * self.constant

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from difformer.core.sparse import SparseMatrix
 
-__all__ = ["NORMS", "Graph"]
+__all__ = ["NORMS", "Graph", "inverse_sqrt"]
 
 NORMS = ("symmetric", "row")
 
@@ -66,16 +66,19 @@ class Graph:
             edge_weight = edge_weight[keep] if edge_weight is not None else None
         source, target, edge_weight = _merge(source, target, edge_weight, num_nodes, "sum")
         if undirected:
-            both = torch.cat([source, target]), torch.cat([target, source])
-            twice = edge_weight.repeat(2) if edge_weight is not None else None
-            source, target, edge_weight = _merge(*both, twice, num_nodes, "amax")
+            source, target = torch.cat([source, target]), torch.cat([target, source])
+            edge_weight = edge_weight.repeat(2) if edge_weight is not None else None
         if self_loops:
             loops = torch.arange(num_nodes, device=source.device)
             source, target = torch.cat([source, loops]), torch.cat([target, loops])
             if edge_weight is not None:
                 edge_weight = torch.cat([edge_weight, edge_weight.new_ones(num_nodes)])
-            source, target, edge_weight = _merge(source, target, edge_weight, num_nodes, "sum")
-        return cls._normalised(source, target, edge_weight, num_nodes, norm)
+        if undirected or self_loops:
+            source, target, edge_weight = _merge(source, target, edge_weight, num_nodes, "amax")
+        symmetric = undirected or _is_symmetric(source, target, edge_weight, num_nodes)
+        return cls.from_sorted(
+            source, target, num_nodes, edge_weight, symmetric=symmetric, norm=norm
+        )
 
     @classmethod
     def undirected_with_loops(
@@ -114,14 +117,6 @@ class Graph:
             symmetric=symmetric and norm == "symmetric",
         )
         return cls(edge_weight, num_nodes, matrix, norm)
-
-    @classmethod
-    def _normalised(
-        cls, source: Tensor, target: Tensor, weight: Tensor | None, num_nodes: int, norm: str
-    ) -> Graph:
-        symmetric = norm == "symmetric" and _is_symmetric(source, target, weight, num_nodes)
-        # `_merge` sorted them already.
-        return cls.from_sorted(source, target, num_nodes, weight, symmetric=symmetric, norm=norm)
 
     @cached_property
     def neighbours_mean(self) -> Graph:
@@ -166,7 +161,7 @@ class Graph:
         """Sources and targets of the edges `start` to `stop`, without building the whole list."""
         rows, columns = self.adjacency.csr.crow_indices(), self.adjacency.csr.col_indices()
         first = int(torch.searchsorted(rows, start, right=True)) - 1
-        last = int(torch.searchsorted(rows, stop))
+        last = max(first, int(torch.searchsorted(rows, stop)))  # the same if there are no edges
         bounds = rows[first : last + 1].clamp(start, stop)
         target = torch.arange(first, last, device=rows.device)
         return columns[start:stop], torch.repeat_interleave(target, bounds.diff())
@@ -194,7 +189,7 @@ class Graph:
                 f"value must have the graph's {self.num_nodes} rows, got {value.shape[0]}"
             )
         flat = value.reshape(self.num_nodes, -1)
-        return self.adjacency.matmul(flat).view(value.shape)
+        return (self.adjacency @ flat).view(value.shape)
 
     def to(self, like: Tensor) -> Graph:
         """The graph with the dtype and device of `like`; itself when they agree."""
@@ -206,7 +201,7 @@ class Graph:
 
     def dense(self) -> Tensor:
         """Ã as a dense (n, n) matrix: the reference for tests and tiny graphs."""
-        return self.adjacency.csr.to_dense()
+        return self.adjacency.to_dense()
 
 
 def _checked(
@@ -259,7 +254,7 @@ def _scale(source: Tensor, target: Tensor, weight: Tensor, num_nodes: int, norm:
     if norm == "row":
         return weight * into.clamp_min(torch.finfo(weight.dtype).tiny).reciprocal()[target]
     out_of = weight.new_zeros(num_nodes).index_add_(0, source, weight)
-    return weight * (_inverse_sqrt(into)[target] * _inverse_sqrt(out_of)[source])
+    return weight * (inverse_sqrt(into)[target] * inverse_sqrt(out_of)[source])
 
 
 def _is_symmetric(source: Tensor, target: Tensor, weight: Tensor | None, num_nodes: int) -> bool:
@@ -269,5 +264,6 @@ def _is_symmetric(source: Tensor, target: Tensor, weight: Tensor | None, num_nod
     return weight is None or torch.equal(weight[order], weight)
 
 
-def _inverse_sqrt(degree: Tensor) -> Tensor:
+def inverse_sqrt(degree: Tensor) -> Tensor:
+    """1/√degree, and 0 where the degree is 0."""
     return torch.where(degree > 0, degree.clamp_min(torch.finfo(degree.dtype).tiny).rsqrt(), 0.0)

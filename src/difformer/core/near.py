@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from difformer.core.cosine import landmark_sample, make_landmarks, take_rows, unit_rows
+from difformer.core.cosine import landmark_sample, make_landmarks, unit_rows
 from difformer.core.sparse import SparseMatrix
-from difformer.core.tiled import CHUNK_SCORES, tiles
+from difformer.core.tiled import chunk_rows, tiles
 
 __all__ = ["NearRows", "near_rows"]
 
@@ -40,15 +40,11 @@ def near_rows(rows: Tensor | SparseMatrix, k: int, probes: int = PROBES) -> Near
     """
     n = rows.shape[0]
     cells = max(1, round(math.sqrt(n)))
-    centres = make_landmarks(take_rows(rows, landmark_sample(n, rows.shape[1], cells)), cells)
+    centres = make_landmarks(rows[landmark_sample(n, rows.shape[1], cells)].to_dense(), cells)
     unit = unit_rows(rows)
-    size = _size(centres.shape[0])
-    near = torch.cat(
-        [
-            _scores(unit, centres, part).topk(min(probes, centres.shape[0]), dim=1).indices
-            for part in tiles(n, size)
-        ]
-    )
+    probes = min(probes, centres.shape[0])
+    parts = tiles(n, chunk_rows(centres.shape[0]))
+    near = torch.cat([(unit[part] @ centres.T).topk(probes, dim=1).indices for part in parts])
     members = _grouped(near[:, :1], centres.shape[0])
     values = unit.values if isinstance(unit, SparseMatrix) else unit
     score = values.new_full((n, k), -math.inf)
@@ -58,9 +54,9 @@ def near_rows(rows: Tensor | SparseMatrix, k: int, probes: int = PROBES) -> Near
         for known, asks in zip(members, _grouped(asked, centres.shape[0]), strict=True):
             if known.numel() == 0:
                 continue
-            among = take_rows(unit, known).T.contiguous()
-            for mine in asks.split(_size(known.numel())):
-                scores = take_rows(unit, mine) @ among
+            among = unit[known].to_dense().T.contiguous()
+            for mine in asks.split(chunk_rows(known.numel())):
+                scores = unit[mine].to_dense() @ among
                 better = (scores.amax(1) > score[mine, -1]).nonzero().squeeze(1)
                 mine = mine[better]
                 best = scores[better].topk(min(k, known.numel()), dim=1)
@@ -76,13 +72,3 @@ def _grouped(cells: Tensor, count: int) -> tuple[Tensor, ...]:
     order = torch.argsort(cells.reshape(-1), stable=True)
     sizes = torch.bincount(cells.reshape(-1), minlength=count)
     return (order // cells.shape[1]).split(sizes.tolist())
-
-
-def _size(columns: int) -> int:
-    return max(1, CHUNK_SCORES // columns)
-
-
-def _scores(unit: Tensor | SparseMatrix, centres: Tensor, part: slice) -> Tensor:
-    if isinstance(unit, SparseMatrix):
-        return unit.block(part).matmul(centres.T.contiguous())
-    return unit[part] @ centres.T

@@ -1,6 +1,6 @@
-"""Sums over all pairs of states for a function of their squared distance: exact, in row tiles.
+"""Sums over all pairs of states: exact, in row tiles, O(n² d) time and bounded memory.
 
-The fallback for diffusivities without a closed form: O(n² d) time, bounded memory.
+The fallback for diffusivities without a closed form.
 """
 
 from __future__ import annotations
@@ -10,19 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from difformer.core.tiled import tiles
+from difformer.core.tiled import chunk_rows, tiles
 
-__all__ = [
-    "PAIR_CHUNK",
-    "pull_and_mass",
-    "squared_distances",
-    "total_of_squares",
-    "total_over_pairs",
-]
+__all__ = ["pull_and_mass", "squared_distances", "total_of_squares", "total_over_pairs"]
 
-PAIR_CHUNK = 2**22  # pairs looked at together
-
-OfSquare = Callable[[Tensor], Tensor]
+OfRows = Callable[[slice], Tensor]
+"""A number for each pair of a range of rows with all rows, (rows, n)."""
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:
@@ -36,19 +29,18 @@ def total_of_squares(z: Tensor) -> Tensor:
     return 2 * z.shape[0] * z.square().sum() - 2 * z.sum(0).square().sum()
 
 
-def total_over_pairs(delta: OfSquare, z: Tensor) -> Tensor:
-    """Σ_ij δ(‖z_i − z_j‖²) over all ordered pairs of z (n, d): a scalar."""
+def total_over_pairs(delta: OfRows, z: Tensor, heads: int = 1) -> Tensor:
+    """Σ_ij δ_ij over all ordered pairs of z (n, d): a scalar. `heads` matrices are held at once."""
     total = z.new_zeros(())
-    for rows in tiles(z.shape[0], max(1, PAIR_CHUNK // z.shape[0])):
-        total = total + delta(squared_distances(z[rows], z)).sum()
+    for rows in tiles(z.shape[0], chunk_rows(z.shape[0] * heads)):
+        total = total + delta(rows).sum()
     return total
 
 
-def pull_and_mass(f: OfSquare, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1) with ω_ij = f(‖z_i − z_j‖²)."""
+def pull_and_mass(omega: OfRows, z: Tensor, heads: int = 1) -> tuple[Tensor, Tensor]:
+    """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1). `heads` matrices are held at once."""
     pull, mass = torch.empty_like(z), torch.empty_like(z[:, :1])
-    for rows in tiles(z.shape[0], max(1, PAIR_CHUNK // z.shape[0])):
-        omega = f(squared_distances(z[rows], z))
-        pull[rows] = omega @ z
-        mass[rows] = omega.sum(-1, keepdim=True)
+    for rows in tiles(z.shape[0], chunk_rows(z.shape[0] * heads)):
+        weights = omega(rows)
+        pull[rows], mass[rows] = weights @ z, weights.sum(-1, keepdim=True)
     return pull, mass

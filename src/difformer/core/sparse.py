@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from difformer.core.dropout import dropout
+from difformer.core.tiled import HALF
 
 __all__ = ["SparseMatrix"]
 
@@ -16,12 +18,13 @@ _INT32_MAX = 2**31 - 1
 
 
 class SparseMatrix:
-    """A constant (n, m) matrix in compressed rows; `matmul` costs O(nonzeros · width).
+    """A constant (n, m) matrix in compressed rows; `A @ X` costs O(nonzeros · width).
 
     forward  Y = A X,   backward  ∂X = Aᵀ ∂Y.
 
     The transpose is made once (or is the matrix itself when it is symmetric), so that neither
     direction ever sorts, converts or scatters. The values are constants: no gradient flows to them.
+    `A @ X`, `A[rows]`, `A.shape` and `A.to_dense()` are those of a dense tensor.
     """
 
     def __init__(
@@ -34,19 +37,6 @@ class SparseMatrix:
         self._coo: tuple[Tensor, Tensor, Tensor] | None = None
 
     @classmethod
-    def from_coo(
-        cls,
-        row: Tensor,
-        col: Tensor,
-        value: Tensor,
-        shape: tuple[int, int],
-        symmetric: bool = False,
-    ) -> SparseMatrix:
-        """Build from coordinates in any order, without duplicates, in O(nonzeros log nonzeros)."""
-        csr = _csr(row, col, value, shape)
-        return cls(csr, csr if symmetric else None)
-
-    @classmethod
     def from_sorted(
         cls,
         row: Tensor,
@@ -56,9 +46,8 @@ class SparseMatrix:
         symmetric: bool = False,
     ) -> SparseMatrix:
         """Build from coordinates sorted by row, then column, without duplicates: O(nonzeros)."""
-        crow = torch.zeros(shape[0] + 1, dtype=torch.int64, device=row.device)
-        torch.cumsum(torch.bincount(row, minlength=shape[0]), 0, out=crow[1:])
-        csr = _assemble(crow, col, value, shape)
+        counts = torch.bincount(row, minlength=shape[0])
+        csr = _assemble(_starts(counts), col, value, shape)
         return cls(csr, csr if symmetric else None)
 
     @classmethod
@@ -66,7 +55,7 @@ class SparseMatrix:
         """Wrap a `torch.sparse_csr` tensor (or convert a COO one), in O(nonzeros)."""
         if csr.layout != torch.sparse_csr:
             csr = csr.to_sparse_csr()
-        return cls(_narrow(csr))
+        return cls(_with(csr, csr.values()))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -95,11 +84,13 @@ class SparseMatrix:
 
     @property
     def transpose(self) -> Tensor:
-        """The prepared transpose, built on first use, which may never come."""
+        """The transpose, built on first use."""
         if self._transpose is None:
             row, col, value = self.coo
-            self._order = torch.argsort(col * self.shape[0] + row)
-            self._transpose = _csr(col, row, value, (self.shape[1], self.shape[0]))
+            self._order = order = torch.argsort(col * self.shape[0] + row)
+            shape = (self.shape[1], self.shape[0])
+            turned = SparseMatrix.from_sorted(col[order], row[order], value[order], shape)
+            self._transpose = turned.csr
         return self._transpose
 
     @property
@@ -123,7 +114,11 @@ class SparseMatrix:
         order = None if self._order is None else self._order.to(like.device)
         return SparseMatrix(csr, other, order)
 
-    def matmul(self, x: Tensor) -> Tensor:
+    def to_dense(self) -> Tensor:
+        """The matrix as a dense (n, m) tensor."""
+        return self._csr.to_dense()
+
+    def __matmul__(self, x: Tensor) -> Tensor:
         """A X for a dense (m, width) X; differentiable in X."""
         if torch.compiler.is_compiling():
             # Compressed rows cannot be traced; the same sum by scattering can.
@@ -148,7 +143,7 @@ class SparseMatrix:
         """The same entries with other values, in O(nonzeros)."""
         flipped = self.transpose
         if flipped is self._csr:
-            raise ValueError("other values of a matrix declared symmetric would break its symmetry")
+            raise ValueError("values must stay as they are in a matrix declared symmetric")
         # The transpose is updated too; constant features have one after their first backward pass.
         assert self._order is not None
         turned = _with(flipped, values[self._order])
@@ -161,28 +156,21 @@ class SparseMatrix:
         scale = square.clamp_min(torch.finfo(value.dtype).tiny).rsqrt()
         return SparseMatrix(_with(self._csr, value * scale[row]))
 
-    def block(self, rows: slice) -> SparseMatrix:
-        """A range of rows as a separate matrix, in O(rows): the stored values are shared."""
-        crow = self._csr.crow_indices()[rows.start : rows.stop + 1]
-        entries = slice(int(crow[0]), int(crow[-1]))
+    def __getitem__(self, rows: slice | Tensor) -> SparseMatrix:
+        """The chosen rows as a separate matrix; a range, in O(rows), shares the stored values."""
+        crow, col = self._csr.crow_indices(), self._csr.col_indices()
+        if isinstance(rows, slice):
+            first, last, _ = rows.indices(self.shape[0])
+            crow = crow[first : max(first, last) + 1]
+            entries: slice | Tensor = slice(int(crow[0]), int(crow[-1]))
+            crow = crow - crow[0]
+        else:
+            start, counts = crow[rows].long(), crow[rows + 1].long() - crow[rows]
+            crow = _starts(counts)
+            each = torch.repeat_interleave(counts)
+            entries = (start - crow[:-1])[each] + torch.arange(each.numel(), device=rows.device)
         shape = (crow.numel() - 1, self.shape[1])
-        col, value = self._csr.col_indices()[entries], self.values[entries]
-        return SparseMatrix(_assemble(crow - crow[0], col, value, shape))
-
-    def rows(self, index: Tensor) -> SparseMatrix:
-        """The chosen rows as a separate matrix, in O(their nonzeros)."""
-        crow = self._csr.crow_indices().long()
-        start, counts = crow[index], crow[index + 1] - crow[index]
-        new_row = torch.repeat_interleave(counts)
-        offset = torch.arange(new_row.numel(), device=index.device)
-        offset = offset - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-        source = start[new_row] + offset
-        return SparseMatrix.from_coo(
-            new_row,
-            self._csr.col_indices().long()[source],
-            self.values[source],
-            (int(index.numel()), self.shape[1]),
-        )
+        return SparseMatrix(_assemble(crow, col[entries], self.values[entries], shape))
 
 
 class _Product(torch.autograd.Function):
@@ -200,7 +188,7 @@ class _Product(torch.autograd.Function):
 
 def _multiply(csr: Tensor, x: Tensor) -> Tensor:
     x = x.contiguous()
-    if x.dtype in (torch.bfloat16, torch.float16):
+    if x.dtype in HALF:
         # The CPU has no half-precision product; summing many neighbours wants float32 anyway.
         return _multiply(csr.to(torch.float32), x.float()).to(x.dtype)
     if csr.dtype != x.dtype:
@@ -217,13 +205,9 @@ def _add_product(csr: Tensor, out: Tensor, x: Tensor, scale: float) -> None:
         torch.addmm(out, csr, x.contiguous(), alpha=scale, out=out)
 
 
-def _csr(row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
-    order = torch.argsort(row * shape[1] + col)
-    row, col, value = row[order], col[order], value[order]
-    counts = torch.bincount(row, minlength=shape[0])
-    crow = torch.zeros(shape[0] + 1, dtype=torch.int64, device=row.device)
-    torch.cumsum(counts, 0, out=crow[1:])
-    return _assemble(crow, col, value, shape)
+def _starts(counts: Tensor) -> Tensor:
+    """Where each row's entries begin, and the end of the last, from their number in each row."""
+    return F.pad(counts.cumsum(0), (1, 0))
 
 
 def _assemble(crow: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -238,8 +222,3 @@ def _assemble(crow: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) 
 def _with(csr: Tensor, values: Tensor) -> Tensor:
     """The same pattern with other values; the indices are shared."""
     return _assemble(csr.crow_indices(), csr.col_indices(), values, (csr.shape[0], csr.shape[1]))
-
-
-def _narrow(csr: Tensor) -> Tensor:
-    shape = (csr.shape[0], csr.shape[1])
-    return _assemble(csr.crow_indices(), csr.col_indices(), csr.values(), shape)

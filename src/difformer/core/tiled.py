@@ -17,6 +17,8 @@ from torch.utils.checkpoint import checkpoint
 __all__ = [
     "HALF",
     "average_by_rows",
+    "by_rows",
+    "chunk_rows",
     "in_tiles",
     "row_tiles",
     "rows_at_once",
@@ -38,11 +40,10 @@ DENSE_SCORES = 2**16
 # Numbers processed at a time: 8,192 rows of width 64 are two megabytes, so a handful of such
 # buffers stays in the outer cache, and threads synchronise less often than with fewer rows.
 CHUNK_NUMBERS = 2**19
-# A GPU has no such cache to stay in and pays for every call: chunks there only bound the memory.
+# A GPU has no such cache and every call costs time: chunks there only bound the memory.
 DEVICE_NUMBERS = 2**26
-# Scores of a user's own diffusivity computed at a time.
+# Scores computed at a time where nothing is gained by keeping them in the cache.
 CHUNK_SCORES = 2**22
-
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -64,6 +65,23 @@ def rows_at_once(x: Tensor) -> int:
     return max(1, numbers // max(1, x.shape[1]))
 
 
+def chunk_rows(columns: int) -> int:
+    """How many rows, each with `columns` scores, are processed together."""
+    return max(1, CHUNK_SCORES // max(1, columns))
+
+
+def by_rows(function: Callable[[Tensor], Tensor], q: Tensor, columns: int) -> Tensor:
+    """function(q) (..., n, e) for q (..., n, d), in chunks of rows with `columns` scores each.
+
+    Traced code takes all rows at once.
+    """
+    size = chunk_rows(q.shape[:-2].numel() * columns)
+    if torch.compiler.is_compiling() or q.shape[-2] <= size:
+        return function(q)
+    parts = [function(q[..., rows, :]) for rows in tiles(q.shape[-2], size)]
+    return torch.cat(parts, dim=-2)
+
+
 def average_by_rows(
     weights: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
@@ -75,8 +93,7 @@ def average_by_rows(
     def part(rows: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return weights(rows, k) @ v
 
-    batch = q.shape[:-2].numel()
-    size = max(1, CHUNK_SCORES // max(1, batch * k.shape[-2]))
+    size = chunk_rows(q.shape[:-2].numel() * k.shape[-2])
     if q.shape[-2] <= size:
         return part(q, k, v)
     parts = [

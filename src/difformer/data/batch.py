@@ -39,16 +39,10 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device; a tensor already there is not copied."""
-        x = self.x.to(device)
-        return replace(
-            self,
-            x=x,
-            y=self.y.to(device),
-            graph=None if self.graph is None else self.graph.to(x),
-            rows=self.rows.to(device),
-            segments=None if self.segments is None else self.segments.to(device),
-            weight=None if self.weight is None else self.weight.to(device),
-        )
+        parts = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
+        moved = {name: part.to(device) for name, part in parts.items()}
+        graph = None if self.graph is None else self.graph.to(moved["x"])
+        return replace(self, graph=graph, **moved)
 
 
 @dataclass(frozen=True)

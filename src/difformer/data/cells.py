@@ -1,10 +1,11 @@
-"""What a cell holds: a number or a date as people write them, a text, or nothing. No torch here."""
+"""Cells of a table: numbers and dates in their usual notations, texts, missing. No torch here."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, time, timedelta, timezone
 from itertools import islice
 from typing import Any
@@ -12,35 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BAD_SHARE",
-    "DATES",
-    "FEW_NUMBERS",
-    "FORMATS",
-    "MOST_CATEGORIES",
-    "NUMBERS",
-    "PLAIN",
-    "SAMPLE",
-    "Cells",
-    "as_number",
-    "cell_text",
-    "format_of",
-    "is_missing",
-    "read_numbers",
-]
-
 MISSING = frozenset({"", "na", "n/a", "nan", "nat", "null", "none", "?", "<na>"})
 BAD_SHARE = 0.05  # share of a column's cells that may be neither its numbers (or dates) nor missing
-FEW_NUMBERS = 10  # distinct numbers which, among other texts, are still codes of a category
-MOST_CATEGORIES = 100  # distinct values of a category; above, it is text or an identifier
-SAMPLE = 1000  # cells by which a column's format is recognised
+FEW_NUMBERS = 10  # up to so many distinct numbers among other texts are codes of a category
+MOST_CATEGORIES = 100  # distinct values of a category; with more it is text or an identifier
+SAMPLE = 1000  # cells from which a column's format is recognised
 
 Array = NDArray[Any]
 Cells = Sequence[Any] | Array
 
 
 def is_missing(value: Any) -> bool:
-    """True for None, NaN, NaT, an empty cell, and NA, null and the like."""
+    """True for None, NaN, NaT, an empty cell, and the words of `MISSING`."""
     if value is None:
         return True
     if isinstance(value, float | np.floating):
@@ -48,6 +32,41 @@ def is_missing(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().lower() in MISSING
     return type(value).__name__ in ("NAType", "NaTType")
+
+
+def is_numeric(cells: Cells) -> bool:
+    """Whether the cells are an array of numbers, which need not be parsed."""
+    return isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf"
+
+
+def few_bad(bad: int, known: int) -> bool:
+    """Whether so few of a column's cells cannot be read that these are taken as empty."""
+    return bad <= BAD_SHARE * known
+
+
+def are_numbers(bad: int, known: int, different: int) -> bool:
+    """Whether a column holds numbers or dates: all cells do, or nearly all of many values."""
+    return bad == 0 or (few_bad(bad, known) and different > FEW_NUMBERS)
+
+
+def repeated(names: Iterable[Any]) -> Any:
+    """The first name that occurs more than once; None if there is none."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
+def place(row: int, column: str, cell: Any) -> str:
+    """A cell as an error names it."""
+    return f"row {row}, column {column!r}: {shown(cell)}"
+
+
+def shown(cell: Any) -> str:
+    """The start of a cell, quoted where it is text."""
+    return repr(cell[:40] if isinstance(cell, str) else cell)
+
+
+def bad_cells(count: int | str, kind: str, first: Sequence[str]) -> str:
+    """The note on cells that could not be read, and the first of them."""
+    return f"{count} not {kind}s, taken as empty ({', '.join(first)})"
 
 
 def as_number(cell: Any) -> float | None:
@@ -69,10 +88,10 @@ _GROUPS = re.compile(r"(?<=\d)[ \u00a0\u202f'’](?=\d{3}(?!\d))")  # 1 234 567 
 
 
 def _separated(pattern: re.Pattern[str], group: str, mark: str) -> Callable[[Any], float | None]:
-    """Reads texts whose thousands are parted by `group` and whose decimals follow `mark`."""
+    """A reader of texts whose thousands are separated by `group` and decimals by `mark`."""
 
     def read(cell: Any) -> float | None:
-        if not isinstance(cell, str):  # a number is one, however texts are written
+        if not isinstance(cell, str):  # a number, whatever the notation of the texts
             return as_number(cell)
         found = _SIGNED.fullmatch(cell.strip())
         text = _GROUPS.sub("", "".join(found.groups())) if found else ""
@@ -95,10 +114,10 @@ def _iso(cell: Any) -> float | None:
 
 
 def _written(pattern: str) -> Callable[[Any], float | None]:
-    """Reads dates of a format, and a time of day after a space."""
+    """A reader of dates of a format, with or without a time of day after a space."""
 
     def read(cell: Any) -> float | None:
-        if hasattr(cell, "isoformat"):  # a date is one, however texts are written
+        if hasattr(cell, "isoformat"):  # a date, whatever the notation of the texts
             return _iso(cell)
         day, _, clock = str(cell).strip().partition(" ")
         try:
@@ -140,7 +159,7 @@ PLAIN, THOUSANDS = "1234.5", "1,234.5"
 def read_numbers(cells: Cells, written: str, *, strict: bool = False) -> tuple[Array, list[int]]:
     """Cells of one format as float64, NaN where missing, and the positions of those that are bad.
 
-    An infinite number is bad, too. Among thousands with commas a number without them is good,
+    An infinite number is bad, too. Where thousands have commas, a number without them is good
     unless `strict`. O(cells).
     """
     values = _at_once(cells) if written == PLAIN else None
@@ -166,7 +185,7 @@ def read_numbers(cells: Cells, written: str, *, strict: bool = False) -> tuple[A
 def _at_once(cells: Cells) -> Array | None:
     """The numbers of an array, or of cells that are all plain numbers or missing; else None."""
     if isinstance(cells, np.ndarray):
-        return cells.astype(np.float64) if cells.dtype.kind in "iuf" else None
+        return cells.astype(np.float64) if is_numeric(cells) else None
     types = {type(cell) for cell in cells}
     try:
         if types <= {int, float, type(None)}:
@@ -183,9 +202,9 @@ def _at_once(cells: Cells) -> Array | None:
 
 
 def format_of(cells: Cells, kind: str | None) -> str:
-    """The format that reads the most of some cells; the first of several as good."""
+    """The format that reads the most cells; among equals the first."""
     formats = {"number": NUMBERS, "date": DATES}.get(kind or "", FORMATS)
-    if formats is not DATES and isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
+    if formats is not DATES and is_numeric(cells):
         return PLAIN
     some = list(islice((cell for cell in cells if not is_missing(cell)), SAMPLE))
     best, fewest = PLAIN, len(some) + 1

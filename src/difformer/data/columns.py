@@ -1,8 +1,7 @@
 """Columns of a table: typed by what they hold, and turned into numbers.
 
-A column is a number, a date, a category or free text; what is none of these is left out, and the
-description says so. Everything is learned in one pass over chunks of rows (never from labels), kept
-as JSON and rebuilt from it: no pickle.
+A column is a number, a date, a category or free text; any other is left out, and the description
+says so. All is learned in one pass over chunks of rows (never from labels) and saved as JSON.
 """
 
 from __future__ import annotations
@@ -14,34 +13,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from difformer.data.cells import (
-    BAD_SHARE,
     DATES,
     FEW_NUMBERS,
     FORMATS,
     MOST_CATEGORIES,
     PLAIN,
     SAMPLE,
+    Array,
     Cells,
+    are_numbers,
     as_number,
+    bad_cells,
     cell_text,
+    few_bad,
     format_of,
     is_missing,
+    is_numeric,
+    place,
     read_numbers,
+    shown,
 )
 from difformer.data.scales import Numbers
 from difformer.errors import DataError
-
-__all__ = ["KINDS", "Column", "Survey", "encode_numbers"]
+from difformer.files import MISREAD, reason_of
 
 KINDS = ("number", "date", "category", "text", "skip")
 
 MOST_WORDS = 2000  # terms kept of a text column, those in the most rows
 WORDS_OF_TEXT = 3  # mean words above which many distinct values are free text
-
-Array = NDArray[Any]
 
 
 def encode_numbers(values: Array, columns: Sequence[Column]) -> Array:
@@ -63,7 +64,7 @@ def encode_numbers(values: Array, columns: Sequence[Column]) -> Array:
 
 @dataclass
 class Survey:
-    """What one pass over a column's cells finds; eight bytes per cell, and bounded texts.
+    """What one pass over a column's cells finds, in eight bytes per cell and bounded texts.
 
     With `most`, at most 2 `most` numbers are held at once; see `Numbers`.
     """
@@ -71,8 +72,8 @@ class Survey:
     name: str
     cells: int = 0
     missing: int = 0
-    written: str = ""  # the format of its numbers or dates, by its first rows
-    most: int | None = None
+    written: str = ""  # the format of its numbers or dates, from its first rows
+    most: float = math.inf
     infinite: int = 0
     bad: int = 0  # cells that are neither missing nor of that format
     first_bad: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
@@ -80,7 +81,7 @@ class Survey:
     distinct: Counter[str] = field(default_factory=Counter[str])
     terms: Counter[str] = field(default_factory=Counter[str])
     overflow: bool = False  # more distinct values than a category may have
-    given: str | None = None  # the kind that is asked for, or that the column's type says
+    given: str | None = None  # the kind that is asked for, or that follows from the column's type
     counts: bool = True  # whether its cells are 0, 1, 2, ... or 1, 2, 3, ... so far
 
     def __post_init__(self) -> None:
@@ -99,8 +100,8 @@ class Survey:
         self.cells += len(cells)
         self.missing += int(np.isnan(values).sum()) - len(bad)
         self._take_bad([(start + i, cells[i]) for i in bad])
-        if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
-            self.overflow = True  # numbers by their type: nothing else has to be known
+        if is_numeric(cells):
+            self.overflow = True  # numbers by their type: no texts to count
             return
         for first in range(0, len(cells), SAMPLE):
             if self.overflow:
@@ -124,20 +125,20 @@ class Survey:
             self.terms = Counter(dict(self.terms.most_common(10 * MOST_WORDS)))
 
     def kind(self) -> tuple[str, str]:
-        """What the column is, and in a few words why."""
+        """The kind of the column, and the reason in a few words."""
         known = self.cells - self.missing
         if known == 0:
             return "skip", "empty"
-        few = self.numbers.unique()
-        same = len(few) == 1 if not self.bad else not len(few) and len(self.distinct) == 1
+        few = self.numbers.distinct
+        different = MOST_CATEGORIES + 1 if few is None else len(few)
+        same = different == 1 if not self.bad else not different and len(self.distinct) == 1
         if same and not self.missing and not self.infinite:
             return "skip", "the same in every row"
         if self.counts and known > FEW_NUMBERS:
             return "skip", "it counts the rows"
         if self.given is not None:
             return self.given, "by its type"
-        mostly = self.bad <= BAD_SHARE * known and len(few) > FEW_NUMBERS
-        if self.bad == 0 or mostly:
+        if are_numbers(self.bad, known, different):
             return ("date" if self.written in DATES else "number"), f"written {self.written}"
         if not self.overflow and 2 * len(self.distinct) <= max(known, 4):
             return "category", f"{len(self.distinct)} values"
@@ -153,34 +154,37 @@ class Survey:
         if kind in ("number", "date"):
             learned = self._number(kind)
         elif kind == "category":
-            if self.overflow and not self.distinct:  # numbers by their type
-                self.distinct.update(cell_text(v) for v in self.numbers.unique().tolist())
-            if len(self.distinct) > MOST_CATEGORIES:
-                raise DataError(
-                    f"column {self.name!r} must have at most {MOST_CATEGORIES} different values "
-                    "to be a category"
-                )
-            learned = {"values": sorted(self.distinct)}
+            learned = {"values": self._categories()}
         elif kind == "text":
             kept = sorted(t for t, c in self.terms.most_common(MOST_WORDS) if c >= 2)
-            rows = max(self.cells, 1)
             # scikit-learn's smooth idf, from the same counts it would make.
-            idf = [math.log((1 + rows) / (1 + self.terms[t])) + 1 for t in kept]
+            idf = [math.log((1 + self.cells) / (1 + self.terms[t])) + 1 for t in kept]
             if not kept:
-                kind, reason = "skip", "no word stands in two rows"
+                kind, reason = "skip", "no word occurs in two rows"
             learned = {"terms": kept, "idf": idf}
         bad: tuple[str, ...] = ()
         if kind in ("number", "date") and self.first_bad:
             count = self.bad + self.infinite
-            bad = (str(count), *(f"row {row}: {str(cell)[:40]!r}" for row, cell in self.first_bad))
+            bad = (str(count), *(f"row {row}: {shown(cell)}" for row, cell in self.first_bad))
         return Column(self.name, kind, reason, self.missing, learned, bad)
 
+    def _categories(self) -> list[str]:
+        numbers = self.numbers.distinct
+        if self.overflow and not self.distinct and numbers is not None:  # numbers by their type
+            return sorted(cell_text(number) for number in numbers.tolist())
+        if self.overflow:
+            raise DataError(
+                f"column {self.name!r} must have at most {MOST_CATEGORIES} different values "
+                "to be a category"
+            )
+        return sorted(self.distinct)
+
     def _number(self, kind: str) -> dict[str, Any]:
-        if self.numbers.empty:
+        if not self.numbers.known:
             if not self.first_bad:
                 raise DataError(f"column {self.name!r} must hold a {kind}, it is empty")
             row, cell = self.first_bad[0]
-            raise DataError(f"row {row}, column {self.name!r}: {cell!r} is not a {kind}")
+            raise DataError(f"{place(row, self.name, cell)} is not a {kind}")
         mean, scale, low, high = self.numbers.scale()
         learned = {"mean": mean, "scale": scale, "low": low, "high": high}
         return {**learned, "flag": self.numbers.missing, "written": self.written}
@@ -219,8 +223,7 @@ class Column:
         if self.missing and self.kind in ("number", "date"):
             treatment += f"; {self.missing} empty: the mean, and a flag"
         if self.bad:
-            what = "dates" if self.kind == "date" else "numbers"
-            treatment += f"; {self.bad[0]} not {what}, taken as empty ({', '.join(self.bad[1:])})"
+            treatment += "; " + bad_cells(self.bad[0], self.kind, self.bad[1:])
         return self.name, self.kind, treatment
 
     def encode(self, cells: Cells, start: int, *, strict: bool = True) -> Any:
@@ -233,9 +236,8 @@ class Column:
             if bad and strict:
                 what = "date" if self.kind == "date" else "finite number"
                 written = f", written {self.learned['written']} in training"
-                raise DataError(
-                    f"{self._where(start + bad[0], cells[bad[0]])} is not a {what}{written}"
-                )
+                where = place(start + bad[0], self.name, cells[bad[0]])
+                raise DataError(f"{where} is not a {what}{written}")
             return encode_numbers(values[:, None], (self,))
         texts = ["" if is_missing(c) else cell_text(c) for c in cells]
         if self.kind == "category":
@@ -243,30 +245,20 @@ class Column:
         return _tfidf(self.learned["terms"], self.learned["idf"]).transform(texts)
 
     def unreadable(self, cells: Cells, start: int) -> list[str]:
-        """The cells that are not the numbers or dates of training, by row and column.
+        """The cells that are not numbers or dates as in training, by row and column.
 
         DataError where they are more than a few: the column is written in another way.
         """
         if self.kind not in ("number", "date"):
             return []
         bad = read_numbers(cells, self.learned["written"])[1]
-        if len(bad) > BAD_SHARE * len(cells):
+        if not few_bad(len(bad), len(cells)):
             self.encode(cells, start)
-        return [self._where(start + i, cells[i]) for i in bad]
-
-    def _where(self, row: int, cell: Any) -> str:
-        return f"row {row}, column {self.name!r}: {cell!r}"
+        return [place(start + i, self.name, cells[i]) for i in bad]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` reads them back."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "reason": self.reason,
-            "missing": self.missing,
-            "learned": dict(self.learned),
-            "bad": list(self.bad),
-        }
+        return {**vars(self), "learned": dict(self.learned), "bad": list(self.bad)}
 
     @classmethod
     def from_json(cls, record: Any) -> Column:
@@ -288,8 +280,8 @@ class Column:
             if not good:
                 raise ValueError(f"column {column.name!r} is not whole")
             return column
-        except (TypeError, KeyError, ValueError) as error:
-            raise DataError(f"not a column: {error}") from error
+        except MISREAD as error:
+            raise DataError(f"not a column: {reason_of(error)}") from error
 
 
 _analyse: Any = None

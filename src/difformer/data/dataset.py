@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from difformer.data.split import Split, parse_split
+from difformer.data.split import Split, parse_split, shape_and_type
 
 if TYPE_CHECKING:
     from difformer.data.encoder import TableEncoder
@@ -72,9 +72,11 @@ class Dataset:
         if self.y.shape[0] != n:
             raise ValueError(f"y must have a label for each of the {n} rows, not {self.y.shape[0]}")
         if self.task == "multiclass" and (self.y.ndim != 1 or self.y.dtype != torch.int64):
-            raise ValueError(f"y must be (rows,) int64 for multiclass, not {_kind(self.y)}")
+            raise ValueError(
+                f"y must be (rows,) int64 for multiclass, not {shape_and_type(self.y)}"
+            )
         if self.task != "multiclass" and not self.y.is_floating_point():
-            raise ValueError(f"y must be floating for {self.task}, not {_kind(self.y)}")
+            raise ValueError(f"y must be floating for {self.task}, not {shape_and_type(self.y)}")
         if self.edge_index is not None:
             check_edges(self.edge_index, self.edge_weight, n)
         elif self.edge_weight is not None:
@@ -123,12 +125,11 @@ class Dataset:
 
     def describe(self) -> str:
         """One line for people: name, task, sizes and the splits that come with the data."""
-        edges = 0 if self.edge_index is None else self.edge_index.shape[1]
         parts = [
             f"{self.num_rows:,} rows",
             f"{self.num_features:,} features",
             f"{self.num_outputs} output{'s' * (self.num_outputs != 1)} ({self.task})",
-            f"{edges:,} directed edges" if edges else "no graph",
+            f"{self.num_edges:,} directed edges" if self.num_edges else "no graph",
         ]
         if self.splits:
             parts.append(f"splits {', '.join(self.splits)}")
@@ -138,14 +139,10 @@ class Dataset:
         return f"<Dataset {self.describe()}>"
 
 
-def _kind(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
-
-
 def check_edges(edge_index: Tensor, edge_weight: Tensor | None, n: int) -> None:
     """ValueError unless they are edges of `n` rows and their weights."""
     if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype != torch.int64:
-        raise ValueError(f"edge_index must be (2, edges) int64, not {_kind(edge_index)}")
+        raise ValueError(f"edge_index must be (2, edges) int64, not {shape_and_type(edge_index)}")
     if edge_index.numel() and not (0 <= int(edge_index.min()) <= int(edge_index.max()) < n):
         low, high = int(edge_index.min()), int(edge_index.max())
         raise ValueError(f"edge_index must lie in 0..{n - 1}, not {low}..{high}")
@@ -153,4 +150,4 @@ def check_edges(edge_index: Tensor, edge_weight: Tensor | None, n: int) -> None:
         return
     if edge_weight.shape != edge_index.shape[1:] or not edge_weight.is_floating_point():
         expected = f"({edge_index.shape[1]},) floating"
-        raise ValueError(f"edge_weight must be {expected}, not {_kind(edge_weight)}")
+        raise ValueError(f"edge_weight must be {expected}, not {shape_and_type(edge_weight)}")

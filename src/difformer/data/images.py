@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -22,16 +22,10 @@ from difformer.data.files import search_path
 from difformer.data.neighbours import neighbour_edges
 from difformer.data.registry import Raw
 from difformer.errors import DataError
+from difformer.files import reading
 
-__all__ = ["Images", "load", "load_raw", "read_cifar", "read_folder", "read_stl"]
-
-PER_CLASS = {"cifar10": 1500, "stl10": None}  # images per class, the first ones; None: all
-SOURCES = {
-    "cifar10": "CIFAR-10 (Krizhevsky, 2009)",
-    "stl10": "STL-10 (Coates, Ng and Lee, 2011)",
-}
 CIFAR_BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
-CIFAR_RECORD = 1 + 3 * 32 * 32  # a label, then the red, green and blue rows
+CIFAR_RECORD = 1 + 3 * 32 * 32  # bytes: a label, then the red, green and blue rows
 STL_SIDE = 96
 STL_PARTS = ("train", "test")  # the 100,000 images of unlabeled_X.bin have no class
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
@@ -48,10 +42,6 @@ class Images:
     y: Tensor
     class_names: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-
-    @property
-    def num_rows(self) -> int:
-        return self.pixels.shape[0]
 
     def take(self, rows: Tensor) -> Images:
         """The images of these rows, in this order."""
@@ -116,36 +106,28 @@ def load(
         y=y,
         edge_index=neighbour_edges(x, neighbours),
         class_names=classes,
-        source=f"{SOURCES[name]}; {source}",
+        source=f"{LAYOUTS[name].source}; {source}",
     )
 
 
 def load_raw(name: str, root: Path | None = None, *, per_class: int | None = None) -> Images:
     """The images of a dataset, in the order of its files: what its features are made from."""
-    reader, inner, _ = LAYOUTS[name]
-    for place in search_path(root):
+    layout, places = LAYOUTS[name], search_path(root)
+    inner = layout.folder
+    for place in places:
         for folder in (place / name / inner, place / inner, place / name):
             if any(folder.glob("*.bin")):
-                return reader(folder).first(per_class or PER_CLASS[name])
-    places = ", ".join(str(place) for place in search_path(root))
-    _, inner, address = LAYOUTS[name]
+                return layout.read(folder).first(per_class or layout.per_class)
     raise DataError(
-        f"{name} is not in {places}: unpack {address} so that {name}/{inner} lies in one of them"
+        f"{name} is not in {', '.join(map(str, places))}: unpack {layout.address} so that "
+        f"{name}/{inner} lies in one of them"
     )
 
 
 def read_cifar(folder: Path) -> Images:
     """Read CIFAR-10's binary layout: for every image a label byte, then 3,072 bytes. O(bytes)."""
-    parts: list[np.ndarray[Any, Any]] = []
-    for file in (folder / name for name in CIFAR_BATCHES):
-        if file.is_file():
-            content = _bytes(file)
-            if content.size == 0 or content.size % CIFAR_RECORD:
-                raise DataError(
-                    f"{file} is truncated: {content.size} bytes, "
-                    f"{content.size // CIFAR_RECORD} images of {CIFAR_RECORD} and a rest"
-                )
-            parts.append(content.reshape(-1, CIFAR_RECORD))
+    files = [folder / name for name in CIFAR_BATCHES]
+    parts = [_records(file, CIFAR_RECORD) for file in files if file.is_file()]
     if not parts:
         raise DataError(f"{folder} has none of {', '.join(CIFAR_BATCHES)}")
     records = np.concatenate(parts)
@@ -160,24 +142,18 @@ def read_stl(folder: Path) -> Images:
     """Read STL-10's binary layout: planes of 96 × 96, column by column; labels from 1. O(bytes)."""
     pixels: list[np.ndarray[Any, Any]] = []
     labels: list[np.ndarray[Any, Any]] = []
-    size = 3 * STL_SIDE * STL_SIDE
     classes = _class_names(folder / "class_names.txt", 10)
     for part in STL_PARTS:
-        content, y = _bytes(folder / f"{part}_X.bin"), _bytes(folder / f"{part}_y.bin")
-        if content.size == 0 or content.size % size:
+        content = _records(folder / f"{part}_X.bin", 3 * STL_SIDE * STL_SIDE)
+        y = _records(folder / f"{part}_y.bin", 1)
+        if len(content) != len(y):
             raise DataError(
-                f"{folder / f'{part}_X.bin'} is truncated: {content.size} bytes, "
-                f"{content.size // size} images of {size} and a rest"
-            )
-        if content.size // size != y.size:
-            raise DataError(
-                f"{folder}: {part}_X.bin has {content.size // size} images, "
-                f"{part}_y.bin {y.size} labels"
+                f"{folder}: {part}_X.bin has {len(content)} images, {part}_y.bin {len(y)} labels"
             )
         if y.min() < 1 or y.max() > len(classes):
             raise DataError(f"{folder / f'{part}_y.bin'}: labels must lie in 1..{len(classes)}")
         pixels.append(content.reshape(-1, 3, STL_SIDE, STL_SIDE).transpose(0, 1, 3, 2))
-        labels.append(y.astype(np.int64) - 1)
+        labels.append(y[:, 0].astype(np.int64) - 1)
     stacked = np.ascontiguousarray(np.concatenate(pixels))
     return Images(torch.from_numpy(stacked), torch.from_numpy(np.concatenate(labels)), classes)
 
@@ -185,8 +161,7 @@ def read_stl(folder: Path) -> Images:
 def read_folder(folder: str | Path, *, side: int = 32) -> Images:
     """Read a folder of images, cropped to a square and scaled; subfolders are classes. O(bytes).
 
-    Every file with an image's suffix must be readable; the error counts and names those that are
-    not.
+    Every file with the suffix of an image must be readable; the error names those that are not.
     """
     from PIL import Image
 
@@ -224,17 +199,29 @@ def read_folder(folder: str | Path, *, side: int = 32) -> Images:
     )
 
 
-Layout = tuple[Callable[[Path], Images], str, str]
-LAYOUTS: dict[str, Layout] = {
-    "cifar10": (
+class Layout(NamedTuple):
+    """The files of a dataset: who reads them, their folder, and where they come from."""
+
+    read: Callable[[Path], Images]
+    folder: str
+    address: str
+    source: str
+    per_class: int | None = None  # how many images of each class, the first ones; None: all
+
+
+LAYOUTS = {
+    "cifar10": Layout(
         read_cifar,
         "cifar-10-batches-bin",
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        "CIFAR-10 (Krizhevsky, 2009)",
+        per_class=1500,
     ),
-    "stl10": (
+    "stl10": Layout(
         read_stl,
         "stl10_binary",
         "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        "STL-10 (Coates, Ng and Lee, 2011)",
     ),
 }
 
@@ -253,13 +240,13 @@ def _feature_path(name: str, root: Path | None, features: str) -> Path:
     )
 
 
-def _bytes(file: Path) -> np.ndarray[Any, Any]:
-    try:
-        return np.fromfile(file, dtype=np.uint8)
-    except FileNotFoundError as error:
-        raise DataError(f"{file} does not exist") from error
-    except OSError as error:
-        raise DataError(f"cannot read {file}: {error.strerror or error}") from error
+def _records(file: Path, size: int) -> np.ndarray[Any, Any]:
+    """The bytes of a file as (records, size)."""
+    with reading(file, error=DataError):
+        content = np.fromfile(file, dtype=np.uint8)
+    if content.size == 0 or content.size % size:
+        raise DataError(f"{file} is truncated: {content.size} bytes, not a multiple of {size}")
+    return content.reshape(-1, size)
 
 
 def _class_names(file: Path, least: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Label columns: recognised as classes, yes or no, or quantities, and turned into targets."""
+"""Label columns: classes, yes or no, or quantities, recognised and turned into targets."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from difformer.data.cells import (
-    BAD_SHARE,
-    FEW_NUMBERS,
     PLAIN,
+    Array,
+    are_numbers,
     as_number,
+    bad_cells,
     cell_text,
+    few_bad,
     format_of,
     is_missing,
+    place,
     read_numbers,
+    shown,
 )
 from difformer.data.rawtable import Chunk
 from difformer.errors import DataError
-
-__all__ = ["LabelCoder", "LabelColumn", "Targets", "known_cells", "label_names", "read_targets"]
-
-Array = NDArray[Any]
 
 MOST_CLASSES = 50  # whole numbers with more distinct values are quantities
 YES_OR_NO = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
@@ -41,88 +40,76 @@ class LabelColumn:
     cells: Sequence[Any]
     column: str
     file: str
-    rows: int | None = None  # rows with a label, where `cells` are distinct values only
-    written: str = ""  # the format of numbers, where it is known already
+    rows: int | None = None  # how many rows have a label, if `cells` are distinct values only
+    written: str = ""  # the format of its numbers, if it is known already
 
     @cached_property
     def format(self) -> str:
         """How its numbers are written."""
         return self.written or format_of(self.cells, "number")
 
-    @property
-    def empty(self) -> bool:
-        """Whether no row has a label."""
-        return all(cell is None for cell in self.cells)
+    @cached_property
+    def known(self) -> int:
+        """How many of the cells are not empty."""
+        return sum(cell is not None for cell in self.cells)
 
     @cached_property
-    def _read(self) -> tuple[list[float | None], list[int]]:
-        values, bad = read_numbers(self.cells, self.format)
-        return [None if value != value else value for value in values.tolist()], bad
+    def _read(self) -> tuple[Array, list[int]]:
+        """The cells as numbers, NaN where empty or not finite, and the places of the latter."""
+        return read_numbers(self.cells, self.format)
 
-    @property
-    def numbers(self) -> list[float | None]:
-        """The cells as numbers, None where empty or no finite number."""
-        return self._read[0]
-
-    @property
-    def bad(self) -> list[int]:
-        """The places of cells that are not empty and no finite numbers."""
-        return self._read[1]
-
-    def where(self, place: int) -> str:
+    def where(self, i: int) -> str:
         """A cell as an error names it."""
-        cell = str(self.cells[place])[:40]
-        return f"{self.file}: row {place + 1}, column {self.column!r}: {cell!r}"
+        return f"{self.file}: {place(i + 1, self.column, self.cells[i])}"
 
     def task(self) -> str:
         """Texts and few whole numbers are classes; other numbers are quantities.
 
         As in any column, a few cells among many different numbers may not be numbers.
         """
-        known = [cell for cell in self.cells if cell is not None]
-        numbers = [number for number in self.numbers if number is not None]
-        different = len(set(numbers))
-        if self.bad and not (len(self.bad) <= BAD_SHARE * len(known) and different > FEW_NUMBERS):
+        values, bad = self._read
+        numbers = np.unique(values[~np.isnan(values)])
+        if not are_numbers(len(bad), self.known, len(numbers)):
             return "multiclass"
-        whole = all(number == round(number) for number in numbers)
-        rows = len(known) if self.rows is None else self.rows
-        few = different <= min(MOST_CLASSES, max(2, rows // 2))
+        whole = np.array_equal(numbers, numbers.round())
+        rows = self.known if self.rows is None else self.rows
+        few = len(numbers) <= min(MOST_CLASSES, max(2, rows // 2))
         return "multiclass" if whole and few else "regression"
 
     def note(self, task: str, classes: int, unknown: int | None = None) -> str:
-        """What a person should know of how the column was read."""
-        empty = sum(cell is None for cell in self.cells) if unknown is None else unknown
+        """How the column was read, for the table shown before training."""
+        empty = len(self.cells) - self.known if unknown is None else unknown
         found = [f"{empty} empty, to predict"] if empty else []
         if task == "regression":
             found.insert(0, "number" + ("" if self.format == PLAIN else f", written {self.format}"))
-            if self.bad:
-                first = ", ".join(f"row {i + 1}: {str(self.cells[i])[:40]!r}" for i in self.bad[:3])
-                found.append(f"{len(self.bad)} not numbers, taken as empty ({first})")
+            if bad := self._read[1]:
+                first = [f"row {i + 1}: {shown(self.cells[i])}" for i in bad[:3]]
+                found.append(bad_cells(len(bad), "number", first))
         else:
             found.insert(0, f"{classes} classes" if task == "multiclass" else "yes or no")
         return "; ".join(found)
 
-    def quantities(self, most_bad: float = BAD_SHARE) -> Tensor:
-        """(n,) numbers, NaN where empty or, up to a share of the labels, not a number."""
-        known = sum(cell is not None for cell in self.cells)
-        if len(self.bad) > most_bad * known:
-            raise DataError(f"{self.where(self.bad[0])} is not a number")
-        values = [math.nan if number is None else number for number in self.numbers]
-        return torch.tensor(values, dtype=torch.float32)
+    def quantities(self, *, strict: bool = True) -> Tensor:
+        """(n,) numbers, NaN where empty or not a number; if `strict`, the latter must be few."""
+        values, bad = self._read
+        if strict and not few_bad(len(bad), self.known):
+            raise DataError(f"{self.where(bad[0])} is not a number")
+        return torch.from_numpy(values).float()
 
     def truths(self) -> Tensor:
         """(n,) 1 for yes and 0 for no, NaN where empty."""
         values = [math.nan if cell is None else _truth(cell) for cell in self.cells]
-        for place, value in enumerate(values):
+        for i, value in enumerate(values):
             if value is None:
-                raise DataError(f"{self.where(place)} must be yes or no (1 or 0, true or false)")
+                raise DataError(f"{self.where(i)} must be yes or no (1 or 0, true or false)")
         return torch.tensor(values)
 
     def classes(self, unlabelled: Any) -> tuple[Tensor, tuple[str, ...]]:
         """(n,) class numbers, -1 where unlabelled, and the names of the classes in order."""
         texts = [None if cell is None else cell_text(cell) for cell in self.cells]
-        pairs = list(zip(self.numbers, texts, strict=True))
-        if isinstance(unlabelled, int | float) and all(n is not None for n, t in pairs if t):
+        values, bad = self._read
+        if isinstance(unlabelled, int | float) and not bad:
+            pairs = zip(values.tolist(), texts, strict=True)
             texts = [None if number == unlabelled else text for number, text in pairs]
         names = sorted({t for t in texts if t is not None}, key=lambda t: (as_number(t) or 0.0, t))
         where = f"{self.file}: the label column {self.column!r}"
@@ -135,7 +122,7 @@ class LabelColumn:
 
 
 class Targets(NamedTuple):
-    """What is to be predicted: (n,) classes or (n, t) numbers, the task, and its classes' names."""
+    """The targets: (n,) classes or (n, t) numbers, the task, and the names of the classes."""
 
     y: Tensor
     task: str
@@ -145,13 +132,13 @@ class Targets(NamedTuple):
 def read_targets(
     columns: Sequence[LabelColumn], task: str | None = None, unlabelled: Any = -1
 ) -> Targets:
-    """The targets of one label column, or of several that are all yes or no, or all numbers."""
+    """Read one label column, or several that are all yes or no, or all numbers."""
     several = len(columns) > 1
     discrete, what = ("multilabel", " for several labels") if several else ("multiclass", "")
     if task not in (None, discrete, "regression"):
         raise ValueError(f"task must be {discrete} or regression{what}, got {task!r}")
     for column in columns:
-        if column.empty:
+        if not column.known:
             raise DataError(
                 f"{column.file}: the label column {column.column!r} is empty in every row"
             )
@@ -226,7 +213,7 @@ class LabelCoder:
             for name, written in zip(self.columns, self.written, strict=True)
         ]
         yes_no = self.task == "multilabel"
-        values = [c.truths() if yes_no else c.quantities(most_bad=1.0) for c in read]
+        values = [c.truths() if yes_no else c.quantities(strict=False) for c in read]
         return torch.stack(values, 1).numpy()
 
 

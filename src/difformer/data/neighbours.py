@@ -1,4 +1,4 @@
-"""Nearest neighbours by features: exact for small data, by an approximate index above a size."""
+"""Nearest neighbours by features: exact for small data, by an approximate index for large."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from torch import Tensor
 from difformer.data.convert import scipy_csr, undirected
 from difformer.errors import missing_extra
 
-__all__ = ["EXACT_UP_TO", "METRICS", "nearest_known", "nearest_neighbours", "neighbour_graph"]
-
 METRICS = ("cosine", "euclidean")
 WEIGHTS = ("uniform", "similarity")
-LEAST_WEIGHT = 1e-6  # an edge stays one
+LEAST_WEIGHT = 1e-6  # above 0, so that no edge disappears
 
 # Above this many rows the exact search, O(n² p), takes longer than building the index:
 # 50,000 rows of 128 features take some 20 s on one core, a million would take two hours.
@@ -39,9 +37,9 @@ def nearest_neighbours(
         k: neighbours of each row, fewer than n.
         metric: "cosine" (a row of zeros is equally far from all) or "euclidean".
         method: "exact" (scikit-learn), "index" (faiss HNSW), or "auto": exact up to
-            `EXACT_UP_TO` rows. Sparse features beyond that are first reduced to 256 dimensions by
-            a truncated SVD, because the index takes dense ones only.
-        seed: seed of that reduction.
+            `EXACT_UP_TO` rows. The index takes dense features only: sparse ones are first reduced
+            to 256 columns by a truncated SVD.
+        seed: seed of that SVD.
     """
     n = x.shape[0]
     if metric not in METRICS:
@@ -115,10 +113,10 @@ def neighbour_edges(x: Tensor, k: int) -> Tensor | None:
 
 
 def _similarity(x: Tensor, edges: Tensor, metric: str) -> Tensor:
-    """How alike the ends of each edge are, in (0, 1]; O(e p) for dense rows."""
+    """The similarity of the two ends of each edge, in (0, 1]; O(e p) for dense rows."""
     from sklearn.metrics.pairwise import paired_cosine_distances, paired_euclidean_distances
 
-    rows = scipy_csr(x) if x.layout != torch.strided else x.detach().cpu().numpy()
+    rows = _rows(x)
     far = paired_cosine_distances if metric == "cosine" else paired_euclidean_distances
     distance = np.asarray(far(rows[edges[0].numpy()], rows[edges[1].numpy()]), np.float64)
     if metric == "cosine":
@@ -131,8 +129,7 @@ def _similarity(x: Tensor, edges: Tensor, metric: str) -> Tensor:
 def _exact(x: Tensor, k: int, metric: str) -> np.ndarray[Any, Any]:
     from sklearn.neighbors import NearestNeighbors
 
-    features = scipy_csr(x) if x.layout != torch.strided else x.detach().cpu().numpy()
-    search = NearestNeighbors(n_neighbors=k, metric=metric, algorithm="brute").fit(features)
+    search = NearestNeighbors(n_neighbors=k, metric=metric, algorithm="brute").fit(_rows(x))
     # Without an argument a row is not its own neighbour, even where rows are equal.
     return search.kneighbors(return_distance=False)
 
@@ -142,8 +139,7 @@ def _index(x: Tensor, k: int, metric: str, seed: int) -> np.ndarray[Any, Any]:
         import faiss
     except ImportError as error:
         raise missing_extra(f"a graph of the nearest of {x.shape[0]:,} rows", "knn") from error
-    features = _reduced(x, seed) if x.layout != torch.strided else x.detach().cpu().numpy()
-    features = np.ascontiguousarray(features, dtype=np.float32)
+    features = np.ascontiguousarray(_dense(_rows(x), seed), dtype=np.float32)
     if metric == "cosine":
         # On unit rows, angle and distance give the same order.
         norm = np.linalg.norm(features, axis=1, keepdims=True)
@@ -166,8 +162,16 @@ def _without_self(found: np.ndarray[Any, Any], k: int) -> np.ndarray[Any, Any]:
     return np.where(good, kept, kept[:, :1])
 
 
-def _reduced(x: Tensor, seed: int) -> np.ndarray[Any, Any]:
+def _rows(x: Tensor) -> Any:
+    """Rows as scikit-learn takes them: an array, or a CSR matrix where they are sparse."""
+    return x.detach().cpu().numpy() if x.layout == torch.strided else scipy_csr(x)
+
+
+def _dense(rows: Any, seed: int) -> np.ndarray[Any, Any]:
+    """Dense rows as they are, sparse ones reduced to `SVD_FEATURES` columns."""
+    if isinstance(rows, np.ndarray):
+        return rows
     from sklearn.decomposition import TruncatedSVD
 
-    width = min(SVD_FEATURES, x.shape[1] - 1)
-    return TruncatedSVD(width, random_state=seed).fit_transform(scipy_csr(x))
+    width = min(SVD_FEATURES, rows.shape[1] - 1)
+    return TruncatedSVD(width, random_state=seed).fit_transform(rows)

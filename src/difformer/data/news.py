@@ -1,9 +1,8 @@
 """20news: ten of the twenty newsgroups, 9,607 posts, TF-IDF of 236 words; no graph.
 
-Source: 20 Newsgroups (Lang, 1995; public), the "bydate" collection, http://qwone.com/~jason. The
-ten classes and the words (in at least 5 % of the posts, English stop words left out) are those of
-Franceschi et al., "Learning discrete structures for graph neural networks" (2019), whom the paper
-follows.
+Source: 20 Newsgroups (Lang, 1995; public), the "bydate" collection, http://qwone.com/~jason. As in
+the paper, the ten classes and the words (in at least 5 % of the posts, without English stop words)
+are those of Franceschi et al., "Learning discrete structures for graph neural networks" (2019).
 """
 
 from __future__ import annotations
@@ -28,18 +27,7 @@ from difformer.data.files import fetch as fetch_files
 from difformer.data.neighbours import neighbour_edges
 from difformer.data.texts import Texts
 from difformer.errors import DataError
-
-__all__ = [
-    "CLASSES",
-    "NUM_POSTS",
-    "Post",
-    "fetch",
-    "load",
-    "load_posts",
-    "load_raw",
-    "read_posts",
-    "tfidf",
-]
+from difformer.files import reason_of
 
 CLASSES = (
     "alt.atheism",
@@ -135,7 +123,7 @@ def load_raw(name: str = "20news", root: Path | None = None) -> Texts:
 
 
 def load_posts(root: Path | None = None) -> list[Post]:
-    """The 9,607 posts, read where they are found, else fetched into the cache."""
+    """The 9,607 posts, from the first place that has them, else fetched into the cache."""
     for place in search_path(root):
         found = find(place / "20news")
         if found is not None:
@@ -204,8 +192,8 @@ def _in_folder(path: Path) -> Iterator[Post]:
                 for file in files:
                     yield Post(part, group, file.name, file.read_bytes().decode("latin1"))
             except OSError as error:
-                reason = error.strerror or error
-                raise DataError(f"cannot read {error.filename or folder}: {reason}") from error
+                place = error.filename or folder
+                raise DataError(f"cannot read {place}: {reason_of(error)}") from error
 
 
 def _classes(posts: list[Post]) -> Tensor:
@@ -215,6 +203,6 @@ def _classes(posts: list[Post]) -> Tensor:
 def _checked(posts: list[Post], path: Path) -> list[Post]:
     if len(posts) != NUM_POSTS:
         raise DataError(
-            f"{path} has {len(posts)} posts of the ten classes, not {NUM_POSTS}: it is not whole"
+            f"{path} has {len(posts)} posts of the ten classes, not {NUM_POSTS}: it is incomplete"
         )
     return posts

@@ -1,4 +1,4 @@
-"""Reading untrusted .npz files: no pickles, and no more memory than is declared."""
+"""Read untrusted .npz files: no pickles, and no more memory than their headers declare."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-__all__ = ["LARGEST", "read_npz"]
-
 LARGEST = 1 << 30  # bytes that a small file may unpack to; a larger one: four times its size
 
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -22,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def read_npz(path: Path, names: Iterable[str] | None = None) -> dict[str, Array]:
-    """The arrays of an .npz file, or those named. O(bytes), of which the headers are read first.
+    """The arrays of an .npz file, or those named. O(bytes); the headers are checked first.
 
     Raises:
         ValueError: not an .npz file, an array of objects, or one that unpacks to more than
@@ -54,7 +52,7 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
         if dtype.hasobject:
             raise ValueError(f"{member.filename} holds objects, which need pickle")
         if declared != member.file_size - stream.tell():
-            raise ValueError(f"{member.filename} must hold {shape} {dtype}, and nothing else")
+            raise ValueError(f"{member.filename} must hold {shape} {dtype} and nothing else")
     with archive.open(member) as stream:
         return npy.read_array(stream, allow_pickle=False)
 
@@ -66,7 +64,7 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     elif version in ((2, 0), (3, 0)):
         shape, _, dtype = npy.read_array_header_2_0(stream)
     else:
-        raise ValueError(f"an array in format {version}, which is not known")
+        raise ValueError(f"an array in the unknown format {version}")
     if any(size < 0 for size in shape):
         raise ValueError(f"an array of the shape {shape}")
     return shape, dtype

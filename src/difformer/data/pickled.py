@@ -1,8 +1,8 @@
-"""Planetoid's pickles read without unpickling: nothing in a file is imported, called or trusted.
+"""Read Planetoid's pickles without unpickling: nothing in a file is imported or called.
 
 A pickle is a small program. Only the instructions that Planetoid's files use are executed, and here
 they only build descriptions: a "call" of numpy's constructor becomes a `Made`. An array is then
-built from its described type, shape and bytes, after checking that these agree.
+built from the described type, shape and bytes, after a check that these agree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import scipy.sparse as sp
 
-# Everything Planetoid's files refer to, by the module names of Python 2 and the numpy of that time.
+# All names in Planetoid's files, with the modules of Python 2 and the numpy of that time.
 ARRAY = "numpy.core.multiarray _reconstruct"
 DTYPE = "numpy dtype"
 MATRIX = "scipy.sparse.csr csr_matrix"

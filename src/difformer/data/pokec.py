@@ -3,8 +3,8 @@
 Two forms are read, in a folder `pokec` of the data root:
 
 pokec.mat   the file that the released script of the paper loads (LINKX, Lim et al., 2021): its
-            keys edge_index, node_feat (65 columns), label, num_nodes. Put it there yourself; its
-            publisher offers it only through a browser.
+            keys edge_index, node_feat (65 columns) and label. Put it there yourself; its publisher
+            offers it only through a browser.
 soc-pokec-relationships.txt.gz, soc-pokec-profiles.txt.gz
             the raw dump of SNAP (Takac and Zabovsky, 2012), fetched from there. The profiles are
             turned into 65 features of our own: public, completion, registration and last login,
@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from difformer.data.dataset import Dataset
 from difformer.data.download import UNKNOWN, Web
 from difformer.data.files import Source, obtain
 from difformer.data.numbers_text import read_lines, read_matrix
-from difformer.data.social import pokec_splits
+from difformer.data.social import people_dataset
 from difformer.errors import DataError
+from difformer.files import reading
 
 SNAP = Web("https://snap.stanford.edu/data", limit=1 << 31)
 RELATIONS, PROFILES, MAT = (
@@ -52,7 +52,7 @@ OLDEST = date(1999, 1, 1).toordinal()  # Pokec began in 1999; dates count from t
 
 
 def sources(name: str) -> tuple[Source, ...]:
-    """Both forms, the released script's first, which is only found; the raw dump is fetched.
+    """Both forms: the file of the released script, never fetched, then the raw dump.
 
     Neither publisher gives a checksum.
     """
@@ -61,7 +61,7 @@ def sources(name: str) -> tuple[Source, ...]:
 
 
 def load(name: str = "pokec", root: Path | None = None) -> Dataset:
-    """The dataset, from whichever form is found; else the raw dump (1.5 GB) is fetched."""
+    """The dataset, from the form that is found; without one the raw dump (1.5 GB) is fetched."""
     found = obtain(name, sources(name), root)
     if MAT in found.source.files:
         return read_mat(found.folder / MAT, name)
@@ -78,12 +78,8 @@ def read_mat(path: Path, name: str = "pokec") -> Dataset:
         edges = np.asarray(content["edge_index"], dtype=np.int64)
         x = np.asarray(content["node_feat"], dtype=np.float32)
         y = np.asarray(content["label"], dtype=np.int64).ravel()
-        n = int(np.asarray(content["num_nodes"]).ravel()[0])
     except (MatReadError, OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
         raise DataError(f"{path} is not the Pokec of the released script: {error}") from error
-    if edges.shape[0] != 2 or len(x) != n or len(y) != n:
-        shapes = f"edge_index {edges.shape}, node_feat {x.shape}, label {y.shape}"
-        raise DataError(f"{path}: {shapes} do not belong to {n} people")
     return _dataset(path, name, x, y, edges)
 
 
@@ -95,20 +91,9 @@ def read_dump(folder: Path, name: str = "pokec") -> Dataset:
 
 
 def _dataset(path: Path, name: str, x: Any, y: Any, edges: Any) -> Dataset:
-    if edges.size and not 0 <= edges.min() <= edges.max() < len(x):
-        raise DataError(
-            f"{path} must name people 0 to {len(x) - 1}, not {edges.min()} to {edges.max()}"
-        )
-    labels = torch.from_numpy(y)
-    return Dataset(
-        name=name,
-        x=torch.from_numpy(x),
-        y=labels,
-        edge_index=torch.from_numpy(edges),
-        class_names=("woman", "man"),
-        splits=pokec_splits(labels),
-        source="Pokec (Takac and Zabovsky, 2012), snap.stanford.edu",
-    )
+    source = "Pokec (Takac and Zabovsky, 2012), snap.stanford.edu"
+    with reading(path, error=DataError):
+        return people_dataset(name, x, y, edges, class_names=("woman", "man"), source=source)
 
 
 def _read_profiles(path: Path) -> tuple[Any, Any]:

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from difformer.data.dataset import Dataset
+from difformer.data.dataset import Dataset, check_edges
 from difformer.data.download import UNKNOWN, Zip
 from difformer.data.files import Source, obtain
 from difformer.data.numbers_text import read_matrix
 from difformer.data.split import Split
 from difformer.errors import DataError
+from difformer.files import reading
 
 TASKS, LINK_FEATURES = 112, 8
 
@@ -49,23 +50,14 @@ def load(name: str = "ogbn-proteins", root: Path | None = None) -> Dataset:
 
 def read_folder(folder: Path, name: str = "ogbn-proteins") -> Dataset:
     """Read the raw files of OGB's layout, of any size: about 1 GB of memory for the real ones."""
-    n = int(read_matrix(folder / FILES[3], 1)[0, 0])
-    edges = int(read_matrix(folder / FILES[4], 1)[0, 0])
-    links = read_matrix(folder / FILES[0], 2)
-    labels = _read_labels(folder / FILES[2], n)
-    if len(links) != edges:
-        raise DataError(f"{folder / FILES[0]} must have {edges} lines, it has {len(links)}")
-    if len(links) and not 0 <= links.min() <= links.max() < n:
-        raise DataError(
-            f"{folder / FILES[0]} must name proteins 0 to {n - 1}, "
-            f"not {links.min()} to {links.max()}"
-        )
-    features = read_matrix(folder / FILES[1], LINK_FEATURES, np.float32)
-    if len(features) != edges:
-        raise DataError(f"{folder / FILES[1]} must have {edges} lines, it has {len(features)}")
+    n, edges = (int(read_matrix(folder / file, 1, lines=1)[0, 0]) for file in FILES[3:5])
+    links = read_matrix(folder / FILES[0], 2, lines=edges)
+    features = read_matrix(folder / FILES[1], LINK_FEATURES, np.float32, lines=edges)
+    labels = read_matrix(folder / FILES[2], TASKS, np.float32, lines=n)
     pairs = torch.from_numpy(np.ascontiguousarray(links.T))
-    split = [read_matrix(folder / file, 1)[:, 0] for file in FILES[5:]]
-    rows = [torch.from_numpy(part) for part in split]
+    with reading(folder / FILES[0], error=DataError):
+        check_edges(pairs, None, n)
+    rows = [torch.from_numpy(read_matrix(folder / file, 1)[:, 0]) for file in FILES[5:]]
     return Dataset(
         name=name,
         x=torch.from_numpy(mean_of_links(links, features, n)),
@@ -85,10 +77,3 @@ def mean_of_links(links: Any, features: Any, n: int) -> Any:
         total = sum(np.bincount(links[:, end], features[:, column], n) for end in (0, 1))
         out[:, column] = total / np.maximum(count, 1)
     return out
-
-
-def _read_labels(path: Path, n: int) -> Any:
-    labels = read_matrix(path, TASKS, np.float32)
-    if len(labels) != n:
-        raise DataError(f"{path} must have {n} lines, one per protein, it has {len(labels)}")
-    return labels

@@ -5,17 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from difformer.data.dataset import Dataset
+from difformer.data.rawtable import naming
 from difformer.data.split import mask_split
 from difformer.errors import DataError
-from difformer.files import one_line
-
-__all__ = ["from_pyg", "read_pyg"]
+from difformer.files import one_line, reading
 
 
 def from_pyg(data: Any, name: str = "data") -> Dataset:
@@ -45,20 +45,14 @@ def read_pyg(path: str | Path) -> Dataset:
     Nothing in the file is executed: torch's safe loading may only build tensors, Data and the parts
     of Data.
     """
-    from pickle import UnpicklingError
-
     from torch_geometric.data import Data
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
 
     path = Path(path)
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
     parts: list[Any] = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
-    try:
-        with torch.serialization.safe_globals(parts), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the protocol of a pickle
-            found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    with reading(path, error=DataError):
+        found = _load(path, parts)
         if isinstance(found, tuple):  # the file of an InMemoryDataset: graphs, and their bounds
             whole = cast("tuple[Any, ...]", found)
             found = whole[0] if whole and whole[1:2] in ((), (None,)) else None
@@ -66,13 +60,18 @@ def read_pyg(path: str | Path) -> Dataset:
             found = Data.from_dict(dict(cast("Mapping[str, Any]", found)))
         if not isinstance(found, Data):
             raise ValueError("it must hold one Data, or a mapping with x, y and edge_index")
-        return from_pyg(found, path.stem)
+        with naming(path):
+            return from_pyg(found, path.stem)
+
+
+def _load(path: Path, parts: list[Any]) -> Any:
+    """What torch's safe loading makes of a file of tensors and these classes."""
+    try:
+        with torch.serialization.safe_globals(parts), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the protocol of a pickle
+            return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise DataError(
-            f"{path}: holds more than tensors and a Data, which is not loaded: it could execute "
+            f"{path} holds more than tensors and a Data, which is not loaded: it could execute "
             f"code ({one_line(error, 200)})"
         ) from error
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
-    except (OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError, EOFError) as e:
-        raise DataError(f"{path}: cannot be read ({one_line(e, 200)})") from e

@@ -5,29 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from difformer.data.cells import is_numeric, repeated
 from difformer.data.npz import read_npz
 from difformer.errors import DataError, missing_extra
-
-__all__ = [
-    "CHUNK",
-    "ENDINGS",
-    "Chunk",
-    "Source",
-    "is_frame",
-    "name_of",
-    "numbered_chunks",
-    "read_chunks",
-    "read_rows",
-    "rows_of",
-]
 
 CHUNK = 10_000
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")
@@ -40,7 +28,7 @@ Chunk = dict[str, Any]
 
 Source = Any
 """A file's path, a mapping of columns, a data frame (of pandas or polars), or an object whose
-`chunks(size)` gives the chunks anew each time."""
+`chunks(size)` returns a new iterator of chunks at each call."""
 
 
 def is_frame(source: Any) -> bool:
@@ -49,11 +37,11 @@ def is_frame(source: Any) -> bool:
 
 
 def read_chunks(source: Source, size: int = CHUNK) -> Iterator[Chunk]:
-    """Chunks of at most `size` rows; only one is in memory (but for npz, which is a whole).
+    """Chunks of at most `size` rows; only one is in memory (but an npz file as a whole).
 
     A mapping of columns, or a data frame, is one chunk. The format of a file is its ending: .csv,
-    .tsv, .txt, .jsonl, .ndjson, .parquet or .npz. A .csv or .txt file is separated by commas,
-    semicolons or tabs, whichever cut its first line into the most columns.
+    .tsv, .txt, .jsonl, .ndjson, .parquet or .npz. The columns of a .csv or .txt file are separated
+    by commas, semicolons or tabs, whichever give its first line the most cells.
     """
     if isinstance(source, Mapping) or is_frame(source):
         columns = _columns(source)
@@ -91,9 +79,9 @@ def numbered_chunks(source: Source, size: int = CHUNK) -> Iterator[tuple[int, Ch
 
 
 def read_rows(source: Source) -> tuple[Chunk, list[int]]:
-    """All rows that hold anything, as one chunk, and their numbers; DataError where there are none.
+    """All rows that are not blank, as one chunk, and their numbers; DataError if there are none.
 
-    For tables that are small enough: every cell is held in memory.
+    For small tables: every cell is held in memory.
     """
     columns: dict[str, list[Any]] = {}
     kept: list[int] = []
@@ -108,8 +96,25 @@ def read_rows(source: Source) -> tuple[Chunk, list[int]]:
 
 
 def _holds(row: Sequence[Any]) -> bool:
-    """Whether any cell of a row is more than blank."""
+    """Whether any cell of a row is not blank."""
     return any(cell is not None and str(cell).strip() for cell in row)
+
+
+@contextmanager
+def naming(source: Source) -> Generator[None, None, None]:
+    """Errors about the content of a table start with its name."""
+    try:
+        yield
+    except (DataError, ValueError) as error:
+        raise DataError(f"{name_of(source)}: {error}") from error
+
+
+def check_columns(chunk: Mapping[str, Any], wanted: Iterable[str], source: Source) -> None:
+    """DataError unless the chunk has the wanted columns."""
+    for name in wanted:
+        if name not in chunk:
+            known = ", ".join(islice(chunk, 20)) + (", ..." if len(chunk) > 20 else "")
+            raise DataError(f"{name_of(source)}: has no column {name!r}; it has {known}")
 
 
 def rows_of(chunk: Chunk) -> int:
@@ -119,7 +124,8 @@ def rows_of(chunk: Chunk) -> int:
 
 def name_of(source: Source) -> str:
     """A table as errors name it."""
-    return str(source) if isinstance(source, str | Path) else "the table"
+    named = isinstance(source, str | Path) or hasattr(source, "chunks")
+    return str(source) if named else "the table"
 
 
 def _columns(source: Any) -> Chunk:
@@ -135,8 +141,7 @@ def _columns(source: Any) -> Chunk:
             columns[str(name)] = _numbers(cells)
         else:
             columns[str(name)] = cells.tolist() if hasattr(cells, "tolist") else list(cells)
-    if len(columns) < len(names):
-        twice = next(name for name, count in Counter(map(str, names)).items() if count > 1)
+    if (twice := repeated(map(str, names))) is not None:
         raise DataError(f"the table has two columns named {twice!r}")
     return columns
 
@@ -163,14 +168,13 @@ def _csv(path: Path, size: int) -> Iterator[Chunk]:
         if not header:
             raise DataError(f"{path}: is empty: the first line must name the columns")
         names = [name.strip() for name in header]
-        for name, count in Counter(names).most_common(1):
-            if count > 1:
-                raise DataError(f"{path}: has two columns named {name!r}")
+        if (twice := repeated(names)) is not None:
+            raise DataError(f"{path}: has two columns named {twice!r}")
         yield from _by_column(names, _csv_rows(path, lines, len(names)), size)
 
 
 def _csv_rows(path: Path, lines: Any, width: int) -> Iterator[list[str]]:
-    """The rows after the header; a line without any cell is not one."""
+    """The rows after the header; a blank line is not a row."""
     number = 0
     for row in lines:
         if len(row) != width and not _holds(row):
@@ -185,7 +189,7 @@ def _csv_rows(path: Path, lines: Any, width: int) -> Iterator[list[str]]:
 
 
 def _separator_of(path: Path) -> str:
-    """The separator that cuts the first line into the most columns; a comma where none does."""
+    """The separator that gives the first line the most cells; a comma if all give one."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -209,7 +213,7 @@ def _json_records(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             continue
         try:
             record = json.loads(text)
-            if "\\u" in text:  # half of a pair of surrogates is no text
+            if "\\u" in text:  # half of a pair of surrogates is not text
                 json.dumps(record, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: line {line} is not JSON ({error})") from error
@@ -221,11 +225,11 @@ def _json_records(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 def _json_row(
     path: Path, number: int, record: Mapping[str, Any], first: Mapping[str, Any]
 ) -> list[Any]:
-    """The cells of a record, in the order of the first one's; None where it lacks one."""
+    """The cells of a record, in the order of the first record; None where it lacks one."""
     for name, value in record.items():
         if name not in first:
             raise DataError(
-                f"{path}: row {number} has a column {name!r}, which the first row has not"
+                f"{path}: row {number} has a column {name!r}, which the first row does not have"
             )
         if isinstance(value, dict | list):
             raise DataError(
@@ -274,7 +278,7 @@ def _npz(path: Path, size: int) -> Iterator[Chunk]:
 
 def _plain(array: Any) -> Any:
     """Numbers as they are; booleans, texts and times as a list."""
-    return array if array.dtype.kind in "iuf" else array.tolist()
+    return array if is_numeric(array) else array.tolist()
 
 
 def _by_column(names: Sequence[str], rows: Iterator[list[Any]], size: int) -> Iterator[Chunk]:

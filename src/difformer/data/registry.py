@@ -1,10 +1,10 @@
 """Every dataset by name. To add one: a file with `load(name, root, **options)`, and a line here.
 
-A family whose files are fetched also has `sources(name)`, or `fetch(name, root)` where the files
-may come in several forms.
+A family whose files are fetched also has `sources(name)`, or `fetch(name, root)` if the files may
+have several forms.
 
-No torch here: `difformer datasets` must answer at once. A family's module is imported when one of
-its datasets is asked for.
+No torch here, so that `difformer datasets` is fast. The module of a family is imported when one of
+its datasets is loaded.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def list_datasets() -> list[str]:
 
 
 def load_dataset(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
-    """The dataset of that name: read where it is found, else fetched into the user's cache.
+    """Load a dataset by name; files that are not found are fetched into the user's cache.
 
-    Looked for in `root`, then `$DIFFORMER_DATA`, then the cache. `options` are the family's own,
-    such as `normalize=False` for the citation graphs.
+    Files are searched in `root`, then `$DIFFORMER_DATA`, then the cache. `options` depend on the
+    dataset, such as `normalize=False` for the citation graphs.
 
     Raises:
         ValueError: an unknown name (the error lists the known ones) or option.

@@ -1,4 +1,4 @@
-"""How numbers are scaled, whatever their size and however far a few lie outside. No torch here.
+"""Scaling of numbers of any size, with a few far outside the range of the others. No torch here.
 
 From all numbers of a column, or beyond a bound from an even sample and exact moments.
 """
@@ -7,31 +7,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from difformer.data.cells import MOST_CATEGORIES
-
-__all__ = [
-    "FARTHEST",
-    "Numbers",
-    "standardise",
-]
+from difformer.data.cells import MOST_CATEGORIES, Array
 
 FARTHEST = 1000.0  # standard deviations from the mean at which values are clipped
-
-Array = NDArray[Any]
 
 
 def standardise(values: Array, *, clip: bool = True) -> tuple[Array, Array, Array, Array]:
     """Mean, deviation, lowest and highest value to be encoded, for each column of (n, p). O(n p).
 
-    NaN is left out. A few values far outside the range of all others would hide it: where one is
-    more than `FARTHEST` widths of the middle 98 % away, values are clipped to one such width
-    around them first, unless `clip` is off. A constant column has one value to be encoded,
-    whatever comes later.
+    NaN is ignored. A few values far outside the range of all others would dominate the deviation:
+    if one is more than `FARTHEST` times the width of the middle 98 % away from the median, values
+    are first clipped to that middle and one width on either side, unless `clip` is off. A constant
+    column is always encoded as that constant.
     """
     p = values.shape[1]
     mean, scale = np.zeros(p), np.ones(p)
@@ -75,29 +65,26 @@ def _usual(values: Array) -> tuple[float, float] | None:
 
 @dataclass
 class Numbers:
-    """The numbers of a column: all of them, or beyond `most` an even sample and exact moments."""
+    """The numbers of a column: all of them, or beyond 2 `most` an even sample; exact moments."""
 
-    most: int | None = None
+    most: float = math.inf
     known: int = 0
     low: float = math.inf
     high: float = -math.inf
     mean: float = 0.0
     spread: float = 0.0  # sum of squared distances from the mean
-    gone: bool = False  # some are missing
+    missing: bool = False  # whether some are
     distinct: Array | None = field(default_factory=lambda: np.zeros(0))
-    """The different ones; None where they are more than a category has."""
+    """The different ones; None if they are more than a category may have."""
     _kept: list[Array] = field(default_factory=list[Array])
     _step: int = 1  # every `_step`-th number is kept
-    _next: int = 0  # how many to pass over before the next that is kept
+    _next: int = 0  # how many to skip before the next that is kept
 
     def add(self, values: Array) -> None:
         """Take in numbers, NaN where missing."""
-        if self.most is None:
-            self._kept.append(values)
-            return
         gone = np.isnan(values)
-        self.gone = self.gone or bool(gone.any())
-        values = values[~gone] if gone.any() else values
+        self.missing = self.missing or bool(gone.any())
+        values = values[~gone]
         if not len(values):
             return
         self._add_moments(values)
@@ -105,7 +92,7 @@ class Numbers:
             self.distinct = np.union1d(self.distinct, values)
             if len(self.distinct) > MOST_CATEGORIES:
                 self.distinct = None
-        self._kept.append(values[self._next :: self._step].copy())
+        self._kept.append(values[self._next :: self._step])
         self._next = (self._next - len(values)) % self._step
         if sum(map(len, self._kept)) > 2 * self.most:
             sample = np.concatenate(self._kept)
@@ -126,25 +113,8 @@ class Numbers:
         self.known = total
 
     def sample(self) -> Array:
-        """All numbers, with NaN where missing, or the sample without."""
+        """All numbers that are not missing, or a sample of them."""
         return np.concatenate(self._kept) if self._kept else np.zeros(0)
-
-    @property
-    def empty(self) -> bool:
-        """Whether all are missing."""
-        return not self.known if self.most is not None else bool(np.isnan(self.sample()).all())
-
-    @property
-    def missing(self) -> bool:
-        """Whether some are missing."""
-        return self.gone if self.most is not None else bool(np.isnan(self.sample()).any())
-
-    def unique(self) -> Array:
-        """The different numbers, in order; of a sample where they are many."""
-        if self.distinct is not None and self.most is not None:
-            return self.distinct
-        numbers = self.sample()
-        return np.unique(numbers[~np.isnan(numbers)])
 
     def scale(self) -> tuple[float, float, float, float]:
         """Mean, deviation, lowest and highest value to be encoded, as `standardise` has them."""
@@ -153,7 +123,7 @@ class Numbers:
         if self.known <= len(sample) or not math.isfinite(self.spread) or self.low == self.high:
             return mean, scale, low, high
         bounds = _usual(np.concatenate([sample, [self.low, self.high]]))
-        if bounds is not None:  # a few values are far outside: the sample says what is usual
+        if bounds is not None:  # a few values are far outside: only the sample is clipped
             mean, scale, _, _ = (float(v[0]) for v in standardise(sample.clip(*bounds)[:, None]))
             return mean, scale, *bounds
         scale = math.sqrt(self.spread / self.known)

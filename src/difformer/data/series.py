@@ -1,6 +1,6 @@
-"""A series as people have it: an array (time, node), a mapping of columns or a data frame.
+"""A series from an array (time, node), a mapping of columns or a data frame.
 
-A data frame is anything with `columns` and `to_numpy`, so that neither pandas nor polars is needed.
+A data frame is anything with `columns` and `to_numpy`: neither pandas nor polars is needed.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from difformer.data.cells import Array, repeated
 from difformer.data.times import check_times, following, read_times, whole_times
-
-__all__ = ["Series", "align_known", "fill", "read_series", "with_known"]
-
-Array = NDArray[Any]
+from difformer.options import check_count
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Values (T, n) float64, nan where missing; names of the nodes and stamps of the steps.
+    """Values (T, n) float64, nan where missing; names of the nodes and times of the steps.
 
-    `known` (T + ahead, c) holds what is known before it happens, such as holidays: a row for each
-    step and for steps ahead, nan where missing. `notes` say what was put right in reading.
+    `known` (T + ahead, c) holds what is known in advance, such as holidays: a row for each step and
+    for steps ahead, nan where missing. `notes` say what reading corrected.
     """
 
     values: Array
@@ -42,9 +39,8 @@ class Series:
         if np.isinf(values).any():
             step, node = np.argwhere(np.isinf(values))[0]
             raise ValueError(f"series must be finite, {self.node(node)} is infinite at step {step}")
-        for name in self.names:
-            if self.names.count(name) > 1:
-                raise ValueError(f"series must name each node once, {name!r} comes twice")
+        if (name := repeated(self.names)) is not None:
+            raise ValueError(f"series must name each node once, {name!r} comes twice")
         check_times(self.stamps)
         known = self.known
         if known is not None and (known.ndim != 2 or len(known) < len(values)):
@@ -60,14 +56,12 @@ class Series:
         return Series(self.values[:step], self.names, self.stamps[:step], known)
 
     def node(self, index: int) -> str:
-        """A node as an error calls it."""
+        """A node as an error names it."""
         return f"node {self.names[index]!r}" if self.names else f"node {index}"
 
     def check_fit(self, lags: int) -> Series:
-        """Itself, if it can be learned from: more steps than lags, and a value that is known."""
-        if isinstance(lags, bool) or not isinstance(lags, int | np.integer) or lags < 1:
-            raise ValueError(f"lags must be a whole number of at least 1, got {lags!r}")
-        if len(self.values) <= lags + 1:
+        """Return it if it can be fitted: enough steps for the lags, and a value that is known."""
+        if len(self.values) <= check_count("lags", lags) + 1:
             raise ValueError(
                 f"lags must be at least two fewer than the {len(self.values)} steps of the "
                 f"series, got {lags}"
@@ -96,7 +90,7 @@ def align_known(series: Series, stamps: Sequence[Any], values: Array) -> Array:
     """Rows by the times of the series, then those of the times after its last one, in order."""
     place = {stamp: i for i, stamp in enumerate(stamps)}
     for stamp, own in zip(series.stamps, series.values, strict=True):
-        if stamp not in place and np.isnan(own).all():  # a step that the series has not either
+        if stamp not in place and np.isnan(own).all():  # the series has no values there either
             place[stamp] = len(values)
             values = np.vstack([values, np.full((1, values.shape[1]), np.nan)])
         if stamp not in place:

@@ -1,6 +1,6 @@
-"""Files about a series: its values, what is known ahead, and where its nodes are.
+"""Files about a series: its values, what is known ahead, and the coordinates of its nodes.
 
-They are tables, in any format of `read_chunks`; `edges.read_step_edges` reads their edges.
+They are tables, in any format of `read_chunks`; `edges.read_step_edges` reads the edges.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from difformer.data.cells import BAD_SHARE, cell_text, format_of, read_numbers
-from difformer.data.rawtable import Chunk, read_rows
+from difformer.data.cells import (
+    Array,
+    bad_cells,
+    cell_text,
+    few_bad,
+    format_of,
+    place,
+    read_numbers,
+)
+from difformer.data.rawtable import Chunk, naming, read_rows
 from difformer.data.series import Series, align_known
 from difformer.data.times import check_times, read_times, whole_times
 from difformer.errors import DataError
-
-__all__ = ["read_known_file", "read_places", "read_series_file"]
-
-Array = NDArray[Any]
 
 PLACES = (("x", "lon", "lng", "longitude"), ("y", "lat", "latitude"))
 
@@ -31,18 +34,15 @@ def read_series_file(path: Path | str) -> Series:
     """A table of times, in its first column, and one further column per node.
 
     Numbers and dates are written as in any table. An empty cell, `na` or `nan` is a missing value,
-    and so is a cell that is not a number, up to one in twenty. Rows may be in any order; a step for
-    which there is no row is missing. DataError names the row of what is wrong.
+    and so is a cell that is not a number, up to one in twenty. Rows may be in any order; a step
+    without a row is missing. DataError names the row of a mistake.
     """
     found = _Timed.read(path, "one per node")
-    if len(found.bad) > BAD_SHARE * found.values.size:
+    if not few_bad(len(found.bad), found.values.size):
         raise DataError(f"{path}: {found.bad[0]} is not a number")
-    first = ", ".join(found.bad[:3])
-    notes = [f"{len(found.bad)} not numbers, taken as missing ({first})"] if found.bad else []
-    try:
+    notes = [bad_cells(len(found.bad), "number", found.bad[:3])] if found.bad else []
+    with naming(path):
         return _in_time(found.values, found.names, found.times, notes)
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from error
 
 
 def read_known_file(path: Path | str, series: Series) -> Series:
@@ -50,16 +50,14 @@ def read_known_file(path: Path | str, series: Series) -> Series:
     found = _Timed.read(path, "others")
     if found.bad:
         raise DataError(f"{path}: {found.bad[0]} is not a number")
-    try:
+    with naming(path):
         return replace(series, known=align_known(series, found.times, found.values))
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from error
 
 
 def read_places(path: Path | str, names: Sequence[str]) -> Array:
-    """Where the nodes are, (n, 2), from a table: node, then x and y (longitude and latitude).
+    """The coordinates of the nodes, (n, 2), from a table: node, x and y (longitude and latitude).
 
-    Columns named so, or latitude first, may come in any order; nan for a node that is not there.
+    Columns with these names may be in any order. A node without a row has NaN.
     """
     columns, rows = read_rows(path)
     header = list(columns)
@@ -98,27 +96,25 @@ class _Timed:
         if not names:
             raise DataError(f"{path}: must have a column of times and {others}, it has 1")
         values, bad = _numbers({name: columns[name] for name in names}, rows)
-        try:
+        with naming(path):
             return cls(read_times(columns[time]), names, values, bad)
-        except ValueError as error:
-            raise DataError(f"{path}: {error}") from error
 
 
 def _numbers(columns: Chunk, rows: Sequence[int]) -> tuple[Array, list[str]]:
-    """(n, c) numbers of columns that are written alike, and where a cell is not a number."""
+    """(n, c) numbers of columns in one notation, and the places of cells that are not numbers."""
     written = format_of(list(chain.from_iterable(zip(*columns.values(), strict=True))), "number")
     values = np.empty((len(rows), len(columns)))
     bad: list[tuple[int, str]] = []
     for j, (name, cells) in enumerate(columns.items()):
         values[:, j], wrong = read_numbers(cells, written)
-        bad += [(rows[i], f"row {rows[i]}, column {name!r}: {cells[i]!r}") for i in wrong]
-    return values, [said for _, said in sorted(bad)]
+        bad += [(rows[i], place(rows[i], name, cells[i])) for i in wrong]
+    return values, [where for _, where in sorted(bad)]
 
 
 def _in_time(
     values: Array, names: Sequence[str], stamps: tuple[Any, ...], notes: list[str]
 ) -> Series:
-    """The series in the order of its times, with a row for those that were left out."""
+    """The series in the order of its times, with a row for each time that was left out."""
     if not isinstance(stamps[0], str):
         order = sorted(range(len(stamps)), key=stamps.__getitem__)
         if order != list(range(len(stamps))):

@@ -1,4 +1,4 @@
-"""Snapshots: one set of nodes seen at many times, as rows that the one training loop can take.
+"""Snapshots: one set of nodes at many times, as rows of a dataset for the one training loop.
 
 Row r of a `TemporalDataset` is node r mod n of snapshot r div n. A snapshot's features are the last
 `lags` values of each node, its target the next one.
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from difformer.data.dataset import Dataset, check_edges
 from difformer.data.split import Split
+from difformer.options import check_count
 
 RATIOS = (0.2, 0.2, 0.6)  # of the paper: training, validation and test, in time order
 
@@ -71,15 +72,13 @@ class TemporalDataset(Dataset):
 
     def edges_at(self, snapshot: int) -> Edges | None:
         """The graph of one snapshot, or None where there is none."""
-        if not self.edges:
-            return None
-        return self.edges[snapshot if len(self.edges) > 1 else 0]
+        return self.edges[snapshot % len(self.edges)] if self.edges else None
 
     def stacked_edges(self, snapshots: Sequence[int]) -> Edges | None:
         """The graphs of some snapshots side by side: node i of the s-th is row s·n + i. O(e)."""
         if not self.edges:
             return None
-        parts = [self.edges[s if len(self.edges) > 1 else 0] for s in snapshots]
+        parts = [self.edges[s % len(self.edges)] for s in snapshots]
         index = torch.cat([e + i * self.num_nodes for i, (e, _) in enumerate(parts)], dim=1)
         if all(weight is None for _, weight in parts):
             return index, None
@@ -93,8 +92,7 @@ class TemporalDataset(Dataset):
     def describe(self) -> str:
         """One line for people."""
         kinds = {0: "no graph", 1: "one graph"}
-        graphs = "one graph" if self.num_snapshots == 1 == len(self.edges) else None
-        graphs = graphs or kinds.get(len(self.edges), "one graph per snapshot")
+        graphs = kinds.get(len(self.edges), "one graph per snapshot")
         return (
             f"{self.name}: {self.num_snapshots:,} snapshots of {self.num_nodes:,} nodes; "
             f"{self.num_features} lags; {graphs}; splits {', '.join(self.splits) or 'none'}"
@@ -109,9 +107,7 @@ def windows(series: Tensor, lags: int) -> tuple[Tensor, Tensor]:
     ([[0.0, 1.0], [1.0, 2.0]], [2.0, 3.0])
     """
     steps = series.shape[0]
-    if lags < 1:
-        raise ValueError(f"lags must be at least 1, got {lags}")
-    if steps <= lags:
+    if steps <= check_count("lags", lags):
         raise ValueError(f"lags must be fewer than the {steps} steps of the series, got {lags}")
     return series[:-1].unfold(0, lags, 1).contiguous(), series[lags:]
 

@@ -1,6 +1,7 @@
-"""Split: which rows train, which choose the epoch, which are tested. A split is data.
+"""Splits: which rows train, which validate and which test.
 
-It can be drawn, saved with a run, read back and printed. The draws use only the labels and a seed.
+A split can be drawn, saved with a run, read back and printed. Drawing one uses only the labels and
+a seed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import torch
 from torch import Tensor
 
 from difformer.errors import DataError
-from difformer.files import write_atomic
+from difformer.files import MISREAD, reason_of, write_atomic
 
-RELEASED_SEED = 123  # of the authors' scripts; every published citation figure is on this split
+RELEASED_SEED = 123  # of the authors' scripts: all published citation figures use this split
 
 PARTS = ("train", "val", "test")
 
@@ -93,7 +94,7 @@ class Split:
 
     @classmethod
     def from_json(cls, text: str) -> Split:
-        """The split that `to_json` wrote; DataError where the text is not one."""
+        """The split that `to_json` wrote; DataError if the text is not one."""
         try:
             record = json.loads(text)
             name, seed = record["name"], record.get("seed")
@@ -104,16 +105,8 @@ class Split:
                 if not isinstance(rows, list) or any(type(row) is not int for row in rows):
                     raise TypeError(f"{part} must be a list of row numbers")
             return cls(name, **parts, seed=seed)
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-        ) as error:
-            reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(f"not a split: {reason}") from error
+        except MISREAD as error:
+            raise DataError(f"not a split: {reason_of(error)}") from error
 
     def save(self, path: str | Path) -> None:
         write_atomic(Path(path), self.to_json() + "\n", error=DataError)
@@ -157,7 +150,7 @@ def random_split(
     """Draw `per_class` rows of every class to train on, then val and test from the rest. O(n).
 
     The order of the draws is that of the authors' released code (class by class, then the rest in
-    one shuffle), so that seed 123 gives the very split of the published citation figures.
+    one shuffle), so that seed 123 gives exactly the split of the published citation figures.
     Unlabelled rows (-1) are never drawn. `num_test=None` tests on all the rest.
     """
     name = name or f"random:{seed}"
@@ -238,8 +231,9 @@ def mask_split(train: Tensor, val: Tensor, test: Tensor, *, name: str = "given")
     masks = {"train": train, "val": val, "test": test}
     for part, mask in masks.items():
         if mask.dtype != torch.bool or mask.ndim != 1 or mask.shape != train.shape:
-            shape = f"{tuple(mask.shape)} {str(mask.dtype).removeprefix('torch.')}"
-            raise ValueError(f"{part} must be a ({train.numel()},) bool mask, not {shape}")
+            raise ValueError(
+                f"{part} must be a ({train.numel()},) bool mask, not {shape_and_type(mask)}"
+            )
     rows = {part: torch.nonzero(mask).flatten() for part, mask in masks.items()}
     return Split(name, rows["train"], rows["val"], rows["test"])
 
@@ -268,6 +262,11 @@ def parse_split(text: str, y: Tensor, given: Mapping[str, Split] | None = None) 
         return Split.load(text)
     here = f" (here: {', '.join(given)})" if given else ""
     raise ValueError(f"split must be {FORMS}{here}, not {text!r}")
+
+
+def shape_and_type(tensor: Tensor) -> str:
+    """A tensor as an error describes it."""
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _sorted_indices(rows: Any, part: str) -> Tensor:

@@ -16,10 +16,16 @@ from difformer.data.dataset import Dataset
 from difformer.data.edges import read_edges
 from difformer.data.encoder import TableEncoder
 from difformer.data.labels import LabelColumn, known_cells, label_names, read_targets
-from difformer.data.rawtable import CHUNK, Source, is_frame, name_of, read_chunks, rows_of
+from difformer.data.rawtable import (
+    CHUNK,
+    Source,
+    check_columns,
+    is_frame,
+    name_of,
+    read_chunks,
+    rows_of,
+)
 from difformer.errors import DataError
-
-__all__ = ["read_table"]
 
 
 def read_table(
@@ -39,8 +45,8 @@ def read_table(
         nodes: a CSV, JSON lines, Parquet or npz file, a data frame, or a mapping of columns.
         label: the column to predict; an empty cell is a row to predict. Several columns are
             predicted together: all yes or no (0 and 1, true and false) or all numbers.
-        id: a column that names each row, for `edges`; without it the index of a data frame names
-            them, and where that only numbers them, or there is none, their number from 0 on.
+        id: a column that names each row, for `edges`; without it rows are named by the index of a
+            data frame, or by their number from 0 if that index only counts or there is none.
         edges: a file of two or three columns: source, target and optionally weight.
         task: "multiclass", "regression", or "multilabel" for several columns of yes or no; by
             default numbers that are not whole, or many of them, are regression.
@@ -91,12 +97,7 @@ def _read_special(
     ids: list[str] = []
     count = 0
     for chunk in read_chunks(nodes, size):
-        for column, what in (*((name, "label") for name in wanted), (id, "id")):
-            if column is not None and column not in chunk:
-                known = ", ".join(chunk)
-                raise DataError(
-                    f"{name_of(nodes)}: has no {what} column {column!r}; it has {known}"
-                )
+        check_columns(chunk, (*wanted, *([id] if id else [])), nodes)
         for name in wanted:
             labels[name] += known_cells(chunk[name])
         ids += [cell_text(v) for v in chunk[id]] if id else []
@@ -113,9 +114,9 @@ def _check_labels(names: Sequence[str], id: str | None) -> None:
 
 
 def _index(nodes: Source, *, needed: bool) -> list[str]:
-    """The ids that a data frame's index gives; none where it only numbers the rows.
+    """The ids from a data frame's index; none if it only numbers the rows.
 
-    One that repeats itself, as that of frames put together, names rows only where it must.
+    An index with duplicates, as after `concat`, gives ids only where they are needed.
     """
     index = getattr(nodes, "index", None) if is_frame(nodes) else None
     if index is None or type(index).__name__ == "RangeIndex":
@@ -127,12 +128,13 @@ def _index(nodes: Source, *, needed: bool) -> list[str]:
 def _row_of(ids: Sequence[str], file: str, column: str | None) -> dict[str, int]:
     where: dict[str, int] = {}
     for row, name in enumerate(ids):
-        if is_missing(name):
-            raise DataError(f"{file}: row {row + 1}, column {column!r}: the id is empty")
-        if name in where:
-            raise DataError(
-                f"{file}: row {row + 1}, column {column!r}: the id {name!r} is also that of "
-                f"row {where[name] + 1}"
+        if is_missing(name) or name in where:
+            at = f"row {row + 1}" + (f", column {column!r}" if column else "")
+            told = (
+                "is empty"
+                if is_missing(name)
+                else f"{name!r} is also that of row {where[name] + 1}"
             )
+            raise DataError(f"{file}: {at}: the id {told}")
         where[name] = row
     return where

@@ -8,7 +8,6 @@ figures with each other, not with real forecasts. `DIFFormerForecaster` never us
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from difformer.data.download import Web
 from difformer.data.files import Source, obtain
 from difformer.data.snapshots import Edges, TemporalDataset, from_windows
 from difformer.errors import DataError
+from difformer.files import MISREAD, read_json, reason_of
 
 COMMIT = "adefe44"
 REPOSITORY = Web(
@@ -39,9 +39,8 @@ CHECKSUMS = {
     "wikimath": "git:28aefd607de34627e194f40a80fb50cf549904f4",
 }
 LAGS = {"chickenpox": 4, "covid": 8, "wikimath": 14}
-PER_STEP = {
-    "wikimath": 1
-}  # the authors' code takes one step per snapshot there, one per epoch elsewhere
+# The authors' code takes one step per snapshot of WikiMath, and one per epoch of the others.
+PER_STEP = {"wikimath": 1}
 ORIGIN = "PyTorch Geometric Temporal (MIT)"
 
 
@@ -53,20 +52,18 @@ def sources(name: str) -> tuple[Source, ...]:
 def load(name: str, root: Path | None = None, *, lags: int | None = None) -> TemporalDataset:
     """The dataset's snapshots, with the split "time"; `lags` is 4, 8 or 14 as in the paper."""
     found = obtain(name, sources(name), root)
-    return read_json(found.folder / FILES[name], name, lags=LAGS[name] if lags is None else lags)
+    return read_file(found.folder / FILES[name], name, lags=LAGS[name] if lags is None else lags)
 
 
-def read_json(path: Path, name: str, *, lags: int) -> TemporalDataset:
+def read_file(path: Path, name: str, *, lags: int) -> TemporalDataset:
     """Read one file in the layout of the dataset `name`; DataError if it is not."""
     reader = {"chickenpox": _chickenpox, "covid": _covid, "wikimath": _wikimath}[name]
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        series, edges, names = reader(content)
+        series, edges, names = reader(read_json(path))
         if not bool(torch.isfinite(series).all()):
             raise ValueError("a value is not a finite number, or a node never changes")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{path} is not a {name} file: {reason}") from error
+    except MISREAD as error:
+        raise DataError(f"{path} is not a {name} file: {reason_of(error)}") from error
     if len(edges) > 1:  # one graph per step; a snapshot has that of its oldest value
         edges = edges[: max(0, series.shape[0] - lags)]
     found = from_windows(name, series, lags, edges, node_names=names, source=ORIGIN)

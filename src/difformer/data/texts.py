@@ -12,8 +12,6 @@ from torch import Tensor
 from difformer.data.registry import Raw
 from difformer.errors import DataError
 
-__all__ = ["Texts", "read_lines"]
-
 
 @dataclass(frozen=True, eq=False)
 class Texts:

@@ -12,30 +12,17 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from difformer.data.cells import cell_text, format_of, is_missing, read_numbers
-
-__all__ = [
-    "calendar",
-    "check_times",
-    "cycles_of",
-    "following",
-    "read_times",
-    "season_of",
-    "whole_times",
-]
-
-Array = NDArray[Any]
+from difformer.data.cells import Array, cell_text, format_of, is_missing, read_numbers
 
 SEASONS = ((86400, 7), (7 * 86400, 52), (3600, 24), (900, 96), (60, 60))
-LEAST_STEPS = 8  # by which it is told that times are equally far apart but for gaps
+LEAST_STEPS = 8  # from which on gaps between equally spaced times are recognised
 
 
 def season_of(stamps: Sequence[Any]) -> int | None:
-    """The steps of a season by the time between the newest steps; None where it is not known.
+    """The number of steps in a season, from the time between the newest steps; None if unknown.
 
-    Days make weeks, weeks, months and quarters make years, hours make days.
+    The season of days is a week, that of weeks, months and quarters a year, that of hours a day.
     """
     if len(stamps) < 3 or not hasattr(stamps[-1], "isoformat"):
         return None
@@ -54,10 +41,10 @@ def _usual_seconds(stamps: Sequence[Any]) -> float:
 
 
 def following(stamps: Sequence[Any], steps: int, *, guess: bool = False) -> list[Any] | None:
-    """The stamps after the last one where the newest steps are equal, else None.
+    """The times after the last one if the newest steps are regular, else None.
 
-    Equal are the same time apart, months (or quarters, years) of the same day or the last one, and
-    Monday to Friday. With `guess` others go on by the usual time between them.
+    Regular are: equal distances; months (or quarters, years) on the same day or the last day; and
+    Monday to Friday. With `guess`, other times continue by the usual distance.
 
     >>> following([datetime(2020, 10, 31), datetime(2020, 11, 30), datetime(2020, 12, 31)], 2)
     [datetime.datetime(2021, 1, 31, 0, 0), datetime.datetime(2021, 2, 28, 0, 0)]
@@ -83,7 +70,7 @@ def following(stamps: Sequence[Any], steps: int, *, guess: bool = False) -> list
 
 
 def _months(newest: Sequence[Any], steps: int) -> list[Any] | None:
-    """The next ones of dates that are months apart, on the same day or the last one."""
+    """The next dates of a sequence in steps of months, on the same day or the last one."""
     found = _monthly(newest)
     if found is None:
         return None
@@ -97,7 +84,7 @@ def _months(newest: Sequence[Any], steps: int) -> list[Any] | None:
 def _monthly(stamps: Sequence[Any]) -> tuple[list[int], Callable[[int], Any]] | None:
     """The month of each date, counted from January of the year 0, and the date of a month.
 
-    None where the dates are not on one day of the month (or its last), each month once.
+    None unless the dates are on the same day of the month (or the last), each in a later month.
     """
     months = [12 * stamp.year + stamp.month - 1 for stamp in stamps]
     last = stamps[-1]
@@ -110,10 +97,10 @@ def _monthly(stamps: Sequence[Any]) -> tuple[list[int], Callable[[int], Any]] | 
 
 
 def whole_times(stamps: Sequence[Any]) -> list[Any] | None:
-    """The times with those in between that were left out; None where none is, or no rule is seen.
+    """The times and those missing between them; None if none is missing or they are irregular.
 
     The time between two steps must be the usual one, or a multiple of it: hours, days, weeks,
-    months. Days without week-ends are left as they are, and so is what would more than double.
+    months. Days without weekends are not completed, nor times that would more than double.
 
     >>> whole_times([1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0])
     [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
@@ -140,7 +127,7 @@ def _days(month: int) -> int:
     return monthrange(month // 12, month % 12 + 1)[1]
 
 
-# The seconds of a cycle, and how far a time is in it.
+# The seconds of a cycle, and the fraction of it that has passed at a time.
 CYCLES = (
     (86400.0, lambda t: (t.hour * 3600 + t.minute * 60 + t.second) / 86400),
     (7 * 86400.0, lambda t: (t.weekday() + t.hour / 24) / 7),
@@ -148,11 +135,11 @@ CYCLES = (
 )
 
 
-SEEN = 2  # times that a cycle must have been, to be learned from
+SEEN = 2  # how many times a cycle must be in the data, to be learned
 
 
 def cycles_of(stamps: Sequence[Any]) -> tuple[int, ...]:
-    """Which of `CYCLES` (day, week, year) the times go through, twice or more, in several steps."""
+    """Which of `CYCLES` (day, week, year) the times span twice or more, with several steps each."""
     if len(stamps) < 3 or not all(hasattr(stamp, "timetuple") for stamp in (stamps[0], stamps[-1])):
         return ()
     span = (stamps[-1] - stamps[0]).total_seconds()
@@ -186,7 +173,7 @@ def check_times(stamps: tuple[Any, ...]) -> None:
 def read_times(found: Sequence[Any]) -> tuple[Any, ...]:
     """Cells as numbers or dates, so that 9 comes before 10; other text as it is.
 
-    ValueError where most are dates or numbers and some cell is not.
+    ValueError if most cells are dates or numbers and one is not.
     """
     cells = ["" if is_missing(cell) else cell_text(cell) for cell in found]
     for read in (_packed, float, datetime.fromisoformat, _month, _quarter, _week):
@@ -226,7 +213,7 @@ def _quarter(cell: str) -> datetime:
 
 
 def _week(cell: str) -> datetime:
-    """2019-52 or 2019W52 as the Monday of that week; it is tried where months go beyond 12."""
+    """2019-52 or 2019W52 as the Monday of that week; tried if the numbers cannot be months."""
     found = re.fullmatch(r"(\d{4})[- ]?W?(\d\d?)", cell)
     if found is None:
         raise ValueError(cell)

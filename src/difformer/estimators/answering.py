@@ -1,4 +1,4 @@
-"""What a fitted classifier or regressor answers: for the rows of fit, and for new ones."""
+"""The answers of a fitted classifier or regressor, for the rows of fit and for new ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from torch import Tensor
 from difformer.core.graph import Graph
 from difformer.data.encoder import TableEncoder
 from difformer.data.neighbours import nearest_known
+from difformer.estimators.conformal import UNKNOWN, check_level, conformal_quantile
 from difformer.estimators.graphs import read_graph
 from difformer.estimators.members import FittedMember
 from difformer.estimators.problem import Outcome
-from difformer.estimators.rows import FitRows, Rows, read_rows
+from difformer.estimators.rows import FitRows, Rows, feature_scales, read_rows
 from difformer.estimators.settings import FitSettings
 from difformer.nn.frozen import FrozenDIFFormer
 
@@ -27,11 +28,11 @@ __all__ = ["AnsweringDIFFormer"]
 
 Array = NDArray[Any]
 
-# New rows taken at a time, so that a long sparse table never becomes one dense one.
+# New rows taken at a time, so that a long sparse table is never dense as a whole.
 CHUNK = 4096
-# Deviations from the mean beyond which a column does not move neighbours further apart.
+# Scaled columns are clipped to ± this before distances are taken.
 USUAL = 2.0
-# Rows whose weights of all rows of fit are held at a time.
+# Rows taken at a time where each needs the weights of all rows of fit.
 PAIRS = 512
 
 
@@ -40,7 +41,7 @@ class AnsweringDIFFormer(
 ):
     """Answers from frozen members; new rows may have edges from rows of fit and to one another.
 
-    What `fit` leaves for it is named here; `DIFFormerClassifier` says what the public names mean.
+    The attributes are set by `fit`; `DIFFormerClassifier` explains the public ones.
     """
 
     members_: list[FittedMember]
@@ -49,9 +50,10 @@ class AnsweringDIFFormer(
     graph_: Graph | None
     encoder_: TableEncoder | None
     ids_: Sequence[Any] | None
+    held_out_scores_: Array | None  # (m, targets) or (m, 1), for conformal prediction
     _fit_rows: FitRows
-    _neighbours: Any  # the rows of fit as distances are taken of, if new rows need neighbours
-    _before_last: Tensor  # (n, hidden_channels), the states before the shown member's last layer
+    _neighbours: Any  # features of the rows of fit for distances, if new rows need neighbours
+    _before_last: Tensor  # (n, hidden_channels), states before the last layer of `shown_member`
 
     def _answers(
         self, X: Any, graph: Any, ids: Any, known: Array, *, encode: bool = False
@@ -75,7 +77,7 @@ class AnsweringDIFFormer(
         return answers
 
     def _parts(self, rows: Array, edge_index: Tensor | None, size: int) -> Iterator[Array]:
-        """Rows so many at a time, but those that edges join to other new ones all in one part."""
+        """Rows in parts of that size, but all rows with edges to other new rows in one part."""
         joined = np.empty(0, np.int64)
         if edge_index is not None:
             source, target = edge_index.numpy()
@@ -89,7 +91,7 @@ class AnsweringDIFFormer(
             yield alone[start : start + size]
 
     def _positions(self, rows: Rows, edge_index: Tensor | None) -> Array:
-        """Each row's position in fit, or -1 for a new row, as is one that brings its own edges."""
+        """Each row's position in fit, or -1 for a new row; a row with its own edges is new."""
         where = self._fit_rows.find(rows)
         if edge_index is not None:
             where[edge_index[1].numpy()] = -1
@@ -104,7 +106,7 @@ class AnsweringDIFFormer(
         if graph is not None and not isinstance(graph, str):
             named = None if self.ids_ is None or rows.ids is None else (*self.ids_, *rows.ids)
             edges, weight = read_graph(graph, known, num_new=len(rows), ids=named)
-            # As in fit an edge counts once, whichever way and however often it is given.
+            # As in fit, an edge counts once, in whichever direction and however often it is given.
             found = Graph.from_edges(
                 edges, known + len(rows), weight, undirected=not self.directed, self_loops=False
             )
@@ -122,33 +124,29 @@ class AnsweringDIFFormer(
 
     @property
     def scaling_(self) -> tuple[Array, Array]:
-        """Without missing values the model is given (X − mean) / scale: these two, one per feature.
+        """Mean and scale, one per feature: without missing values, features are (X − mean) / scale.
 
-        Zeros and ones where nothing is scaled: sparse rows, categories and texts.
+        Zeros and ones for features that are not scaled: sparse rows, categories and texts.
         """
         check_is_fitted(self, "frozen_")
-        width = self.frozen_.model.in_channels
-        mean, scale = np.zeros(width), np.ones(width)
-        place = 0
-        for column in () if self.encoder_ is None else self.encoder_.columns:
-            if column.kind in ("number", "date"):
-                mean[place], scale[place] = column.learned["mean"], column.learned["scale"]
-            place += column.width
-        return mean, scale
+        if self.encoder_ is None:
+            width = self.frozen_.model.in_channels
+            return np.zeros(width), np.ones(width)
+        return feature_scales(self.encoder_)[:2]
 
     def transform(self, X: Any, graph: Any = None, *, ids: Any = None) -> Array:
-        """Embeddings (m, hidden_channels): the last states of rows; see `predict`."""
+        """Embeddings (m, hidden_channels), the last states of rows; see `predict`."""
         check_is_fitted(self, "frozen_")
         return self._answers(X, graph, ids, self.embedding_, encode=True)
 
     def influence(
         self, X: Any, graph: Any = None, *, ids: Any = None, top_k: int = 5
     ) -> tuple[Array, Array]:
-        """The fit rows that weigh most in each row's last step: (weights, rows), both (m, top_k).
+        """The rows of fit with the largest weights in each row's last step: weights and rows.
 
-        The weight of row j of fit is (1 − w) Ŝ_ij + w Ã_ij, what the last layer multiplies its
-        value by; all of them together weigh at most one. A row of fit keeps its own edges, and is
-        not named for itself. O(m n) time, in blocks of rows.
+        Both are (m, top_k). The weight of row j of fit is (1 − w) Ŝ_ij + w Ã_ij, which multiplies
+        its value in the last layer; the weights of a row sum to at most one. A row of fit keeps its
+        own edges, and its own weight is left out. O(m n) time, in blocks of rows.
         """
         check_is_fitted(self, "frozen_")
         rows = read_rows(self, X, ids)
@@ -176,10 +174,7 @@ class AnsweringDIFFormer(
             for part in self._parts(np.flatnonzero((where < 0) == new), edge_index, PAIRS):
                 if new:
                     edges, own = _edges_to(part, edge_index, weight, before.shape[0])
-                    x = self.shown_member.seen(features[part])
-                    if self.shown_member.frozen.num_known is None:
-                        edges = own = None
-                    pairs = self.shown_member.frozen.weights(x, before, edges, own)
+                    pairs = self.shown_member.weights(features[part], before, edges, own)
                 else:
                     pairs = self._weights_in_fit(torch.from_numpy(where[part]), before)
                 best = pairs.topk(top_k, dim=1)
@@ -187,22 +182,22 @@ class AnsweringDIFFormer(
         return weights, found
 
     def _weights_in_fit(self, rows: Tensor, before: Tensor) -> Tensor:
-        """What the last layer multiplies every other row's value by, for some rows of fit."""
+        """The weights of all other rows of fit in the last layer, for some rows of fit."""
         frozen = self.shown_member.frozen
         pairs = frozen.weights_in_fit(rows, before)
         if self.graph_ is not None and frozen.num_known is not None:
             graph = frozen.model.normalised(self.graph_)
-            target, source, value = graph.adjacency.rows(rows).coo
+            target, source, value = graph.adjacency[rows].coo
             near = torch.zeros_like(pairs).index_put_((target, source), value.to(pairs))
             w = frozen.model.config.graph_weight
             pairs = pairs + near if w is None else torch.lerp(pairs, near, w)
         return pairs.scatter_(1, rows[:, None], 0.0)
 
     def _near(self, features: Any) -> Any:
-        """Features as distances are taken of: scaled columns within `USUAL` deviations.
+        """Features for distances: scaled columns are clipped to ± `USUAL` deviations.
 
-        A column that is nearly constant has huge values in a few rows, which would decide who
-        their neighbours are.
+        A nearly constant column has huge values in a few rows; unclipped, it alone would decide
+        their neighbours.
         """
         if self.encoder_ is None or not self.scale:
             return features
@@ -213,7 +208,7 @@ class AnsweringDIFFormer(
         return near
 
     def _metric(self) -> str:
-        """Sparse rows, such as counts of words, are compared by their angle."""
+        """The metric of neighbours; "auto" is cosine for sparse rows, such as counts of words."""
         if self.metric != "auto":
             return self.metric
         return "cosine" if self.encoder_ is None else "euclidean"
@@ -224,6 +219,18 @@ class AnsweringDIFFormer(
         weights = [member.weight for member in self.members_]
         return self._outcome.combine(outputs, weights, [m.temperature for m in self.members_])
 
+    def _quantiles(self, level: float) -> Array:
+        """The conformal quantile of each column of `held_out_scores_`."""
+        check_is_fitted(self, "frozen_")
+        check_level(level)
+        if self.held_out_scores_ is None:
+            raise ValueError(
+                "no labelled rows were held out in fit: set early_stopping=True, give validation "
+                'rows, or use recipe="auto"'
+            )
+        each = (column[column != UNKNOWN] for column in self.held_out_scores_.T)
+        return np.array([conformal_quantile(scores, level) for scores in each])
+
     @property
     def _outcome(self) -> Outcome:
         """What the outputs mean."""
@@ -231,7 +238,7 @@ class AnsweringDIFFormer(
 
     @property
     def shown_member(self) -> FittedMember:
-        """The member that is looked into: the heaviest in which rows meet."""
+        """The member that is explained: the heaviest in which rows influence one another."""
         return next((m for m in self.members_ if m.meets), self.members_[0])
 
     def __sklearn_tags__(self) -> Any:
@@ -245,14 +252,14 @@ class AnsweringDIFFormer(
 
 
 def _is_given(graph: Any) -> bool:
-    """Whether edges are given, not just asked for by a name."""
+    """Whether edges are given, and not only the name of a graph."""
     return graph is not None and not isinstance(graph, str)
 
 
 def _edges_to(
     part: Array, edge_index: Tensor | None, weight: Tensor | None, known: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The edges into some of the new rows, in order, which are numbered from 0 on. O(e)."""
+    """The edges into some of the new rows (sorted), which are renumbered from 0. O(e)."""
     if edge_index is None:
         return None, None
     source, target = edge_index.numpy()

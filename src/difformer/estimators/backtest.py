@@ -1,4 +1,4 @@
-"""Backtest: forecasts from rolling origins beside what came, and beside simple forecasts."""
+"""Backtest: forecasts from rolling origins compared with the truth and with simple forecasts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from difformer.data.snapshots import Edges
 from difformer.data.times import season_of
 from difformer.estimators.classical import auto_forecasts
 from difformer.estimators.conformal import conformal_quantile
+from difformer.estimators.nodes import known_mean, steps_after
+from difformer.estimators.settings import check_whole
 from difformer.estimators.simple import neighbours_of, simple_forecasts
 
 __all__ = ["OURS", "Backtest", "run_backtest"]
@@ -23,8 +25,8 @@ __all__ = ["OURS", "Backtest", "run_backtest"]
 Array = NDArray[Any]
 
 OURS = "DIFFormer"
-MOST_NODES = 60  # that statsforecast is run on: a node takes a second or so
-ADAPT = 0.5  # of the logarithm of an interval's width, per share of values that fell outside
+MOST_NODES = 60  # above this many, statsforecast is left out: it takes about a second per node
+ADAPT = 0.5  # how fast the logarithm of an interval's width follows the share of values outside
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +34,12 @@ class Backtest:
     """o origins × h steps × n nodes, in the units of the series.
 
     Args:
-        origins: (o,) the first step each forecast is for; it saw the steps before.
+        origins: (o,) the first step of each forecast, which uses the steps before it.
         predicted: (o, h, n).
         values: (T, n) the series, nan where missing.
-        season: steps of a season, for the seasonal naive forecast; None where not known.
-        neighbours: (n, n), maybe sparse, whose rows weigh a node's neighbours; None: all others.
+        season: steps of a season, for the seasonal naive forecast; None if unknown.
+        neighbours: (n, n), may be sparse: row i holds the weights of node i's neighbours; None for
+            the mean of all other nodes.
     """
 
     origins: Array
@@ -49,7 +52,7 @@ class Backtest:
     @cached_property
     def actual(self) -> Array:
         """(o, h, n), nan where the value is missing."""
-        return np.stack([self.values[at : at + self.horizon] for at in self.origins])
+        return steps_after(self.values, self.origins, self.horizon)
 
     @property
     def horizon(self) -> int:
@@ -57,7 +60,7 @@ class Backtest:
 
     @property
     def training(self) -> Array:
-        """What every forecast saw: the steps before the first origin."""
+        """The steps before the first origin, which every forecast uses."""
         return self.values[: self.origins[0]]
 
     def mse(self) -> float:
@@ -73,20 +76,16 @@ class Backtest:
         return np.nanmean(np.square(self._forecast(name) - self.actual), axis=(0, 2))
 
     def mae_by_node(self, name: str = OURS) -> Array:
-        """The mean absolute error of each node, (n,); nan where nothing is known."""
+        """The mean absolute error of each node, (n,); nan where no value is known."""
         error = np.abs(self._forecast(name) - self.actual)
-        known = ~np.isnan(error)
-        count = known.sum((0, 1))
-        total = np.where(known, error, 0.0).sum((0, 1))
-        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        return np.where(np.isnan(error).all((0, 1)), np.nan, known_mean(error, (0, 1)))
 
     @cached_property
     def forecasts(self) -> Mapping[str, Array]:
-        """Every method's forecasts (o, h, n); those that learn saw the same steps as ours."""
-        seen = self.training
+        """The forecasts (o, h, n) of each method; those that learn use the same steps as ours."""
         simple = simple_forecasts(
-            self._filled[: len(seen)],
-            seen,
+            self._filled[: self.origins[0]],
+            self.training,
             self.lags,
             season=self.season,
             neighbours=self.neighbours,
@@ -96,9 +95,9 @@ class Backtest:
 
     @cached_property
     def classical(self) -> Mapping[str, Array]:
-        """AutoETS and AutoARIMA of statsforecast, fitted to the same steps as ours; see `reason`.
+        """AutoETS and AutoARIMA of statsforecast, fitted once per node to the same steps as ours.
 
-        Each node is fitted once and goes on from every origin without being fitted again.
+        Empty if they cannot be run; `reason` says why.
         """
         if self.reason is not None:
             return {}
@@ -106,7 +105,7 @@ class Backtest:
 
     @property
     def reason(self) -> str | None:
-        """Why there are no classical forecasts; None where there are."""
+        """Why there are no classical forecasts; None if there are."""
         if find_spec("statsforecast") is None:
             return "AutoETS and AutoARIMA need: pip install 'difformer[forecast]'"
         if self.values.shape[1] > MOST_NODES:
@@ -114,11 +113,9 @@ class Backtest:
         return None
 
     def errors(self, name: str) -> dict[str, float]:
-        """mse, mae, and mase: the absolute error in those of the last value one step ahead."""
+        """mse, mae, and mase: mae relative to that of the last value over the training steps."""
         error = self._forecast(name) - self.actual
-        steps = np.abs(np.diff(self.training, axis=0))
-        known = ~np.isnan(steps)
-        usual = np.where(known, steps, 0.0).sum(0) / np.maximum(known.sum(0), 1)
+        usual = known_mean(np.abs(np.diff(self.training, axis=0)))
         ratio = np.abs(error) / np.where(usual > 0, usual, np.nan)
         return {
             "mse": float(np.nanmean(np.square(error))),
@@ -127,9 +124,9 @@ class Backtest:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Errors of our forecast, of the two oldest naive ones, and of every method by step.
+        """Errors of our forecast, and of every method by step.
 
-        With the classical ones, which take longer.
+        Includes the classical methods, which take longer.
         """
         each = {name: self.errors(name) for name in (*self.forecasts, *self.classical)}
         return {
@@ -149,23 +146,23 @@ class Backtest:
     # --- intervals -------------------------------------------------------------------------
 
     def sizes(self) -> Array:
-        """The usual error of each node (n,), in which the others' are measured; 0 where exact."""
-        return np.nan_to_num(self.mae_by_node())
+        """The mean absolute error of each node (n,), the unit of `quantiles`; 0 if unknown."""
+        return known_mean(self._errors, (0, 1))
 
     def quantiles(self, level: float) -> Array:
         """For each step (h,) the conformal quantile of errors in units of `sizes`, adapted.
 
-        The interval of the next forecast is ± quantile × size; infinite where there are too few
-        errors. Errors that grow or shrink in time are no sample of those to come: `_rolled` says
-        by what factor intervals from earlier errors have come to be too narrow or too wide.
+        The interval of the next forecast is ± quantile × size; infinite if there are too few
+        errors. Errors may grow or shrink over time, so the quantile is multiplied by the factor by
+        which intervals from earlier errors turned out too narrow or too wide (`_rolled`).
         """
         return self._spread(self._errors, level)[0] * self._rolled(level)[1]
 
     def coverage(self, level: float) -> dict[str, float]:
-        """The share of values within intervals from the errors known before them, and their loss.
+        """The share of values inside intervals made from earlier errors, and the pinball loss.
 
-        Over the later half of the origins; the pinball loss is that of the two ends. nan where
-        there are fewer than two origins.
+        Over the later half of the origins; the pinball loss is the mean over both ends. nan with
+        fewer than two origins.
         """
         half = len(self.origins) // 2
         if not half:
@@ -188,9 +185,8 @@ class Backtest:
 
     @staticmethod
     def _spread(errors: Array, level: float) -> tuple[Array, Array]:
-        """Of errors (o, h, n), nan where unknown: the quantile of each step, each node's size."""
-        known = ~np.isnan(errors)
-        size = np.where(known, errors, 0.0).sum((0, 1)) / np.maximum(known.sum((0, 1)), 1)
+        """From errors (o, h, n), nan where unknown: the quantile per step, the size per node."""
+        size = known_mean(errors, (0, 1))
         scores = errors / np.where(size > 0, size, np.nan)
         each = (step[~np.isnan(step)] for step in scores.swapaxes(0, 1))
         return np.array([conformal_quantile(found, level) for found in each]), size
@@ -198,20 +194,13 @@ class Backtest:
     def _rolled(self, level: float) -> tuple[Array, float]:
         """Half the width of the interval at every origin (o, h, n), and the factor at the end.
 
-        At an origin, only errors of steps before it are known. The factor is 1 at first; after
-        each step its logarithm grows by ADAPT × (share of values outside − (1 − level)), so that
-        in the long run the share outside is 1 − level however the series changes (adaptive
-        conformal inference, with the width in the place of the level). O(o² h n).
+        At an origin, only errors of steps before it are known. The factor starts at 1; after each
+        step its logarithm grows by ADAPT × (share of values outside − (1 − level)), so that in the
+        long run the share outside is 1 − level however the series changes (adaptive conformal
+        inference, applied to the width instead of the level). O(o² h n).
         """
-        if level not in self._rolls:
-            self._rolls[level] = self._roll(level)
-        return self._rolls[level]
-
-    @cached_property
-    def _rolls(self) -> dict[float, tuple[Array, float]]:
-        return {}
-
-    def _roll(self, level: float) -> tuple[Array, float]:
+        if level in self._rolls:
+            return self._rolls[level]
         step_of = self.origins[:, None] + np.arange(self.horizon)  # (o, h)
         width = np.full(self.predicted.shape, np.inf)
         moved = 0.0
@@ -221,17 +210,20 @@ class Backtest:
                 quantile, size = self._spread(seen, level)
                 if np.isfinite(quantile).all():
                     width[at] = quantile[:, None] * size * np.exp(moved)
-            told = (step_of == now)[..., None] & np.isfinite(width) & ~np.isnan(self._errors)
-            if told.any():
-                moved += ADAPT * (float((self._errors > width)[told].mean()) - (1 - level))
-        return width, float(np.exp(moved))
+            judged = (step_of == now)[..., None] & np.isfinite(width) & ~np.isnan(self._errors)
+            if judged.any():
+                moved += ADAPT * (float((self._errors > width)[judged].mean()) - (1 - level))
+        self._rolls[level] = width, float(np.exp(moved))
+        return self._rolls[level]
+
+    @cached_property
+    def _rolls(self) -> dict[float, tuple[Array, float]]:
+        return {}
 
     @cached_property
     def _filled(self) -> Array:
-        """The series with each missing value as the last known one, by what was known before."""
-        known = ~np.isnan(self.training)
-        total = np.where(known, self.training, 0.0).sum(0)
-        return fill(self.values, total / np.maximum(known.sum(0), 1))
+        """The series with missing values as the last known one, or the node's training mean."""
+        return fill(self.values, known_mean(self.training))
 
 
 def run_backtest(
@@ -246,14 +238,14 @@ def run_backtest(
 ) -> Backtest:
     """Forecasts of `horizon` steps from rolling origins: see `DIFFormerForecaster.backtest`.
 
-    `fit` gives a forecaster fitted on the steps, and their graphs, before an origin.
+    `fit` returns a forecaster fitted on the steps, and their graphs, before an origin.
     """
     places = _origins(origins, len(data.values), horizon, lags)
 
     def fitted(origin: int) -> Any:
         try:
             return fit(data.before(origin, horizon), edges[:origin] if len(edges) > 1 else edges)
-        except ValueError as error:  # all nodes may vary only later on
+        except ValueError as error:  # such as nodes that are constant until later
             raise ValueError(f"the backtest sees {origin} steps, and {error}") from error
 
     if refit:
@@ -272,8 +264,7 @@ def run_backtest(
 
 
 def _origins(origins: Any, steps: int, horizon: int, lags: int) -> list[int]:
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        raise ValueError(f"horizon must be a whole number of at least 1, got {horizon!r}")
+    check_whole("horizon", horizon)
     last = steps - horizon
     if last < lags + 2:
         raise ValueError(

@@ -1,11 +1,11 @@
-"""How the classifier and the regressor fit: rows in, a trained and a frozen model out."""
+"""How the classifier and the regressor fit: read the rows, choose and train models, freeze them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,91 +19,150 @@ from difformer.data.dataset import Dataset
 from difformer.data.neighbours import nearest_neighbours
 from difformer.data.split import Split
 from difformer.estimators.answering import AnsweringDIFFormer
-from difformer.estimators.choice import Candidate, Form, Member, Training, pick_kernels
+from difformer.estimators.choice import Choice, Form, Member, Training, choose, pick_kernels
+from difformer.estimators.conformal import held_out
+from difformer.estimators.files import SaveMixin
 from difformer.estimators.graphs import read_graph
 from difformer.estimators.members import freeze_member
 from difformer.estimators.problem import Problem
 from difformer.estimators.rows import FitRows, Rows, learn_rows, to_tensor
 from difformer.estimators.search import search
-from difformer.estimators.views import View
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.recipes import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
 from difformer.train.settings import TrainSettings
 
-__all__ = ["BaseDIFFormer", "Problem", "dataset_graph"]
+__all__ = ["BaseDIFFormer"]
 
 Array = NDArray[Any]
+E = TypeVar("E", bound="BaseDIFFormer")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BaseDIFFormer(AnsweringDIFFormer):
-    """Fitting that does not depend on what is predicted.
+class BaseDIFFormer(SaveMixin, AnsweringDIFFormer):
+    """`fit` of both estimators; they read the targets and turn outputs into predictions."""
 
-    `fit` reads the rows (`rows.py`), makes the graphs and the forms of the model to choose from,
-    trains them (`choice.py`) and freezes the best one, which answers for new rows.
-    """
+    def fit(
+        self: E,
+        X: Any,
+        y: Any = None,
+        graph: Any = None,
+        *,
+        sample_weight: Any = None,
+        validation: Any = None,
+        ids: Any = None,
+    ) -> E:
+        """Train on the labelled rows of y; the unlabelled rows of X are used too.
 
-    def _learn(self, X: Any, ids: Any) -> Rows:
-        """The rows of fit, encoded, once the parameters are checked."""
+        Args:
+            X: (n, p) array of numbers (NaN where missing), SciPy sparse matrix, data frame of
+                numbers, dates, categories and texts, or a `Dataset`, with its labels and graph.
+            y: for the classifier (n,) labels of any kind, (n, t) of 0 and 1 for many labels per
+                row, or (n, t) of classes for many outputs; for the regressor (n,) or (n, t)
+                numbers. None for a `Dataset`.
+            graph: edges (2, e), pairs, a SciPy or networkx graph, a data frame of edges, or "knn".
+            sample_weight: (n,) weight of each labelled row in the loss.
+            validation: labelled rows (a mask, or numbers) to pick the epoch by, not to train on.
+            ids: (n,) names of the rows, by which `predict` recognises them; by default the index
+                of a data frame, unless it only numbers the rows.
+        """
         self.check_settings()
         self.encoder_, rows = learn_rows(self, X, ids)
-        return rows
-
-    def _fit(
-        self, rows: Rows, problem: Problem, graph: Any, weight: Any, validation: Any
-    ) -> Tensor:
-        """Train, freeze and return the transductive output (n, outputs) in float64."""
+        problem = self._problem(X, y)
+        if len(problem.y) != len(rows):
+            raise ValueError(
+                f"y must have one entry for each of the {len(rows)} rows of X, got {len(problem.y)}"
+            )
+        if graph is None and isinstance(X, Dataset) and X.edge_index is not None:
+            graph = X.edge_index, X.edge_weight
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         graphs = self._graphs(rows, graph)
-        data = Dataset("X", to_tensor(rows.features, torch.float32), problem.y, problem.task)
+        choice = self._choose(rows, problem, graphs, sample_weight, validation, seed)
+        self._keep_choice(choice)
+        # New rows find their own neighbours among these.
+        near = self.graph_ is not None and self.graph_ is graphs.get("knn")
+        self._neighbours = self._near(rows.features) if near else None
+        self.ids_ = rows.ids
+        self._fit_rows = FitRows.of(rows, by_id=self.graph_ is not None)
+        self._keep(self._freeze(choice.members, rows.features).numpy())
+        found = held_out(self)
+        self.held_out_scores_ = None
+        if found is not None:
+            self.held_out_scores_ = self._scores(found[1], problem.y.numpy()[found[0]])
+        return self
+
+    def _problem(self, X: Any, y: Any) -> Problem:
+        """Read the targets: y, or those of a `Dataset`."""
+        raise NotImplementedError
+
+    def _keep(self, output: Array) -> None:
+        """Set what depends on the outputs (n, outputs) of the rows of fit."""
+        raise NotImplementedError
+
+    def _scores(self, outputs: Array, y: Array) -> Array:
+        """How far held-out outputs are from their labels, (m, targets) or (m, 1)."""
+        raise NotImplementedError
+
+    def _choose(
+        self,
+        rows: Rows,
+        problem: Problem,
+        graphs: Mapping[str, Graph | None],
+        sample_weight: Any,
+        validation: Any,
+        seed: int,
+    ) -> Choice:
+        """Train the forms of the model, and choose."""
         split = self._split(problem, validation, seed, choosing=len(graphs) > 1)
-        row_weight = None
-        if weight is not None:
-            row_weight = torch.from_numpy(_check_sample_weight(weight, rows.features)).float()
-            if bool((row_weight < 0).any()) or not bool(row_weight[split.train].sum() > 0):
-                raise ValueError("sample_weight must be 0 or more, and above 0 for a labelled row")
-        training = self._training(data, problem, row_weight, seed)
+        weight = self._row_weight(rows, problem, sample_weight, split)
+        data = Dataset("X", to_tensor(rows.features, torch.float32), problem.y, problem.task)
+        training = self._training(data, problem, weight, seed)
         given = validation is not None
-        if self._chooses:
-            self.split_ = split
-            chosen = next((g for g in graphs.values() if g is not None), None)
-            found = search(
+        if self._searches:
+            return search(
                 training,
-                problem,
                 rows.features,
                 self.encoder_,
-                chosen,
+                next((g for g in graphs.values() if g is not None), None),
                 split,
                 neighbours="knn" in graphs,
                 given=given,
                 budget=self.time_budget,
             )
-            members, result, self.candidates_ = found.members, found.result, dict(found.tried)
-            self.choice_ = found.told
-            self.validation_ = dict(result.metrics.get("val", {}))
-            self.held_out_rows_ = found.rows.numpy()
-            self.held_out_outputs_ = found.outputs.double().numpy()
-        else:
-            best = self._best(training, self._forms(graphs, len(rows)), split, given=given)
-            members = [Member(best.form, View("plain"), best.model)]
-            result, self.candidates_ = best.result, dict(best.scores)
-            self.choice_ = ""
-        self.kernel_ = members[0].form.kernel
-        self.graph_ = next((m.form.graph for m in members if m.form.graph is not None), None)
-        self.result_, self.history_ = result, result.history
-        self.best_epoch_, self.n_iter_ = result.best_epoch, result.epochs
-        # Kept, because with neighbours a new row must find its own.
-        self._neighbours = (
-            self._near(rows.features) if self.graph_ is graphs.get("knn", rows) else None
-        )
-        self.ids_ = rows.ids
-        self._fit_rows = FitRows.of(rows, by_id=self.graph_ is not None)
-        return self._freeze(members, rows.features)
+        forms = self._forms(graphs, len(rows))
+        return choose(training, forms, split, refit=not given and not self.early_stopping)
 
     @property
-    def _chooses(self) -> bool:
-        """Whether the form of the model is chosen by the labels, from the portfolio."""
+    def _searches(self) -> bool:
+        """Whether the form of the model is searched for: recipe="auto" with nothing else set."""
         return self.recipe == "auto" and self.kernel is None and not self.options
+
+    def _keep_choice(self, choice: Choice) -> None:
+        members, result = choice.members, choice.result
+        self.kernel_ = members[0].form.kernel
+        self.graph_ = next((m.form.graph for m in members if m.form.graph is not None), None)
+        self.split_, self.choice_ = choice.split, choice.summary
+        self.candidates_, self.validation_ = dict(choice.tried), dict(choice.validation)
+        self.result_, self.history_ = result, result.history
+        self.best_epoch_, self.n_iter_ = result.best_epoch, result.epochs
+        for name in ("held_out_rows_", "held_out_outputs_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if choice.held_out is not None:
+            rows, outputs = choice.held_out
+            self.held_out_rows_, self.held_out_outputs_ = rows.numpy(), outputs.double().numpy()
+
+    def _row_weight(
+        self, rows: Rows, problem: Problem, sample_weight: Any, split: Split
+    ) -> Tensor | None:
+        """The weight of each row in the loss: that of its class times its own."""
+        if sample_weight is None and problem.weight is None:
+            return None
+        weight: Any = 1.0 if problem.weight is None else problem.weight
+        if sample_weight is not None:
+            weight = weight * _check_sample_weight(sample_weight, rows.features)
+        found = torch.from_numpy(weight).float()
+        if bool((found < 0).any()) or not bool(found[split.train].sum() > 0):
+            raise ValueError("sample_weight must be 0 or more, and above 0 for a labelled row")
+        return found
 
     def _training(
         self, data: Dataset, problem: Problem, weight: Tensor | None, seed: int
@@ -120,8 +179,7 @@ class BaseDIFFormer(AnsweringDIFFormer):
         )
         return Training(
             data,
-            problem.objective,
-            problem.outputs,
+            problem,
             weight,
             self.hidden_channels,
             settings,
@@ -133,7 +191,9 @@ class BaseDIFFormer(AnsweringDIFFormer):
         """The forms of the model to choose from: each graph with each kernel."""
         forms: list[Form] = []
         for name, graph in graphs.items():
-            options = self._options(graph is not None)
+            usual = ALONE_RECIPE if graph is None else DEFAULT_RECIPE
+            recipe = RECIPES[usual if self.recipe == "auto" else self.recipe]
+            options = {**recipe, **(self.options or {})}
             layers = int(options.get("num_layers", DIFFormerConfig().num_layers))
             kernels = pick_kernels(
                 self.kernel or DIFFormerConfig().kernel, num_rows, self.hidden_channels, layers
@@ -144,55 +204,22 @@ class BaseDIFFormer(AnsweringDIFFormer):
                 forms.append(Form("-".join(varying), kernel, graph, options, cost))
         return forms
 
-    def _best(
-        self, training: Training, forms: list[Form], split: Split, *, given: bool
-    ) -> Candidate:
-        """The fit of the only form, or of the one that validates best."""
-        if split.val.numel() == 0:
-            forms = forms[:1]
-        # Rows held out to choose a form, and for nothing else, are labels like the others once
-        # it is chosen.
-        spare = not given and not self.early_stopping
-        self.split_ = split
-        self.validation_: dict[str, float] = {}
-        scores: Mapping[str, float] = {}
-        if len(forms) > 1 or not spare:
-            best = training.choose(forms, split)
-            self.validation_ = dict(best.result.metrics.get("val", {}))
-            if not spare or best.result.interrupted:
-                return best
-            forms, scores = [best.form], best.scores
-        train = torch.cat([split.train, split.val]).sort().values
-        self.split_ = replace(split, train=train, val=split.val[:0])
-        found = training.fit(forms[0], self.split_)
-        return replace(found, scores=scores or found.scores)
-
-    def _options(self, with_graph: bool) -> dict[str, Any]:
-        """The model's options: the recipe's, then the caller's."""
-        usual = DEFAULT_RECIPE if with_graph else ALONE_RECIPE
-        name = usual if self.recipe == "auto" else self.recipe
-        return {**RECIPES[name], **(self.options or {})}
-
     def _split(self, problem: Problem, validation: Any, seed: int, *, choosing: bool) -> Split:
         """Training and validation rows among the labelled ones."""
         labelled = np.flatnonzero(problem.strata >= 0)
-        nothing = np.empty(0, np.int64)
+        val = nothing = np.empty(0, np.int64)
         if validation is not None:
             val = _read_validation(validation, problem.strata)
-            train = np.setdiff1d(labelled, val)
-            if not len(train):
-                raise ValueError("validation must leave labelled rows to train on, it leaves none")
-        elif not self._chooses and (self.early_stopping or self.kernel == "auto" or choosing):
-            val = _draw(problem.strata, self.validation_fraction, seed)
-            train = np.setdiff1d(labelled, val)
-        else:
-            train, val = labelled, nothing
-        return Split(
-            "fit", torch.from_numpy(train), torch.from_numpy(val), torch.from_numpy(nothing)
-        )
+        elif not self._searches and (self.early_stopping or self.kernel == "auto" or choosing):
+            val = problem.hold_out(self.validation_fraction, seed)
+        train = np.setdiff1d(labelled, val)
+        if not len(train):
+            raise ValueError("validation must leave labelled rows to train on, it leaves none")
+        parts = [torch.from_numpy(part) for part in (train, val, nothing)]
+        return Split("fit", parts[0], parts[1], parts[2])
 
     def _graphs(self, rows: Rows, graph: Any) -> dict[str, Graph | None]:
-        """The graphs between the rows of fit to choose from: as given, or as asked for."""
+        """The graphs between the rows of fit to choose from, by name."""
         given = self.graph if graph is None else graph
         if given is None:
             return {"none": None}
@@ -211,29 +238,24 @@ class BaseDIFFormer(AnsweringDIFFormer):
         )
 
     def _freeze(self, members: Sequence[Member], features: Any) -> Tensor:
-        """Keep what new rows need of every member; the output of all of them together."""
+        """Keep what predictions for new rows need; returns the averaged outputs (n, outputs)."""
         self.members_ = []
         outputs: list[Tensor] = []
-        seen: dict[str, Tensor] = {}  # one tensor per view: what members make of it is made once
+        seen: dict[str, Tensor] = {}  # the features through each view, made once
         for member in members:
             view = member.view
             if view.kind not in seen:
                 seen[view.kind] = to_tensor(view.apply(features), torch.float64)
-            fitted, output, states = freeze_member(member, seen[view.kind], member.form.graph)
+            fitted, output, states = freeze_member(member, seen[view.kind])
             if not self.members_:
                 self.frozen_, self.embedding_ = fitted.frozen, states[-1].numpy()
                 self._before_last = states[0].float()
                 self._n_features_out = member.model.hidden_channels
             elif fitted.meets and not any(m.meets for m in self.members_):
-                self._before_last = states[0].float()  # of the member that `influence` looks at
+                self._before_last = states[0].float()  # of the member that `influence` explains
             self.members_.append(fitted)
             outputs.append(output)
         return self._combined(outputs)
-
-
-def dataset_graph(data: Dataset) -> Any:
-    """A dataset's own edges as `fit` takes them; None where it has none."""
-    return None if data.edge_index is None else (data.edge_index, data.edge_weight)
 
 
 def _read_validation(validation: Any, strata: Array) -> Array:
@@ -253,13 +275,3 @@ def _read_validation(validation: Any, strata: Array) -> Array:
     if len(unlabelled):
         raise ValueError(f"validation must name labelled rows, row {unlabelled[0]} has no label")
     return rows
-
-
-def _draw(strata: Array, fraction: float, seed: int) -> Array:
-    """A share of the labelled rows of every class, always leaving one of each to train on."""
-    generator = np.random.default_rng(seed)
-    drawn: list[Array] = []
-    for label in np.unique(strata[strata >= 0]):
-        rows = generator.permutation(np.flatnonzero(strata == label))
-        drawn.append(rows[: min(len(rows) - 1, max(1, round(len(rows) * fraction)))])
-    return np.sort(np.concatenate(drawn))

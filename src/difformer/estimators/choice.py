@@ -1,4 +1,4 @@
-"""Training one form of the model, or several to keep the best by validation."""
+"""Forms of the model: train one, or several to keep the one that validates best."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset, fingerprint
 from difformer.data.split import Split
+from difformer.estimators.problem import Problem
 from difformer.estimators.views import View
+from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import FullBatch
 from difformer.train.callbacks import Progress
 from difformer.train.loop import fit
 from difformer.train.memory import available_memory
-from difformer.train.objective import Monitor, Objective
+from difformer.train.objective import Monitor
 from difformer.train.run import FitResult
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
-__all__ = ["Candidate", "Form", "Member", "Training", "pick_kernels"]
+__all__ = ["Candidate", "Choice", "Form", "Member", "Training", "choose", "pick_kernels"]
 
 Kernel = str | Diffusivity
 
@@ -35,15 +38,15 @@ SLOW_ROWS = 4096
 
 @dataclass(frozen=True)
 class Form:
-    """One form of the model: what a choice by validation chooses between.
+    """One form of the model, of which validation chooses.
 
     Args:
-        name: by which reports and folders call it.
+        name: its name in reports and folders.
         graph: the graph between the rows that this form uses, or None.
-        options: of the model, but for its kernel.
-        cost: of two forms that validate equally well, the one that costs more is not taken.
+        options: options of the model, without its kernel.
+        cost: a form that costs more must validate better to be chosen, not only equally well.
         view: how the features are scaled, see `views`.
-        train: training settings of its own: epochs, lr, weight_decay.
+        train: its own training settings: epochs, lr, weight_decay.
     """
 
     name: str
@@ -51,18 +54,23 @@ class Form:
     graph: Graph | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cost: int = 0
-    view: str = "standard"
+    view: str = "plain"
     train: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def key(self) -> str:
-        """Its name and that of its view, which tell the forms of a search apart."""
-        return f"{self.name}, {self.view}"
+        """Its name and its view, by which a search distinguishes forms."""
+        return self.name if self.view == "plain" else f"{self.name}, {self.view}"
+
+    @property
+    def config(self) -> DIFFormerConfig:
+        """The options of its model."""
+        return DIFFormerConfig(kernel=self.kernel, **self.options)
 
 
 @dataclass(frozen=True)
 class Member:
-    """A trained model of the average that an estimator answers by; alone, the whole of it."""
+    """A trained model of the average that an estimator predicts with; it may be the only one."""
 
     form: Form
     view: View
@@ -70,109 +78,158 @@ class Member:
     weight: float = 1.0
     temperature: float = 1.0
 
-    @property
-    def name(self) -> str:
-        """Of its form and its view."""
-        return (
-            self.form.name if self.view.kind == "plain" else f"{self.form.name}, {self.view.kind}"
-        )
+
+@dataclass(frozen=True)
+class Choice:
+    """What fit decided on.
+
+    Args:
+        members: the models that predict, heaviest first.
+        result: how training went.
+        split: the rows that trained and validated.
+        tried: a score of each form that was tried: its validation metric, or its held-out loss.
+        validation: validation metrics of the choice.
+        summary: the choice in one line; empty for a named recipe.
+        held_out: rows whose labels were held out in turn, and their outputs (rows, outputs) by
+            models that had not seen these labels; None for a named recipe.
+    """
+
+    members: Sequence[Member]
+    result: FitResult
+    split: Split
+    tried: Mapping[str, float]
+    validation: Mapping[str, float] = field(default_factory=dict[str, float])
+    summary: str = ""
+    held_out: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A trained model, and the validation metric of every form that was tried."""
+    """A form, its trained model, and how training went."""
 
     form: Form
     model: DIFFormer
     result: FitResult
-    scores: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def score(self, monitor: Monitor) -> float:
+        """The validation metric; nan without validation rows."""
+        return self.result.metrics.get("val", {}).get(monitor.name, float("nan"))
 
     def beats(self, other: Candidate, monitor: Monitor) -> bool:
-        """Whether its validation metric is better, or as good at no more cost and a lower loss."""
+        """Whether its validation metric is better, or equal with a lower loss at no more cost."""
         sign = 1 if monitor.direction == "max" else -1
-        mine, theirs = self.result.metrics["val"], other.result.metrics["val"]
-        if mine[monitor.name] != theirs[monitor.name]:
-            return sign * mine[monitor.name] > sign * theirs[monitor.name]
-        return self.form.cost <= other.form.cost and mine["loss"] < theirs["loss"]
+        mine, theirs = self.score(monitor), other.score(monitor)
+        if mine != theirs:
+            return sign * mine > sign * theirs
+        loss, least = (one.result.metrics["val"]["loss"] for one in (self, other))
+        return self.form.cost <= other.form.cost and loss < least
 
 
 @dataclass(frozen=True)
 class Training:
-    """A problem and how to train on it; what is missing is the form of the model and the split.
+    """A problem and its training settings; the form of the model and the split are given to `fit`.
 
     Args:
-        weight: of each row in the loss, or None.
-        settings: `patience` counts where the split has validation rows.
-        folder: where fits are kept as they go, to be resumed; one subfolder per form and split.
+        data: the rows; their targets are those of the problem.
+        weight: weight of each row in the loss, or None.
+        settings: `patience` is used if the split has validation rows.
+        folder: where fits are saved as they go, to be resumed; one subfolder per form and split.
     """
 
     data: Dataset
-    objective: Objective
-    outputs: int
+    problem: Problem
     weight: Tensor | None
     width: int
     settings: TrainSettings
     folder: Path | None = None
     verbose: bool = False
 
+    def build(self, form: Form) -> DIFFormer:
+        """The model of a form, before training."""
+        with seeded(self.settings.seed, own=True):
+            return DIFFormer(
+                self.data.num_features,
+                self.width,
+                self.problem.outputs,
+                kernel=form.kernel,
+                **form.options,
+            )
+
     def fit(self, form: Form, split: Split) -> Candidate:
         """Train one form; without validation rows the last epoch is kept."""
-        settings = self.settings
-        judged = split.val.numel() > 0
-        if not judged:
+        settings, validated = self.settings, split.val.numel() > 0
+        if not validated:
             settings = replace(settings, patience=None, eval_every=settings.epochs)
-        with seeded(settings.seed, own=True):
-            model = DIFFormer(
-                self.data.num_features, self.width, self.outputs, kernel=form.kernel, **form.options
-            )
+        model = self.build(form)
         result = fit(
             model,
             FullBatch(self.data, split, form.graph, weight=self.weight),
-            self.objective,
+            self.problem.objective,
             split,
             settings,
-            folder=self._folder(form, judged),
+            folder=self._folder(form, validated),
             config=None if self.folder is None else self._config(form),
             callbacks=[Progress(f"DIFFormer ({form.name})")] if self.verbose else [],
         )
-        score = result.metrics.get("val", {}).get(self.objective.monitor.name, float("nan"))
-        return Candidate(form, model, result, {form.name: score})
+        return Candidate(form, model, result)
 
-    def choose(self, forms: Sequence[Form], split: Split) -> Candidate:
-        """Train each form and keep the first that no other beats by validation."""
-        best = self.fit(forms[0], split)
-        scores = dict(best.scores)
-        for form in forms[1:]:
-            if best.result.interrupted:
-                break
-            found = self.fit(form, split)
-            scores |= found.scores
-            if found.result.interrupted or found.beats(best, self.objective.monitor):
-                best = found
-        return replace(best, scores=scores)
-
-    def _folder(self, form: Form, judged: bool) -> Path | None:
+    def _folder(self, form: Form, validated: bool) -> Path | None:
         if self.folder is None:
             return None
-        # A form may be trained for a few epochs first, and for more where these promise something.
+        # A form may be trained for a few epochs first, and then for more if it does well.
         name = f"{form.name}, {self.settings.epochs} epochs"
-        return self.folder / f"{name}-{'validated' if judged else 'whole'}"
+        return self.folder / f"{name}-{'validated' if validated else 'whole'}"
 
     def _config(self, form: Form) -> dict[str, Any]:
-        """What a fit that is resumed must have in common with the one that was begun."""
-        model = {"kernel": str(form.kernel), "width": self.width, "outputs": self.outputs}
+        """What must be equal for a fit to be resumed."""
+        model = {"kernel": str(form.kernel), "width": self.width, "outputs": self.problem.outputs}
         graph = form.graph
         edges = (None, None) if graph is None else (graph.edge_index, graph.edge_weight)
         mark = fingerprint(self.data.x, self.data.y, self.weight, *edges)
         return {"model": {**model, **form.options}, "data": {"fingerprint": mark}}
 
 
-def pick_kernels(kernel: Kernel, num_rows: int, width: int, num_layers: int) -> list[Kernel]:
-    """The kernels to train: the one asked for; for "auto" -s, and -a while it fits in memory.
+def choose(training: Training, forms: Sequence[Form], split: Split, *, refit: bool) -> Choice:
+    """Train each form and keep the first that no other beats by validation.
 
-    -a keeps keys, values, states and their gradients of every layer, and a tile of scores: about
-    4 bytes · rows · (10 width · layers + 2 · 512) in training, of which half the free memory is
-    taken at the most. Its time is quadratic in the rows; where that is felt, a warning says so.
+    With `refit`, the validation rows are only there to choose a form: the one chosen is trained
+    again on these rows too. A single form is then trained once, on all labels.
+    """
+    if split.val.numel() == 0:
+        forms = forms[:1]
+    monitor, tried = training.problem.objective.monitor, dict[str, float]()
+    validation: Mapping[str, float] = {}
+    if len(forms) > 1 or not refit:
+        best: Candidate | None = None
+        for form in forms:
+            found = training.fit(form, split)
+            tried[form.name] = found.score(monitor)
+            if best is None or found.result.interrupted or found.beats(best, monitor):
+                best = found
+            if best.result.interrupted:
+                break
+        assert best is not None
+        validation = best.result.metrics.get("val", {})
+        if not refit or best.result.interrupted:
+            return Choice([_alone(best)], best.result, split, tried, validation)
+        forms = [best.form]
+    train = torch.cat([split.train, split.val]).sort().values
+    split = replace(split, train=train, val=split.val[:0])
+    found = training.fit(forms[0], split)
+    tried = tried or {found.form.name: found.score(monitor)}
+    return Choice([_alone(found)], found.result, split, tried, validation)
+
+
+def _alone(found: Candidate) -> Member:
+    return Member(found.form, View("plain"), found.model)
+
+
+def pick_kernels(kernel: Kernel, num_rows: int, width: int, num_layers: int) -> list[Kernel]:
+    """The kernels to train: the one asked for; for "auto", -s, and -a if it fits in memory.
+
+    -a stores keys, values, states and their gradients for every layer, and a tile of scores: about
+    4 bytes · rows · (10 width · layers + 2 · 512) in training, which may take up to half of the
+    free memory. Its time is quadratic in the rows; above `SLOW_ROWS` rows, a warning says so.
     """
     if kernel != "auto":
         return [kernel]

@@ -1,4 +1,4 @@
-"""AutoETS and AutoARIMA of statsforecast, an extra, as peers in a backtest."""
+"""AutoETS and AutoARIMA of statsforecast (an optional extra), to compare with in a backtest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["auto_forecasts"]
 
 Array = NDArray[Any]
 
-LONGEST_SEASON = 24  # that exponential smoothing can learn
+LONGEST_SEASON = 24  # steps; AutoETS cannot fit a longer one
 
 
 def auto_forecasts(
@@ -21,9 +21,9 @@ def auto_forecasts(
 ) -> Mapping[str, Array]:
     """Forecasts (o, h, n) of a series (T, n) without missing values, by name.
 
-    Each node's model is chosen and fitted on the steps before the first origin, and goes on from
-    each origin with the values before it. A node that is constant, or that a model cannot be fitted
-    to, keeps its last value. AutoARIMA is without a season: its search takes minutes with one.
+    Each node's model is chosen and fitted once, on the steps before the first origin, and is then
+    given the values before each origin. A node that is constant, or to which no model can be
+    fitted, keeps its last value. AutoARIMA has no season: its search takes minutes with one.
     """
     from statsforecast.models import AutoARIMA, AutoETS
 
@@ -50,7 +50,7 @@ def _node(make: Any, values: Array, origins: Array, horizon: int) -> Array:
             warnings.simplefilter("ignore")
             model = make().fit(values[: origins[0]])
             ahead = [model.forward(y=values[:at], h=horizon)["mean"] for at in origins]
-    except Exception:  # whatever it is: one node of a peer must not end the backtest
+    except Exception:  # of any kind: one node that cannot be fitted must not end the backtest
         return last
     found = np.stack(ahead)
     return found if np.isfinite(found).all() else last

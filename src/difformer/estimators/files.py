@@ -1,4 +1,4 @@
-"""A fitted estimator as one safetensors file: arrays as tensors, the rest as JSON, no pickle."""
+"""Save a fitted estimator as one safetensors file: arrays as tensors, the rest as JSON."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ __all__ = ["SaveMixin"]
 E = TypeVar("E", bound="SaveMixin")
 
 _MEMBER = "member."
+_CSR = ("data", "indices", "indptr")
 _FITTED = ("kernel_", "best_epoch_", "n_iter_", "validation_", "candidates_", "choice_")
 
 
@@ -32,7 +33,7 @@ class SaveMixin:
     """`save` and `load` for the estimators."""
 
     def save(self, path: str | Path) -> None:
-        """Write the fitted estimator: safe to read from anywhere, unlike a pickle."""
+        """Write the fitted estimator to one file; unlike a pickle, it is safe to read."""
         check_is_fitted(self, "frozen_")
         me: Any = self
         own, rest = me._packed()
@@ -42,7 +43,7 @@ class SaveMixin:
             packed, described = member.pack()
             members.append(described)
             tensors |= {f"{_MEMBER}{index}.{name}": tensor for name, tensor in packed.items()}
-        given = {**me.get_params(deep=False), "checkpoint": None}  # a folder of this machine
+        given = {**me.get_params(deep=False), "checkpoint": None}  # a folder on this machine
         params = {name: _plain(name, value) for name, value in given.items()}
         description = {
             "class": type(self).__name__,
@@ -60,7 +61,7 @@ class SaveMixin:
 
     @classmethod
     def load(cls: type[E], path: str | Path, *, kernel: Diffusivity | None = None) -> E:
-        """Read what `save` wrote; `kernel` is wanted where a diffusivity of your own was used."""
+        """Read what `save` wrote; `kernel` is needed if your own diffusivity was used."""
         path = Path(path)
         tensors, description = read_tensors(path, "estimator")
         made = description.get("class")
@@ -102,7 +103,7 @@ class SaveMixin:
         return estimator
 
     def _check_loaded(self) -> None:
-        """One row of zeros through everything: shapes that do not fit show here, not later."""
+        """Predict one row of zeros, so that wrong shapes show here and not later."""
         me: Any = self
         width = me.n_features_in_ if me.encoder_ is None else me.encoder_.width
         n = me.embedding_.shape[0]
@@ -123,10 +124,9 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _rows(me: Any) -> dict[str, Tensor]:
-    """What is kept of the rows of fit."""
+    """The tensors that describe the rows of fit."""
     tensors = {"embedding": torch.from_numpy(me.embedding_), "before_last": me._before_last}
-    for part, rows in (("train", me.split_.train), ("val", me.split_.val)):
-        tensors[f"split.{part}"] = rows
+    tensors["split.train"], tensors["split.val"] = me.split_.train, me.split_.val
     tensors["digests"] = torch.from_numpy(me._fit_rows.digests.view(np.int64).copy())
     if hasattr(me, "held_out_rows_"):
         tensors["held_out.rows"] = torch.from_numpy(me.held_out_rows_)
@@ -137,22 +137,15 @@ def _rows(me: Any) -> dict[str, Tensor]:
         tensors["graph.edges"] = me.graph_.edge_index
         if me.graph_.edge_weight is not None:
             tensors["graph.weight"] = me.graph_.edge_weight
-    kept = me._neighbours
-    if kept is not None and sparse.issparse(kept):
-        for name in ("data", "indices", "indptr"):
-            tensors[f"neighbours.{name}"] = torch.from_numpy(np.asarray(getattr(kept, name)))
-    elif kept is not None:
-        tensors["neighbours.data"] = torch.from_numpy(np.ascontiguousarray(kept))
-    return tensors
+    return tensors | _pack_neighbours(me._neighbours)
 
 
 def _restore_rows(me: Any, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     me.embedding_, me._before_last = tensors["embedding"].numpy(), tensors["before_last"]
-    me._n_features_out = me.embedding_.shape[1]
+    n, me._n_features_out = me.embedding_.shape
     text = description["encoder"]
     me.encoder_ = None if text is None else TableEncoder.from_json(text)
     parts = (tensors["split.train"], tensors["split.val"], torch.empty(0, dtype=torch.int64))
-    n = len(me.embedding_)
     me.split_ = Split("fit", *parts).check(n)
     ids = description["ids"]
     me.ids_ = None if ids is None else tuple(str(name) for name in ids)
@@ -175,33 +168,46 @@ def _restore_rows(me: Any, tensors: dict[str, Tensor], description: dict[str, An
     if digests.shape != (n,):
         raise ValueError(f"{len(digests)} digests for {n} rows")
     me._fit_rows = FitRows(digests, None if me.graph_ is None else me.ids_)
-    me._neighbours = None
-    if description["neighbours"] is not None:
-        shape = tuple(description["neighbours"])
-        parts = {n: tensors.get(f"neighbours.{n}") for n in ("data", "indices", "indptr")}
-        if parts["indices"] is not None:
-            arrays = tuple(t.numpy() for t in parts.values() if t is not None)
-            matrix = sparse.csr_matrix(arrays, shape=shape)
-            matrix.check_format(full_check=True)
-            me._neighbours = matrix
-        else:
-            me._neighbours = tensors["neighbours.data"].numpy()
-            if me._neighbours.shape != shape:
-                raise ValueError("neighbours are not of the stated shape")
+    me._neighbours = _unpack_neighbours(description["neighbours"], tensors)
+
+
+def _pack_neighbours(features: Any) -> dict[str, Tensor]:
+    """A dense array, the three arrays of a CSR matrix, or nothing."""
+    if features is None:
+        return {}
+    if not sparse.issparse(features):
+        return {"neighbours.data": torch.from_numpy(np.ascontiguousarray(features))}
+    arrays = {name: np.asarray(getattr(features, name)) for name in _CSR}
+    return {f"neighbours.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _unpack_neighbours(shape: Any, tensors: dict[str, Tensor]) -> Any:
+    if shape is None:
+        return None
+    shape = tuple(shape)
+    if "neighbours.indices" in tensors:
+        arrays = tuple(tensors[f"neighbours.{name}"].numpy() for name in _CSR)
+        matrix = sparse.csr_matrix(arrays, shape=shape)
+        matrix.check_format(full_check=True)
+        return matrix
+    features = tensors["neighbours.data"].numpy()
+    if features.shape != shape:
+        raise ValueError("neighbours are not of the stated shape")
+    return features
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A value as JSON holds it."""
+    """A value that JSON can store."""
     if isinstance(value, Diffusivity):
-        return None  # given again on loading, as the model itself asks
+        return None  # it is given again to `load`
     if isinstance(value, np.integer | np.floating):
         return value.item()
     if isinstance(value, dict):
         return {str(k): _plain(name, v) for k, v in value.items()}
     if name == "random_state" and not isinstance(value, int | None):
-        return None  # a generator's state is not a setting
+        return None  # the state of a generator is not a setting
     if name == "class_weight" and not isinstance(value, str | None):
-        return None  # used in fitting only; JSON would turn its keys into texts
+        return None  # only used by fit; JSON would turn its keys into texts
     if isinstance(value, str | int | float | bool | list | None):
         return value
     raise ValueError(f"{name} must be a plain value to be saved, got {value!r}")

@@ -1,9 +1,9 @@
-"""A graph as people have it (edge list, SciPy, networkx, data frame) as edges between rows."""
+"""Graphs of any common type (edge list, SciPy, networkx, data frame) as edges between rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,9 +12,10 @@ from scipy import sparse
 from torch import Tensor
 
 from difformer.core.graph import Graph
+from difformer.data.series import Series
 from difformer.data.snapshots import Edges
 
-__all__ = ["Edges", "read_graph"]
+__all__ = ["read_graph", "read_step_graphs"]
 
 Array = NDArray[Any]
 Ids = Sequence[Any] | None
@@ -30,17 +31,16 @@ def read_graph(
 ) -> Edges:
     """Edges (2, e), source above target, and their weights, checked. O(e).
 
-    Without `num_new` both ends are rows of the data. With it the new row i is n + i in what is
-    returned, n known rows coming first. A list is given with known rows in its first line (or n + i
-    for the new row i) and new rows, from 0 on, in its second; a SciPy matrix is (new rows, known
-    rows) or (new rows, known and new rows); a data frame or a networkx graph may name rows by id.
+    Without `num_new` both ends are among the n known rows. With it, the result numbers the new rows
+    n + i. A list of edges has known rows (or n + i for the new row i) in its first line and new
+    rows, from 0 on, in its second; a SciPy matrix is (new rows, known rows) or (new rows, known and
+    new rows); a data frame or a networkx graph may name rows by id.
 
     Args:
         graph: (2, e) or (e, 2) integers, a list of pairs, a pair (edges, weights or None), a data
             frame of two or three columns (source, target, weight), a SciPy sparse matrix, a
             networkx graph, or a Graph.
-        ids: the names of the rows, new ones last, by which a data frame or a networkx graph may
-            name them.
+        ids: the ids of the rows, new ones last, which a data frame or a networkx graph may use.
         what: what errors call a row.
     """
     new = num_new or 0
@@ -59,7 +59,7 @@ def read_graph(
         named = True
     elif hasattr(graph, "columns"):
         edges, weight, named = _from_frame(graph, ids)
-    elif is_pair(graph):
+    elif _is_pair(graph):
         edges, weight = _from_list(graph[0]), graph[1]
     else:
         edges = _from_list(graph)
@@ -71,7 +71,29 @@ def read_graph(
     return edges, None if weight is None else _weights(weight, edges.shape[1])
 
 
-def is_pair(graph: Any) -> bool:
+def read_step_graphs(graph: Any, series: Series) -> tuple[Edges, ...]:
+    """() without a graph, one entry for one graph, or one for each of the T steps. O(e)."""
+    if graph is None:
+        return ()
+    if not isinstance(graph, list | tuple) or _is_pair(graph) or _is_edge_list(graph):
+        graphs: list[Any] = [graph]
+    else:
+        graphs = list(cast("list[Any]", graph))
+    steps, nodes = series.values.shape
+    if len(graphs) not in (0, 1, steps):
+        raise ValueError(f"graph must be one, or one for each of {steps} steps, got {len(graphs)}")
+    return tuple(read_graph(one, nodes, ids=series.names or None, what="node") for one in graphs)
+
+
+def _is_edge_list(graph: Any) -> bool:
+    """Whether it is a nested list of numbers, (2, e) or (e, 2)."""
+    rows = cast("list[Any]", graph)
+    return bool(rows) and all(
+        isinstance(row, list | tuple) and len(row) and np.isscalar(row[0]) for row in rows
+    )
+
+
+def _is_pair(graph: Any) -> bool:
     """Whether it is (edge list, weights or None)."""
     if not isinstance(graph, tuple) or len(graph) != 2 or isinstance(graph[0], tuple):
         return False
@@ -106,15 +128,15 @@ def _from_networkx(graph: Any, num_rows: int, ids: Ids) -> tuple[Tensor, Any]:
 
 
 def _from_frame(frame: Any, ids: Ids) -> tuple[Tensor, Any, bool]:
-    """Columns source, target and perhaps weight, or two or three columns in that order.
+    """From columns source, target and perhaps weight, or two or three columns in that order.
 
-    And whether they name rows by their ids.
+    The last result says whether the cells are ids of rows.
     """
     names = list(frame.columns)
-    if not {"source", "target"} <= set(names) and len(names) not in (2, 3):
+    by_name = {"source", "target"} <= set(names)
+    if not by_name and len(names) not in (2, 3):
         columns = ", ".join(map(str, names))
         raise ValueError(f"graph must have columns source and target, got {columns}")
-    by_name = {"source", "target"} <= set(names)
     source, target = ("source", "target") if by_name else names[:2]
     last = "weight" if by_name else (names[2] if len(names) == 3 else None)
     ends = [np.asarray(frame[name]) for name in (source, target)]

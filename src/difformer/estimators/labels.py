@@ -1,10 +1,9 @@
-"""From labels of any kind, some missing, to the numbers a model trains on, and back."""
+"""Labels of any type, some missing: to the numbers that a model trains on, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +20,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Classes:
-    """Which classes each output has, and whether y is one column, many labels or many outputs.
+    """The classes of each output.
 
     `kind` is "multiclass" (y of n labels), "multilabel" (n × t of 0 and 1) or "multioutput"
-    (n × t, each column with classes of its own).
+    (n × t, each column with its own classes).
     """
 
     kind: str
@@ -32,14 +31,14 @@ class Classes:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """How many numbers the model gives for each output."""
+        """How many numbers the model predicts for each output."""
         if self.kind == "multilabel":
             return (len(self.each),)
         return tuple(len(classes) for classes in self.each)
 
     @property
     def public(self) -> Any:
-        """What scikit-learn calls `classes_`: an array, or a list of one per column."""
+        """`classes_` as in scikit-learn: an array, or a list with one per column."""
         return self.each[0] if self.kind == "multiclass" else list(self.each)
 
     def decode(self, codes: Array) -> Array:
@@ -58,7 +57,7 @@ class Classes:
 
     @classmethod
     def from_json(cls, record: Any, where: str) -> Classes:
-        """The classes that `to_json` wrote; ModelFileError where they are not."""
+        """The classes that `to_json` wrote; a ModelFileError for anything else."""
         try:
             kind = record["kind"]
             if kind not in ("multiclass", "multilabel", "multioutput"):
@@ -74,7 +73,7 @@ class Classes:
 def read_classes(y: Any, unlabelled: Any = -1) -> tuple[Classes, Array]:
     """Find the classes of y and number them: codes (n, t) int64, -1 where unlabelled. O(n log n).
 
-    Unlabelled are `unlabelled` (-1) among numbers, and None, NaN and pandas' NA anywhere.
+    Unlabelled entries are `unlabelled` (-1) among numbers, and None, NaN and pandas' NA anywhere.
     """
     table = _as_array(y)
     if table.ndim == 2 and table.shape[1] > 1:
@@ -84,7 +83,7 @@ def read_classes(y: Any, unlabelled: Any = -1) -> tuple[Classes, Array]:
         classes, codes = tuple(c for c, _ in columns), np.stack([k for _, k in columns], axis=1)
         binary = all(c.dtype.kind in "biuf" and set(c.tolist()) <= {0, 1} for c in classes)
         if binary:
-            # A label nobody has is still a label: its column is all zeros.
+            # A label that no row has is still a label: its column is all zeros.
             whole = tuple(np.array([0, 1], c.dtype) for c in classes)
             for j, found in enumerate(classes):
                 if found.tolist() == [1]:
@@ -96,7 +95,7 @@ def read_classes(y: Any, unlabelled: Any = -1) -> tuple[Classes, Array]:
 
 
 def dataset_classes(data: Dataset) -> tuple[Classes, Array]:
-    """The classes of a dataset by name, or number where they have none, and its codes (n, t)."""
+    """The classes of a dataset, by name if they have names, and its codes (n, t)."""
     if data.task == "regression":
         raise ValueError(f"X must have classes, {data.name} is regression: use the regressor")
     y = data.y.numpy()
@@ -164,23 +163,17 @@ def _as_array(y: Any) -> Array:
         raise ValueError("y must be given: requires y to be passed, but the target y is None")
     if hasattr(y, "toarray"):
         y = y.toarray()
-    table = np.asarray(y, dtype=object) if _has_none(y) else np.asarray(y)
+    table = np.asarray(y)
     if table.ndim not in (1, 2):
         raise ValueError(f"y must have one or two dimensions, got shape {table.shape}")
     return table
-
-
-def _has_none(y: Any) -> bool:
-    return isinstance(y, list | tuple) and any(v is None for v in cast("Sequence[Any]", y))
 
 
 def _missing(values: Array) -> Array:
     """True where a value is None, NaN or pandas' NA, whatever the dtype."""
     if values.dtype.kind == "f":
         return np.isnan(values)
-    if values.dtype.kind not in "OU" and values.dtype.kind != "T":
-        return np.zeros(values.shape, bool)
-    if values.dtype.kind == "U":
+    if values.dtype.kind not in "OT":
         return np.zeros(values.shape, bool)
     flat = [_is_missing(v) for v in values.ravel()]
     return np.array(flat, bool).reshape(values.shape)
@@ -197,7 +190,7 @@ def _numeric(values: Array) -> bool:
 
 
 def _plain(known: Array, name: str) -> Array:
-    """An object array of one kind of label as an array of that kind."""
+    """An object array of labels of one type as an array of that type."""
     kinds = {type(v) for v in known}
     texts = all(isinstance(v, str) for v in known)
     if not texts and any(isinstance(v, str) for v in known):

@@ -1,4 +1,4 @@
-"""A fitted member of the average: a view of the features, and a frozen model behind it."""
+"""A fitted member of the average: a view of the features and a frozen model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from difformer.core.diffusivity import Diffusivity
-from difformer.core.graph import Graph
 from difformer.estimators.choice import Member
 from difformer.estimators.rows import to_tensor
 from difformer.estimators.views import View
@@ -22,11 +21,11 @@ __all__ = ["FittedMember", "freeze_member"]
 
 @dataclass(frozen=True)
 class FittedMember:
-    """One model that answers; several answer together, each by its weight.
+    """One model that predicts; several are averaged by their weights.
 
     Args:
-        name: of its form, and of its view of the features.
-        temperature: what its outputs are divided by before they become probabilities.
+        name: the name of its form and of its view of the features.
+        temperature: its outputs are divided by this before they become probabilities.
     """
 
     name: str
@@ -37,13 +36,13 @@ class FittedMember:
 
     @property
     def meets(self) -> bool:
-        """Whether rows move one another in it."""
+        """Whether rows influence one another in it."""
         layer = self.frozen.model.layers[-1]
         assert isinstance(layer, DiffusionLayer)
         return self.frozen.num_known is not None or not layer.diffusivity.local
 
     def seen(self, features: Any) -> Tensor:
-        """Encoded features as its model takes them, dense, in float64."""
+        """Encoded features through its view, dense, in float64."""
         return to_tensor(self.view.apply(features), torch.float64).to_dense()
 
     def run(
@@ -51,12 +50,25 @@ class FittedMember:
     ) -> Tensor:
         """Outputs (m, outputs) of new rows, or their states; edges from rows of fit to these."""
         run = self.frozen.encode if encode else self.frozen.forward
-        if self.frozen.num_known is None:
-            edges = weight = None
-        return run(self.seen(features), edges, weight)
+        return run(self.seen(features), *self._used(edges, weight))
+
+    def weights(
+        self, features: Any, before: Tensor, edges: Tensor | None, weight: Tensor | None
+    ) -> Tensor:
+        """The weight (m, n) of each row of fit in the last step of each new row.
+
+        `before` (n, hidden_channels) are the states of the rows of fit before that step.
+        """
+        return self.frozen.weights(self.seen(features), before, *self._used(edges, weight))
+
+    def _used(
+        self, edges: Tensor | None, weight: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The edges, unless the model was fitted without a graph."""
+        return (None, None) if self.frozen.num_known is None else (edges, weight)
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Its tensors and its description, to be part of a file."""
+        """Its tensors and its description, for a part of a file."""
         tensors, described = self.frozen.pack()
         tensors = {f"frozen.{name}": tensor for name, tensor in tensors.items()}
         tensors |= {f"view.{name}": tensor for name, tensor in self.view.tensors().items()}
@@ -71,7 +83,7 @@ class FittedMember:
         described: dict[str, Any],
         kernel: Diffusivity | None,
     ) -> FittedMember:
-        """What `pack` gave."""
+        """The member that `pack` described."""
         parts: dict[str, dict[str, Tensor]] = {"frozen": {}, "view": {}}
         for name, tensor in tensors.items():
             part, _, own = name.partition(".")
@@ -85,10 +97,8 @@ class FittedMember:
         )
 
 
-def freeze_member(
-    member: Member, x: Tensor, graph: Graph | None
-) -> tuple[FittedMember, Tensor, list[Tensor]]:
-    """Keep what new rows need, in float64: their answers then have the same bits anywhere.
+def freeze_member(member: Member, x: Tensor) -> tuple[FittedMember, Tensor, list[Tensor]]:
+    """Keep what predictions for new rows need, in float64: their bits are then the same anywhere.
 
     Args:
         x: (n, p) features through the member's view, float64.
@@ -96,12 +106,11 @@ def freeze_member(
     Returns:
         the member, the outputs (n, outputs) of the rows of fit, and their last two states.
     """
-    model = member.model.cpu().double().eval()
+    model, graph = member.model.cpu().double().eval(), member.form.graph
     doubled = None if graph is None else graph.to(torch.zeros(0, dtype=torch.float64))
     with torch.no_grad():
         passages = model.passages(x, doubled)
         output = model.output(passages[-1].after)
     frozen = FrozenDIFFormer.from_passages(model, passages)
-    states = [passages[-1].before, passages[-1].after]
-    fitted = FittedMember(member.name, member.view, frozen, member.weight, member.temperature)
-    return fitted, output, states
+    fitted = FittedMember(member.form.key, member.view, frozen, member.weight, member.temperature)
+    return fitted, output, [passages[-1].before, passages[-1].after]

@@ -1,4 +1,4 @@
-"""The network of a forecaster: windows of a series as features, its next steps from them."""
+"""The network of a forecaster: it sees windows of a series and predicts the steps after them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from difformer.data.dataset import fingerprint
 from difformer.data.series import Series, fill
 from difformer.data.snapshots import Edges, TemporalDataset, time_split
 from difformer.data.times import calendar, cycles_of, following
-from difformer.estimators.nodes import NodeScale
+from difformer.estimators.nodes import NodeScale, known_mean, steps_before
 from difformer.estimators.settings import ForecastSettings
 from difformer.nn.model import DIFFormer
 from difformer.nn.recipes import RECIPES
@@ -25,14 +25,14 @@ from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 from difformer.train.snapshots import Snapshots
 
-__all__ = ["Form", "Network", "Windows"]
+__all__ = ["Network", "Preprocessing", "Windows"]
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Form:
-    """What a network sees of a series; see the parameters of `DIFFormerForecaster`."""
+class Preprocessing:
+    """How a series becomes features; see the parameters of `DIFFormerForecaster`."""
 
     transform: str = "none"
     level: str = "mean"
@@ -40,22 +40,22 @@ class Form:
 
     @property
     def name(self) -> str:
-        """What differs from the plain one."""
-        own, plain = astuple(self), astuple(Form())
+        """The settings that are not the default ones; "none" where all are."""
+        own, plain = astuple(self), astuple(Preprocessing())
         return "-".join(a for a, b in zip(own, plain, strict=True) if a != b) or "none"
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """The last `lags` values of every node before an origin, and the `horizon` after it as targets.
+    """Features from the last `lags` values of each node, targets from the `horizon` values after.
 
     Args:
         nodes: how values are scaled.
-        cycles: of the calendar, whose place at the first step ahead is a feature.
-        known: mean and scale (c,) of what is known ahead, which is a feature for every step ahead.
+        cycles: the cycles of the calendar; the place of the first step ahead in them is a feature.
+        known: mean and scale (c,) of the columns known ahead, a feature for every step ahead.
     """
 
-    form: Form
+    preprocessing: Preprocessing
     lags: int
     horizon: int
     nodes: NodeScale
@@ -63,18 +63,21 @@ class Windows:
     known: tuple[Array, Array] | None
 
     @classmethod
-    def learn(cls, data: Series, form: Form, lags: int, horizon: int) -> Windows:
+    def learn(cls, data: Series, preprocessing: Preprocessing, lags: int, horizon: int) -> Windows:
         """From the series that a network is fitted on."""
-        nodes = NodeScale.learn(data.values, lags, form.transform)
-        cycles = cycles_of(data.stamps) if form.calendar == "cycles" else ()
-        return cls(form, lags, horizon, nodes, cycles, _scale_known(data))
+        nodes = NodeScale.learn(data.values, lags, preprocessing.transform)
+        cycles = cycles_of(data.stamps) if preprocessing.calendar == "cycles" else ()
+        return cls(preprocessing, lags, horizon, nodes, cycles, _scale_known(data))
 
     def scaled(self, data: Series) -> Array:
-        """(T, n): a missing value as the last known one, or as the mean before the first."""
+        """(T, n): missing values are the last known one, or the mean before the first."""
         return fill(self.nodes.forward(data.values), np.zeros(data.values.shape[1]))
 
     def beside(self, data: Series, ahead: int) -> Array:
-        """What is known of each step and of `ahead` further ones, (T + ahead, c), 0 where not."""
+        """Calendar and known columns of each step and of `ahead` further ones, (T + ahead, c).
+
+        0 where a value is missing.
+        """
         steps = len(data.values) + ahead
         found = np.zeros((steps, 0))
         if self.cycles:
@@ -87,42 +90,40 @@ class Windows:
         mean, scale = self.known
         if data.known is None or data.known.shape[1] != len(mean):
             raise ValueError(f"known must have the {len(mean)} columns of fit")
-        told = np.nan_to_num((data.known[:steps] - mean) / scale)
-        return np.hstack([found, np.pad(told, ((0, steps - len(told)), (0, 0)))])
+        known = np.nan_to_num((data.known[:steps] - mean) / scale)
+        return np.hstack([found, np.pad(known, ((0, steps - len(known)), (0, 0)))])
 
     def features(self, window: Array, beside: Array, origins: Array) -> tuple[Array, Array]:
-        """Of windows (o, lags, n): features (o, n, f), and the level (o, n) they are told from."""
-        last = window[:, -1] if self.form.level == "last" else np.zeros_like(window[:, -1])
+        """Features (o, n, f) of windows (o, lags, n), and the level (o, n) that is subtracted."""
+        last = window[:, -1] if self.preprocessing.level == "last" else np.zeros_like(window[:, -1])
         own = (window - last[:, None]).swapaxes(1, 2)
         cycled = 4 * len(self.cycles)
         known = beside[np.minimum(origins[:, None] + np.arange(self.horizon), len(beside) - 1)]
-        told = np.hstack([known[:, 0, :cycled], known[:, :, cycled:].reshape(len(origins), -1)])
-        every = np.broadcast_to(told[:, None], (len(own), own.shape[1], told.shape[1]))
+        common = np.hstack([known[:, 0, :cycled], known[:, :, cycled:].reshape(len(origins), -1)])
+        every = np.broadcast_to(common[:, None], (len(own), own.shape[1], common.shape[1]))
         return np.concatenate([own, every], axis=2), last
 
     def snapshots(
         self, data: Series, edges: tuple[Edges, ...], train: int | None = None
     ) -> TemporalDataset:
-        """One snapshot for each origin within the series, nan where a target is not known.
+        """One snapshot for each origin within the series, nan where a target is unknown.
 
-        The first `train` snapshots have no target of a step that later ones begin with, so that
-        nothing which validates is learned from.
+        The targets of the first `train` snapshots end before the first step of the later ones, so
+        that no validation step is learned from.
         """
-        scaled, (steps, n) = self.scaled(data), data.values.shape
-        origins = np.arange(self.lags, steps)
-        window = scaled[origins[:, None] + np.arange(-self.lags, 0)]
+        origins = np.arange(self.lags, len(data.values))
+        window = steps_before(self.scaled(data), origins, self.lags)
         x, last = self.features(window, self.beside(data, self.horizon), origins)
-        after = origins[:, None] + np.arange(self.horizon)
-        known = np.where(self.nodes.naive, np.nan, self.nodes.forward(data.values))
-        known = np.vstack([known, np.full((self.horizon, n), np.nan)])
-        y = known[after] - last[:, None]  # (o, h, n)
+        y = self.nodes.targets(self.nodes.forward(data.values), origins, self.horizon)
+        y = y - last[:, None]  # (o, h, n)
         if train is not None:
+            after = origins[:, None] + np.arange(self.horizon)
             hidden = (origins[:, None] < self.lags + train) & (after >= self.lags + train)
             y = np.where(hidden[..., None], np.nan, y)
         return _dataset(x, y.swapaxes(1, 2), self.seen(edges, origins))
 
     def seen(self, edges: tuple[Edges, ...], origins: Array) -> tuple[Edges, ...]:
-        """The graph of the last step before each origin; the last known one where it has none."""
+        """The graph of the last step before each origin, or the last graph there is."""
         if len(edges) < 2:
             return edges
         return tuple(edges[min(int(o) - 1, len(edges) - 1)] for o in origins)
@@ -148,7 +149,7 @@ class Network:
         kept: int,
         folder: Path | None = None,
     ) -> Network:
-        """Trained on all snapshots but the last `kept`, which pick the epoch."""
+        """Train on all snapshots except the last `kept`, which pick the epoch."""
         train = len(data.values) - windows.lags - kept
         snapshots = windows.snapshots(data, edges, train)
         share = kept / snapshots.num_snapshots
@@ -163,7 +164,7 @@ class Network:
                 kernel=settings.kernel,
                 **{**RECIPES[settings.recipe], **(settings.options or {})},
             )
-        told = TrainSettings(
+        training = TrainSettings(
             epochs=settings.epochs,
             lr=settings.lr,
             weight_decay=settings.weight_decay,
@@ -178,18 +179,18 @@ class Network:
             "model": {**shape, **vars(model.config)},
         }
         source = Snapshots(snapshots, split)
-        result = fit(model, source, SquaredError(), split, told, folder=folder, config=config)
+        result = fit(model, source, SquaredError(), split, training, folder=folder, config=config)
         return cls(windows, model.cpu().eval(), result)
 
     def ahead(self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int) -> Array:
-        """The steps from each origin on, (o, steps, n), in the units of the series.
+        """Forecasts from each origin, (o, steps, n), in the units of the series.
 
-        Each sees the steps before its origin alone. `horizon` steps come at once; later ones are
-        forecast from them.
+        Each uses only the steps before its origin. `horizon` steps are predicted at once; later
+        ones are forecast from them.
         """
         own, most = self.windows, self.windows.horizon
         beside = own.beside(data, steps + most)
-        window = own.scaled(data)[origins[:, None] + np.arange(-own.lags, 0)]
+        window = steps_before(own.scaled(data), origins, own.lags)
         found: list[Array] = []
         for first in range(0, steps, most):
             x, last = own.features(window[:, -own.lags :], beside, origins + first)
@@ -202,6 +203,18 @@ class Network:
             found.append(own.nodes.back(after))
             window = np.concatenate([window, own.nodes.forward(found[-1])], axis=1)
         return np.concatenate(found, axis=1)[:, :steps]
+
+    def validate(
+        self, data: Series, edges: tuple[Edges, ...], kept: int
+    ) -> tuple[Array, Array, Array]:
+        """The last `kept` origins, forecasts from them, and the true values: (o, horizon, n).
+
+        Unknown values, and those of naive nodes, are nan.
+        """
+        steps, ahead = len(data.values), self.windows.horizon
+        origins = np.arange(steps - kept, steps)
+        truth = self.windows.nodes.targets(data.values, origins, ahead)
+        return origins, self.ahead(data, edges, origins, ahead), truth
 
 
 def _dataset(x: Array, y: Array, edges: tuple[Edges, ...]) -> TemporalDataset:
@@ -217,11 +230,10 @@ def _dataset(x: Array, y: Array, edges: tuple[Edges, ...]) -> TemporalDataset:
 
 
 def _scale_known(data: Series) -> tuple[Array, Array] | None:
-    """Mean and scale of what is known, over the steps of the series."""
+    """Mean and scale of the columns known ahead, over the steps of the series."""
     if data.known is None:
         return None
     seen = data.known[: len(data.values)]
-    count = (~np.isnan(seen)).sum(0)
-    mean = np.where(count > 0, np.nansum(seen, axis=0) / np.maximum(count, 1), 0.0)
-    scale = np.sqrt(np.nansum(np.square(seen - mean), axis=0) / np.maximum(count, 1))
+    mean = known_mean(seen)
+    scale = np.sqrt(known_mean(np.square(seen - mean)))
     return mean, np.where(scale > 0, scale, 1.0)

@@ -1,4 +1,4 @@
-"""What the values of a series become before a model sees them, and back: node by node."""
+"""The values of many nodes over time: windows around an origin, and one scale per node."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TRANSFORMS", "NodeScale", "looks_like_counts", "reach_of"]
+__all__ = [
+    "TRANSFORMS",
+    "NodeScale",
+    "known_mean",
+    "looks_like_counts",
+    "reach_of",
+    "steps_after",
+    "steps_before",
+]
 
 Array = NDArray[Any]
 
-# Values to a scale on which they vary evenly, and back. Counts of 0 or more alone have all three.
+# Values to a scale on which they vary evenly, and back. "sqrt" and "log" need values of 0 or more.
 TRANSFORMS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "none": (np.asarray, np.asarray),
     "sqrt": (np.sqrt, lambda z: np.square(np.maximum(z, 0.0))),
@@ -22,9 +30,26 @@ TRANSFORMS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]]
 ENOUGH = 5  # steps at which a node must differ from its median, to be learned from
 
 
+def steps_before(values: Array, origins: Array, lags: int) -> Array:
+    """The last `lags` values (T, n) before each origin (o,): (o, lags, n)."""
+    return values[origins[:, None] + np.arange(-lags, 0)]
+
+
+def steps_after(values: Array, origins: Array, ahead: int) -> Array:
+    """The `ahead` values (T, n) from each origin (o,) on, nan after the last: (o, ahead, n)."""
+    padded = np.vstack([values, np.full((ahead, values.shape[1]), np.nan)])
+    return padded[origins[:, None] + np.arange(ahead)]
+
+
+def known_mean(values: Array, axis: int | tuple[int, ...] = 0) -> Array:
+    """The mean of the values that are not nan; 0 where all are."""
+    known = ~np.isnan(values)
+    return np.where(known, values, 0.0).sum(axis) / np.maximum(known.sum(axis), 1)
+
+
 @dataclass(frozen=True, eq=False)
 class NodeScale:
-    """(f(value) − mean) / scale, each (n,); `naive` nodes, not to be learned from, are zeros.
+    """(f(value) − mean) / scale, each (n,); 0 for `naive` nodes, which are not learned from.
 
     `level` is the mean of a node's values in their units, 0 where none is known, and `reach` the
     lowest and the highest forecast, see `reach_of`.
@@ -41,38 +66,43 @@ class NodeScale:
     def learn(cls, values: Array, lags: int, transform: str = "none") -> NodeScale:
         """From a series (T, n) with nan where missing. O(T n).
 
-        Naive are nodes with fewer than lags + 2 known values, constant ones, and those that are
-        the same but for a few steps.
+        A node is naive if it has fewer than lags + 2 known values, if it is constant, or if it
+        differs from its median at a few steps only.
         """
         if transform != "none" and float(np.nanmin(values)) < 0:
             raise ValueError(f"transform must be none for values below 0, got {transform!r}")
         known = ~np.isnan(values)
-        median = np.array([np.median(c[k]) if k.any() else np.nan for c, k in _columns(values)])
+        columns = [column[~np.isnan(column)] for column in values.T]
+        median = np.array([np.median(column) if len(column) else np.nan for column in columns])
         differing = (known & (values != median)).sum(0)
         least = min(ENOUGH, max(1, len(values) // 10))
         naive = (known.sum(0) < lags + 2) | (differing < least)
         changed = np.where(naive, 0.0, TRANSFORMS[transform][0](np.where(naive, 0.0, values)))
         mean, scale = np.nanmean(changed, axis=0), np.nanstd(changed, axis=0)
         naive = naive | ~(scale > 0)
-        level = np.where(known, values, 0.0).sum(0) / np.maximum(known.sum(0), 1)
+        level = known_mean(values)
         reach = reach_of(np.where(known, values, level))
         return cls(transform, mean, np.where(naive, 1.0, scale), naive, level, reach)
 
     def forward(self, values: Array) -> Array:
-        """Scaled values, nan where missing; zeros for naive nodes."""
+        """Scaled values, nan where missing; 0 for naive nodes."""
         changed = TRANSFORMS[self.transform][0](np.where(self.naive, 0.0, values))
         return np.where(self.naive, 0.0, (changed - self.mean) / self.scale)
 
     def back(self, scaled: Array) -> Array:
-        """Values in the units of the series; what it gives for naive nodes means nothing."""
+        """Values in the units of the series; those of naive nodes have no meaning."""
         return np.clip(TRANSFORMS[self.transform][1](scaled * self.scale + self.mean), *self.reach)
+
+    def targets(self, values: Array, origins: Array, ahead: int) -> Array:
+        """`steps_after` of the nodes that are learned from; nan for naive ones."""
+        return steps_after(np.where(self.naive, np.nan, values), origins, ahead)
 
 
 def reach_of(values: Array) -> Array:
     """(2, n) the lowest and the highest forecast, so that none runs away over many steps.
 
-    A range of the node's values (T, n) below its lowest one (but 0 if none is below), and above its
-    highest.
+    With the range of a node's values (T, n): one range below its lowest value, but not below 0 if
+    no value is, and one range above its highest.
     """
     low, high = values.min(0), values.max(0)
     least = np.where(low < 0, 2 * low - high, np.maximum(0.0, 2 * low - high))
@@ -80,10 +110,6 @@ def reach_of(values: Array) -> Array:
 
 
 def looks_like_counts(values: Array) -> bool:
-    """Whether all known values are whole numbers of 0 or more, not all alike."""
+    """Whether all known values are whole numbers of 0 or more."""
     known = values[~np.isnan(values)]
     return bool(known.size and known.min() >= 0 and (known == np.round(known)).all())
-
-
-def _columns(values: Array) -> Any:
-    return zip(values.T, ~np.isnan(values).T, strict=True)

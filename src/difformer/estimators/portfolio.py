@@ -1,7 +1,8 @@
 """The forms of the model that recipe="auto" tries, cheap ones first.
 
-No form suits all data: rows may be alike or not, a graph may join like or unlike rows, labels may
-be few or many. What the first forms score on held-out labels decides which others are tried.
+No form suits all data: rows may be similar or not, a graph may join rows of the same class or of
+different ones, labels may be few or many. The held-out loss of the first forms decides which others
+are tried.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["forms"]
 
-# From this many labelled rows on, a hidden layer is also trained for longer, with less dropout.
+# From this many labelled rows on, a hidden layer is also trained longer, with less dropout.
 MANY_LABELS = 200
-# Up to this many rows the sharp form compares all pairs in every view; above, in one.
+# Up to this many rows, the sharp form compares all pairs in every view; above, in one.
 SHARP_VIEWS_ROWS = 4_000
 
 _AVERAGING = {"use_weight": False, "learn_qk": False, "dropout_at": "ends"}
@@ -31,8 +32,8 @@ _SHARP = {"kernel": "sharp", "compare": "input", "sharpness": 40.0, "reach": 10.
 _STRONG = {"num_layers": 10, "tau": 0.9, "source": 0.05}
 _WEAK = {"num_layers": 2, "tau": 0.5, "source": 0.33}
 _ALONE = {"kernel": "identity", "num_layers": 1}
-# A row's own state and what comes to it each have a map of their own, and a layer adds to the
-# state: neighbours may then be unlike.
+# A row's own state and the mean of its neighbours have separate weights, and a layer adds to the
+# state: this suits graphs that join rows of different classes.
 _TRANSFORMING = {
     "kernel": "identity",
     "graph_weight": 1.0,
@@ -51,7 +52,7 @@ _SCALED: dict[str, Any] = {"weight_decay": 0.1, "scaled": True}
 _CAREFUL: dict[str, Any] = {"epochs": 60, "lr": 0.015, "weight_decay": 0.01}
 _LONG: dict[str, Any] = {"epochs": 200, "lr": 0.02}
 _SLOW: dict[str, Any] = {"epochs": 300, "lr": 0.01, "weight_decay": 5e-4}
-# Epochs after which a form that is trained by the loop must be in the running to be trained on.
+# A form that is trained by the loop is first trained for so many epochs, and fully if it does well.
 _PROBE = 60
 
 
@@ -67,8 +68,8 @@ def forms(run: Search, graph: Graph | None, *, neighbours: bool) -> Iterator[For
     """Every form to try on such data.
 
     Args:
-        neighbours: the graph joins rows that are alike, so it holds nothing that the features do
-            not, and needs no separate map for a row and its neighbours.
+        neighbours: the graph was made from the features, so it joins similar rows, and forms for
+            other graphs are left out.
     """
     if graph is None or neighbours:
         yield from _forms_of_rows(run)
@@ -97,14 +98,14 @@ def _hidden(view: str) -> Form:
 
 
 def _hidden_long(view: str) -> Form:
-    """Enough labels allow a curved boundary; the many columns of steps need more dropout."""
+    """A hidden layer for many labels; the many columns of "steps" need more dropout."""
     rate, decay = (0.5, 1e-4) if view == "steps" else (0.2, 1e-3)
     options = {**_HIDDEN, **_ALONE, "dropout": rate}
     return _form("hidden layer, long", view, options, weight_decay=decay, **_LONG)
 
 
 def _forms_of_rows(run: Search) -> Iterator[Form]:
-    """Rows alone, and rows that meet by their features, in every view that says something."""
+    """Forms without a graph: each row by itself, and rows compared by their features."""
     views = [view for view in VIEWS if run.view(view) is not None]
     yield from (_linear(view) for view in views if view != "common")
     yield _hidden("standard")
@@ -122,7 +123,7 @@ def _forms_of_rows(run: Search) -> Iterator[Form]:
         options = {**_LINEAR, **_SHARP, **_WEAK}
         sharp.append(_form("sharp, weak", view, options, weight_decay=0.02, **_FAST))
     yield from sharp
-    # Through the view, and over the distance, in which rows teach one another most.
+    # A hidden layer in the view, and with the number of steps, of the best sharp form.
     best = min((one for one in run.judged if one.form in sharp), key=lambda one: one.loss).form
     if _has_many_labels(run) and not run.in_the_running(best):
         return
@@ -131,14 +132,14 @@ def _forms_of_rows(run: Search) -> Iterator[Form]:
 
 
 def _view_of_many_rows(run: Search, views: list[str]) -> list[str]:
-    """The one view in which many rows are compared: by nearness where that is best without."""
+    """The one view in which many rows are compared: "near" if it is the best so far."""
     if run.best.form == _linear("near"):
         return ["near"]
     return ["common" if "common" in views else "standard"]
 
 
 def _averages_on_a_graph(run: Search, graph: Graph) -> Iterator[Form]:
-    """Averages over few or many steps, linear first; with a hidden layer where one is best."""
+    """Averages over few or many steps, linear ones first; the best also with a hidden layer."""
     far = {"num_layers": 10, "tau": 0.9, "source": 0.1}
     given = {**_LINEAR, "kernel": "identity", "graph_weight": 1.0, "tau": 1.0}
     for name, options, train in (
@@ -152,7 +153,7 @@ def _averages_on_a_graph(run: Search, graph: Graph) -> Iterator[Form]:
     if run.sharp:
         both = {**_LINEAR, **_SHARP, **far, "graph_weight": 0.7}
         yield _form("graph and sharp", "standard", both, graph, weight_decay=0.03, **_FAST)
-    if run.best.form.graph is not None and averages(run.config_of(run.best.form)):
+    if run.best.form.graph is not None and averages(run.best.form.config):
         options = {**run.best.form.options, **_HIDDEN, "input_activation": "relu"}
         deeper = replace(run.best.form, name="graph, hidden layer", options=options, train=_CAREFUL)
         if run.in_copies(deeper):
@@ -160,7 +161,7 @@ def _averages_on_a_graph(run: Search, graph: Graph) -> Iterator[Form]:
 
 
 def _transforming(run: Search, graph: Graph) -> Iterator[Form]:
-    """Maps of a row and its neighbours, trained on where a short training says that they pay."""
+    """Weights for a row and its neighbours, trained fully if a short training does well."""
     for layers, rate, inner in ((2, 0.5, 0.2), (1, 0.7, 0.5)):
         options = {**_TRANSFORMING, "num_layers": layers, "dropout": rate, "input_dropout": inner}
         name = f"transforming, {layers} layer{'s' if layers > 1 else ''}"

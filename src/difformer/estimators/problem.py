@@ -1,4 +1,4 @@
-"""What is learned: targets and objective, and how outputs of several models become one."""
+"""What is learned: the targets, the loss, and how the outputs of several models become one."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.train.objective import Objective
+from difformer.data.batch import Batch
+from difformer.train.objective import Monitor, Objective
 
-__all__ = ["Outcome", "Problem"]
+__all__ = ["MultiCrossEntropy", "Outcome", "Problem"]
 
-# Log-temperatures that are tried. A normal prior on them keeps few labels from saying too much.
-LOG_TEMPERATURES = tuple(step / 10 for step in range(-15, 26))
-# Probabilities are kept from 0 and 1, so that their logarithms are finite.
+# Probabilities stay this far from 0 and 1, so that their logarithms are finite.
 LEAST = 1e-12
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What outputs mean: how several become one, and what a wrong one costs.
+    """What outputs mean: how several become one, and the loss of a row.
 
     Args:
         task: "multiclass", "multilabel" or "regression".
-        widths: of the blocks of outputs that are each a choice between classes; none elsewhere.
+        widths: the sizes of the blocks of outputs that are each a choice between classes; empty
+            for other tasks.
     """
 
     task: str
@@ -36,18 +37,18 @@ class Outcome:
     def combine(
         self, outputs: Sequence[Tensor], weights: Sequence[float], temperatures: Sequence[float]
     ) -> Tensor:
-        """One output of several: the weighted mean of probabilities, or of predicted numbers."""
+        """One output from several: the weighted mean of probabilities, or of predicted numbers."""
         parts = zip(outputs, weights, temperatures, strict=True)
         return self.output(sum(self.averaged(o / t) * w for o, w, t in parts))  # type: ignore[arg-type]
 
     def averaged(self, output: Tensor) -> Tensor:
-        """What may be averaged: probabilities, or the numbers themselves."""
+        """What can be averaged: probabilities, or the numbers themselves."""
         if self.widths:
             return torch.cat([block.softmax(-1) for block in output.split(self.widths, -1)], -1)
         return output.sigmoid() if self.task == "multilabel" else output
 
     def output(self, mean: Tensor) -> Tensor:
-        """The output whose `averaged` this is."""
+        """The inverse of `averaged`."""
         if self.widths:
             return mean.clamp_min(LEAST).log()
         return mean.logit(LEAST) if self.task == "multilabel" else mean
@@ -58,27 +59,55 @@ class Outcome:
             return F.cross_entropy(output, y, reduction="none")
         known = ~y.isnan()
         if self.widths:
-            blocks = zip(output.split(self.widths, -1), y.T, strict=True)
-            each = torch.stack(
-                [
-                    F.cross_entropy(block, column.nan_to_num(0).long(), reduction="none")
-                    for block, column in blocks
-                ],
-                1,
-            )
+            blocks = zip(output.split(self.widths, -1), y.nan_to_num(0).long().T, strict=True)
+            each = [F.cross_entropy(block, codes, reduction="none") for block, codes in blocks]
+            losses = torch.stack(each, 1)
         elif self.task == "multilabel":
-            each = F.binary_cross_entropy_with_logits(output, y.nan_to_num(0), reduction="none")
+            losses = F.binary_cross_entropy_with_logits(output, y.nan_to_num(0), reduction="none")
         else:
-            each = (output - y.nan_to_num(0)).square()
-        return (each * known).sum(1) / known.sum(1).clamp_min(1)
+            losses = (output - y.nan_to_num(0)).square()
+        return (losses * known).sum(1) / known.sum(1).clamp_min(1)
+
+
+@dataclass(frozen=True)
+class MultiCrossEntropy:
+    """Softmax cross-entropy of several outputs, each with its own classes. O(n Σ c).
+
+    loss = mean over the known (i, k) of CE(output_i[block k], y_ik), weighted by batch.weight_i
+
+    Shapes: output (n, Σ c_k) logits, y (n, t) class numbers as floats, nan for unknown.
+    """
+
+    widths: tuple[int, ...]
+    monitor: Monitor = Monitor("accuracy", "max")
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        total, mass = output.new_zeros(()), output.new_zeros(())
+        for logits, column in zip(output.split(self.widths, 1), batch.y.T, strict=True):
+            rows = batch.rows[~column[batch.rows].isnan()]
+            each = F.cross_entropy(logits[rows], column[rows].long(), reduction="none")
+            weight = torch.ones_like(each) if batch.weight is None else batch.weight[rows].to(each)
+            total, mass = total + (each * weight).sum(), mass + weight.sum()
+        return total / mass
+
+    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
+        losses: list[Tensor] = []
+        hits: list[Tensor] = []
+        for logits, column in zip(output.detach().split(self.widths, 1), y.T, strict=True):
+            known = rows[~column[rows].isnan()]
+            target = column[known].long()
+            losses.append(F.cross_entropy(logits[known], target, reduction="none"))
+            hits.append((logits[known].argmax(1) == target).double())
+        return {"loss": float(torch.cat(losses).mean()), "accuracy": float(torch.cat(hits).mean())}
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is learned, as the loop wants it.
+    """What is learned, in the form that the training loop takes.
 
     Args:
         strata: (n,) one class per row to keep held-out parts balanced, -1 where unlabelled.
+        weight: (n,) weight of each row by its class, or None.
     """
 
     y: Tensor  # (n,) int64 with -1, or (n, t) float with nan
@@ -86,41 +115,17 @@ class Problem:
     objective: Objective
     outputs: int
     strata: NDArray[Any]
+    weight: NDArray[Any] | None = None
 
     @property
     def task(self) -> str:
         return self.outcome.task
 
-    def temper(
-        self, judged: Sequence[tuple[Tensor, Tensor]], rows: Tensor
-    ) -> tuple[Tensor, Tensor, float]:
-        """Outputs and losses of held-out rows, and the temperature they are best divided by.
-
-        Args:
-            judged: (row numbers, their outputs), of parts that may hold a row several times.
-            rows: all rows that are judged by, sorted.
-
-        Returns:
-            outputs (rows, outputs) and losses (rows,), nan where a row was in no part, and T.
-        """
-        where = torch.cat([rows[:0], *(own for own, _ in judged)])
-        output = torch.cat([torch.empty(0, self.outputs), *(out for _, out in judged)])
-        place = torch.searchsorted(rows, where)
-        count = torch.zeros(len(rows)).index_add_(0, place, torch.ones(len(where)))
-        best, temperature = float("inf"), 1.0
-        if self.task != "regression" and len(where):
-            for log in LOG_TEMPERATURES:
-                loss = float(
-                    self.outcome.row_losses(output / torch.tensor(log).exp(), self.y[where]).mean()
-                )
-                score = loss + log**2 / 2 / max(1, int((count > 0).sum()))
-                if score < best:
-                    best, temperature = score, float(torch.tensor(log).exp())
-        mean = torch.zeros(len(rows), output.shape[1])
-        mean.index_add_(0, place, self.outcome.averaged(output / temperature))
-        losses = torch.zeros(len(rows)).index_add_(
-            0, place, self.outcome.row_losses(output / temperature, self.y[where])
-        )
-        missing = torch.where(count > 0, 0.0, float("nan"))
-        outputs = self.outcome.output(mean / count.clamp_min(1).unsqueeze(1)) + missing.unsqueeze(1)
-        return outputs, losses / count.clamp_min(1) + missing, temperature
+    def hold_out(self, fraction: float, seed: int) -> NDArray[Any]:
+        """Draw a share of the labelled rows of each class, leaving at least one to train on."""
+        generator = np.random.default_rng(seed)
+        drawn: list[NDArray[Any]] = []
+        for label in np.unique(self.strata[self.strata >= 0]):
+            rows = generator.permutation(np.flatnonzero(self.strata == label))
+            drawn.append(rows[: min(len(rows) - 1, max(1, round(len(rows) * fraction)))])
+        return np.sort(np.concatenate(drawn))

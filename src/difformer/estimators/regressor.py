@@ -1,4 +1,4 @@
-"""DIFFormerRegressor: numbers for every row from a few known ones."""
+"""DIFFormerRegressor: numbers for all rows from the known ones of a few."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from torch import Tensor
 from difformer.data.dataset import Dataset
 from difformer.data.scales import standardise
 from difformer.errors import ModelFileError
-from difformer.estimators.base import BaseDIFFormer, dataset_graph
-from difformer.estimators.conformal import IntervalMixin
-from difformer.estimators.files import SaveMixin
+from difformer.estimators.base import BaseDIFFormer
+from difformer.estimators.conformal import UNKNOWN
 from difformer.estimators.labels import dataset_targets, read_targets
 from difformer.estimators.problem import Outcome, Problem
 from difformer.train.objective import objective_for
@@ -26,7 +25,7 @@ __all__ = ["DIFFormerRegressor"]
 Array = NDArray[Any]
 
 
-class DIFFormerRegressor(SaveMixin, IntervalMixin, RegressorMixin, BaseDIFFormer):
+class DIFFormerRegressor(RegressorMixin, BaseDIFFormer):
     """Predict one or several numbers per row; NaN or None in y marks an unlabelled row.
 
     The targets are standardised for training and scaled back. The parameters, and how graphs and
@@ -44,25 +43,35 @@ class DIFFormerRegressor(SaveMixin, IntervalMixin, RegressorMixin, BaseDIFFormer
         transduction_: the prediction for every row of fit, (n,) or (n, t).
     """
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        graph: Any = None,
-        *,
-        sample_weight: Any = None,
-        validation: Any = None,
-        ids: Any = None,
-    ) -> DIFFormerRegressor:
-        """Train on the rows whose y is known, with all rows of X in sight; see the classifier."""
-        rows = self._learn(X, ids)
-        if isinstance(X, Dataset):
-            graph = dataset_graph(X) if graph is None else graph
+    def predict(self, X: Any, graph: Any = None, *, ids: Any = None) -> Array:
+        """Numbers (m,) or (m, t); that of a row does not depend on the other rows of X."""
+        check_is_fitted(self, "frozen_")
+        return self._scaled_back(self._answers(X, graph, ids, self._outputs))
+
+    def predict_interval(
+        self, X: Any, graph: Any = None, *, ids: Any = None, level: float = 0.9
+    ) -> Array:
+        """Intervals (m, 2), or (m, t, 2), that contain the true value for a share `level` of rows.
+
+        Each is the prediction ± the conformal quantile of the held-out errors; infinite with too
+        few held-out rows: `level` needs level / (1 − level) of them.
+        """
+        self._quantiles(level)  # fails before the work
+        return self.interval_around(self.predict(X, graph, ids=ids), level)
+
+    def interval_around(self, predicted: Array, level: float = 0.9) -> Array:
+        """The intervals of `predict_interval` for known predictions (m,) or (m, t)."""
+        half = self._quantiles(level) * self.target_scale_
+        half = half[0] if predicted.ndim == 1 else half
+        return np.stack([predicted - half, predicted + half], axis=-1)
+
+    @property
+    def target_scale_(self) -> Array:
+        """One standardised unit of each target in the target's own units, (t,)."""
+        return self._scale
+
+    def _problem(self, X: Any, y: Any) -> Problem:
         targets = dataset_targets(X) if isinstance(X, Dataset) and y is None else read_targets(y)
-        if len(targets) != len(rows):
-            raise ValueError(
-                f"y must have a value for each of the {len(rows)} rows of X, got {len(targets)}"
-            )
         table = targets.reshape(len(targets), -1)
         known = np.isfinite(table)
         for j in np.flatnonzero(~known.any(0)):
@@ -72,15 +81,11 @@ class DIFFormerRegressor(SaveMixin, IntervalMixin, RegressorMixin, BaseDIFFormer
         scaled = torch.from_numpy((table - self._mean) / self._scale).float()
         strata = np.where(known.any(1), 0, -1)
         objective = objective_for("regression")
-        problem = Problem(scaled, self._outcome, objective, table.shape[1], strata)
-        output = self._fit(rows, problem, graph, sample_weight, validation)
-        self._keep(output.numpy())
-        return self
+        return Problem(scaled, self._outcome, objective, table.shape[1], strata)
 
-    def predict(self, X: Any, graph: Any = None, *, ids: Any = None) -> Array:
-        """Numbers (m,) or (m, t) through the frozen context: none depends on the others in X."""
-        check_is_fitted(self, "frozen_")
-        return self._scaled_back(self._answers(X, graph, ids, self._outputs))
+    def _scores(self, outputs: Array, y: Array) -> Array:
+        errors = np.abs(outputs - y.reshape(outputs.shape))
+        return np.where(np.isnan(errors), UNKNOWN, errors)
 
     @property
     def _outcome(self) -> Outcome:

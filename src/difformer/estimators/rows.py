@@ -1,9 +1,11 @@
-"""Rows of features: read from what people have, encoded, and known again by position or id."""
+"""Rows of features: read from arrays, data frames or a Dataset; recognised by position or id."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -22,17 +24,25 @@ from difformer.data.encoder import LARGEST, TableEncoder
 from difformer.data.rawtable import is_frame, read_chunks
 from difformer.errors import DataError
 
-__all__ = ["FitRows", "Rows", "dataset_features", "learn_rows", "read_rows", "to_tensor"]
+__all__ = [
+    "FitRows",
+    "Rows",
+    "dataset_features",
+    "feature_scales",
+    "learn_rows",
+    "read_rows",
+    "to_tensor",
+]
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as the model takes them, and their names.
+    """Rows as the model takes them, and their ids.
 
-    Features are (n, width) float32, a dense array or a CSR matrix: the numbers that training,
-    neighbours and predictions all see.
+    Features are (n, width) float32, a dense array or a CSR matrix; training, neighbours and
+    predictions all use these numbers.
     """
 
     features: Any
@@ -45,18 +55,15 @@ class Rows:
 def learn_rows(estimator: Any, X: Any, ids: Any) -> tuple[TableEncoder | None, Rows]:
     """Rows of fit, and how they were encoded (None for sparse rows, which are used as they are).
 
-    A data frame is typed and encoded as a table, an array is scaled if the estimator's `scale`
-    says so. ValueError names row and column of a bad value.
+    The columns of a data frame are typed and encoded as those of a table, those of an array are
+    scaled if the estimator's `scale` says so. A ValueError names row and column of a bad value.
     """
-    given = X
-    if isinstance(X, Dataset):
-        ids = ids if ids is not None else X.ids or None
-        if X.encoder is not None:
-            names = [column.name for column in X.encoder.columns]
-            estimator.n_features_in_ = len(names)
-            estimator.feature_names_in_ = np.array(names, dtype=object)
-            return X.encoder, Rows(dataset_features(X), _row_ids(X, ids, X.num_rows))
-        given = dataset_features(X)
+    given, ids = _features_and_ids(X, ids)
+    if isinstance(X, Dataset) and X.encoder is not None:
+        names = [column.name for column in X.encoder.columns]
+        estimator.n_features_in_ = len(names)
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+        return X.encoder, Rows(given, _row_ids(X, ids, X.num_rows))
     if is_frame(given):
         encoder, features = _learn_frame(estimator, given)
     else:
@@ -67,21 +74,18 @@ def learn_rows(estimator: Any, X: Any, ids: Any) -> tuple[TableEncoder | None, R
 
 
 def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
-    """New rows, encoded as those of fit were. ValueError names row and column of a bad value.
+    """New rows, encoded like those of fit. A ValueError names row and column of a bad value.
 
-    X may also be `Rows`, encoded already.
+    X may also be `Rows`, which are encoded already.
     """
     if isinstance(X, Rows):
         return X
     encoder: TableEncoder | None = estimator.encoder_
-    given = X
-    if isinstance(X, Dataset):
-        ids = ids if ids is not None else X.ids or None
-        if X.encoder is not None:
-            if encoder is None or X.encoder.to_json() != encoder.to_json():
-                raise ValueError("X must be encoded as in fit: give its data frame instead")
-            return Rows(dataset_features(X), _row_ids(X, ids, X.num_rows))
-        given = dataset_features(X)
+    given, ids = _features_and_ids(X, ids)
+    if isinstance(X, Dataset) and X.encoder is not None:
+        if encoder is None or X.encoder.to_json() != encoder.to_json():
+            raise ValueError("X must be encoded as in fit: give its data frame instead")
+        return Rows(given, _row_ids(X, ids, X.num_rows))
     if is_frame(given) and encoder is not None:
         if ids is None and encoder.id is not None and encoder.id in given.columns:
             ids = given[encoder.id]
@@ -96,6 +100,13 @@ def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
     return Rows(features, _row_ids(X, ids, features.shape[0]))
 
 
+def _features_and_ids(X: Any, ids: Any) -> tuple[Any, Any]:
+    """The features and the ids of a Dataset, where ids given go first; anything else as it is."""
+    if not isinstance(X, Dataset):
+        return X, ids
+    return dataset_features(X), X.ids or None if ids is None else ids
+
+
 def to_tensor(features: Any, dtype: torch.dtype) -> Tensor:
     """Rows as a tensor, dense or sparse CSR."""
     if sparse.issparse(features):
@@ -108,6 +119,31 @@ def dataset_features(data: Dataset) -> Any:
     return data.x.numpy() if data.x.layout == torch.strided else scipy_csr(data.x)
 
 
+def feature_scales(encoder: TableEncoder) -> tuple[Array, Array, Array]:
+    """Mean and scale of each feature, and whether it is a scaled number (or date); each (width,).
+
+    Other features have mean 0 and scale 1.
+    """
+    mean, scale = np.zeros(encoder.width), np.ones(encoder.width)
+    numbers = np.zeros(encoder.width, bool)
+    place = 0
+    for column in encoder.columns:
+        if column.kind in ("number", "date"):
+            mean[place], scale[place] = column.learned["mean"], column.learned["scale"]
+            numbers[place] = True
+        place += column.width
+    return mean, scale, numbers
+
+
+@contextmanager
+def _bad_cells(prefix: str = "") -> Generator[None, None, None]:
+    """What is wrong with the cells of a table is a ValueError here, as scikit-learn expects."""
+    try:
+        yield
+    except DataError as error:
+        raise ValueError(f"{prefix}{error}") from error
+
+
 def _encode_frame(estimator: Any, X: Any, encoder: TableEncoder) -> Any:
     special = [name for name in (*encoder.labels, encoder.id) if name in X.columns]
     frame = X[[name for name in X.columns if name not in special]] if special else X
@@ -116,29 +152,23 @@ def _encode_frame(estimator: Any, X: Any, encoder: TableEncoder) -> Any:
     names = [column.name for column in encoder.columns]
     if not set(names) <= set(chunk):  # fitted on an array: its columns have no names
         chunk = dict(zip(names, chunk.values(), strict=True))
-    try:
+    with _bad_cells():
         return encoder.encode_chunk(chunk, 0, "X")
-    except DataError as error:
-        raise ValueError(str(error)) from error
 
 
 def _encode_array(rows: Array, encoder: TableEncoder) -> Array:
     if all(column.kind == "number" for column in encoder.columns):
         return encoder.encode_array(rows)
-    try:
-        chunk = {column.name: rows[:, j] for j, column in enumerate(encoder.columns)}
+    chunk = {column.name: rows[:, j] for j, column in enumerate(encoder.columns)}
+    with _bad_cells():
         return encoder.encode_chunk(chunk, 0, "X")
-    except DataError as error:
-        raise ValueError(str(error)) from error
 
 
 def _learn_frame(estimator: Any, frame: Any) -> tuple[TableEncoder, Any]:
     validate_data(estimator, frame, reset=True, skip_check_array=True)
-    try:
+    with _bad_cells("X: "):
         encoder = TableEncoder.learn(frame, start=0)
         features = encoder.encode(frame, strict=False)
-    except DataError as error:
-        raise ValueError(f"X: {error}") from error
     for column in encoder.columns:
         if column.bad:
             name, _, treatment = column.describe()
@@ -204,9 +234,9 @@ def _refuse(rows: Any, bad: Array, what: str) -> None:
 
 @dataclass(frozen=True)
 class FitRows:
-    """Which rows a model was fitted on: recognised by position or by id, never by values alone.
+    """The rows that a model was fitted on: recognised by position or by id, never by values alone.
 
-    Kept are eight bytes per row, which tell whether a row has changed since, and the ids.
+    It keeps the ids, and eight bytes per row, which show whether a row has changed since.
     """
 
     digests: Array  # (n,) uint64
@@ -224,8 +254,8 @@ class FitRows:
     def find(self, rows: Rows) -> Array:
         """The position in fit of each row, or -1 for a new row.
 
-        A row with an id is the row of fit of that id, as long as its values are the same. Without
-        ids, rows are those of fit where all of them are the same, in the same order.
+        A row with an id is the row of fit with that id if its values are the same. Without ids,
+        rows are those of fit only if all of them are the same, in the same order.
         """
         if rows.ids is None or self.ids is None:
             same = len(rows) == len(self.digests)
@@ -237,9 +267,9 @@ class FitRows:
 
 
 def _row_ids(X: Any, ids: Any, num_rows: int) -> tuple[str, ...] | None:
-    """The ids of rows as texts: those given, or a data frame's index; None where there are none.
+    """The ids of rows as texts: those given, or a data frame's index; None if there are none.
 
-    A plain numbered index (a RangeIndex) does not identify rows.
+    An index that only numbers the rows (a RangeIndex) is not used.
     """
     if ids is None:
         ids = getattr(X, "index", None) if is_frame(X) else None

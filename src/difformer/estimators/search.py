@@ -1,7 +1,7 @@
-"""recipe="auto": forms of the model compared by held-out labels, and averaged by how they do.
+"""recipe="auto": compare forms of the model by held-out labels, and average the best ones.
 
-No form suits all data: rows may be alike or not, a graph may join like or unlike rows, labels may
-be few. So a few forms of this one model are trained on parts of the labels and judged on the rest.
+`portfolio` lists the forms. Each is trained on parts of the labels and judged on the rest
+(`judged`); those with a weight are then trained on all labels.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -23,10 +23,9 @@ from difformer.core.graph import Graph
 from difformer.data.convert import csr_tensor, scipy_csr
 from difformer.data.dataset import Dataset
 from difformer.data.split import Split
-from difformer.estimators.choice import Candidate, Form, Member, Training
-from difformer.estimators.judged import SHARED_ROWS, Judged, told, weighed
+from difformer.estimators.choice import Candidate, Choice, Form, Member, Training
+from difformer.estimators.judged import SHARED_ROWS, Judged, judge, summarise, weighed
 from difformer.estimators.portfolio import forms
-from difformer.estimators.problem import Problem
 from difformer.estimators.rows import to_tensor
 from difformer.estimators.views import View, learn_view
 from difformer.nn.config import DIFFormerConfig
@@ -34,33 +33,18 @@ from difformer.nn.model import DIFFormer
 from difformer.train.objective import TEMPERED, CrossEntropy, Monitor
 from difformer.train.replicas import averages, fit_replicas, is_linear
 from difformer.train.run import FitResult
-from difformer.train.seeding import seeded
 
-__all__ = ["Found", "Search", "search"]
+__all__ = ["Search", "search"]
 
-# Up to this many labelled rows several folds are worth their time; above, one held-out part is
-# enough.
+# Up to this many labelled rows there are several folds; above, one held-out part is enough.
 FEW_LABELS = 2000
 FOLDS, REPEATS, HELD_OUT = 5, 2, 0.2
-# Up to this many rows comparing all pairs, as the sharp form does, takes at most half a minute.
+# Up to this many rows, comparing all pairs, as the sharp form does, takes half a minute at most.
 SHARP_ROWS = 16_000
-# Numbers (labelled rows × rows) of the linear map that averaging forms keep while they train.
+# The most numbers (labelled rows × rows) of the linear map that averaging forms keep in training.
 MAP_NUMBERS = 2**23
-# With more equal rows than this on average, a row's nearest partners are its own copies.
+# With more copies of a row than this on average, its nearest neighbours are its own copies.
 MOST_EQUAL = 4
-
-
-@dataclass(frozen=True)
-class Found:
-    """The members, best first, and all that was tried."""
-
-    members: list[Member]
-    judged: list[Judged]
-    result: FitResult
-    rows: Tensor  # the held-out rows that all members were judged by
-    outputs: Tensor  # (len(rows), outputs) of the average, each by models that had not seen it
-    tried: Mapping[str, float] = field(default_factory=dict[str, float])
-    told: str = ""  # the choice in one line
 
 
 def tell(line: str) -> None:
@@ -71,7 +55,6 @@ def tell(line: str) -> None:
 
 def search(
     training: Training,
-    problem: Problem,
     features: Any,
     encoder: Any,
     graph: Graph | None,
@@ -80,55 +63,56 @@ def search(
     neighbours: bool,
     given: bool,
     budget: float | None = None,
-) -> Found:
-    """Try the forms that suit the data, and train those that count on all labels.
+) -> Choice:
+    """Try the forms that suit the data, and train those with a weight on all labels.
 
     Args:
         neighbours: the graph was made from the features.
         split: the labelled rows: all of them in `train`, or, if `given`, those to judge by in
-            `val`, which then nothing is trained on.
-        budget: seconds after which no further form is begun; the first is always tried.
+            `val`, which no model is trained on.
+        budget: seconds after which no further form is started; the first is always tried.
     """
     began = time.monotonic()
-    run = Search(training, problem, features, encoder, split, given)
+    run = Search(training, features, encoder, split, given)
     for form in forms(run, graph, neighbours=neighbours):
-        spent = time.monotonic() - began
-        if budget is not None and run.judged and spent > budget:
+        if budget is not None and run.judged and time.monotonic() - began > budget:
             break
         run.judge(form)
         if training.verbose:
-            tell(f"tried {len(run.judged)} forms of DIFFormer; {form.key}: {run.loss_of(form)}")
+            last = run.judged[-1]
+            spent = f"loss {last.loss:.3f} in {last.seconds:.1f} s"
+            tell(f"tried {len(run.judged)} forms of DIFFormer; {form.key}: {spent}")
     if training.verbose:
         tell("")
     judged = run.weighed()
     members = [run.member(one) for one in judged if one.weight > 0]
     members.sort(key=lambda member: -member.weight)
     rows, outputs = run.held_out(judged)
-    metrics: dict[str, dict[str, float]] = {}
+    problem, metrics = training.problem, dict[str, dict[str, float]]()
     if len(rows):
         every = torch.arange(len(rows))
         metrics["val"] = problem.objective.metrics(outputs, problem.y[rows], every)
     epochs = int(members[0].form.train["epochs"])
-    seconds = time.monotonic() - began
-    result = FitResult(metrics, epochs, epochs, "epochs", [], seconds)
-    tried = {one.form.key: one.loss for one in judged}
-    return Found(members, judged, result, rows, outputs, tried, told(judged))
+    result = FitResult(metrics, epochs, epochs, "epochs", [], time.monotonic() - began)
+    return Choice(
+        members,
+        result,
+        split,
+        {one.form.key: one.loss for one in judged},
+        metrics.get("val", {}),
+        summarise(judged),
+        (rows, outputs),
+    )
 
 
 class Search:
-    """Forms tried on one problem: the parts that judge them are drawn once."""
+    """Forms tried on one problem, all judged by the same held-out parts."""
 
     def __init__(
-        self,
-        training: Training,
-        problem: Problem,
-        features: Any,
-        encoder: Any,
-        split: Split,
-        given: bool,
+        self, training: Training, features: Any, encoder: Any, split: Split, given: bool
     ) -> None:
-        self.training, self.problem, self.split, self.given = training, problem, split, given
-        self.features, self.encoder = features, encoder
+        self.training, self.problem = training, training.problem
+        self.features, self.encoder, self.split, self.given = features, encoder, split, given
         self.seed = training.settings.seed
         self.judged: list[Judged] = []
         self._views: dict[str, tuple[View, Dataset] | None] = {}
@@ -143,7 +127,7 @@ class Search:
 
     @cached_property
     def sharp(self) -> bool:
-        """Whether comparing all rows says something at a fair cost: few enough, and not equal."""
+        """Whether comparing all rows is useful and affordable: few rows, most of them different."""
         if self.num_rows > SHARP_ROWS:
             return False
         if not isinstance(self.features, np.ndarray):
@@ -151,30 +135,25 @@ class Search:
         return len({row.tobytes() for row in self.features}) * MOST_EQUAL >= self.num_rows
 
     def improving(self, form: Form) -> bool:
-        """Whether the form was still getting better when its last epochs came."""
+        """Whether the form was still improving in its last epochs."""
         fitted = self._states[form.key]
         return fitted.result.best_epoch > 0.75 * fitted.result.epochs
 
     @property
     def best(self) -> Judged:
-        """The form of the least loss."""
+        """The form with the least loss."""
         return min(self.judged, key=lambda one: one.loss if one.loss == one.loss else math.inf)
 
-    def loss_of(self, form: Form) -> str:
-        """What a form's held-out rows say, for people."""
-        found = next(one for one in self.judged if one.form.key == form.key)
-        return f"loss {found.loss:.3f} in {found.seconds:.1f} s"
-
     def in_the_running(self, form: Form) -> bool:
-        """Whether the form, as judged so far, would count in the average."""
+        """Whether the form would get a weight in the average of the forms judged so far."""
         return any(one.weight > 0 for one in self.weighed() if one.form.key == form.key)
 
     def weighed(self) -> list[Judged]:
-        """The forms judged so far with their weights in the average."""
+        """The forms judged so far, with their weights in the average."""
         return weighed(self.judged, 1.0 if self.given else SHARED_ROWS)
 
     def view(self, kind: str) -> tuple[View, Dataset] | None:
-        """A view of the features and the data seen through it, made once."""
+        """A view of the features and the data seen through it, made once; see `learn_view`."""
         if kind not in self._views:
             found = learn_view(kind, self.features, self.encoder)
             self._views[kind] = None
@@ -183,6 +162,11 @@ class Search:
                 self._views[kind] = found, replace(self.training.data, x=x)
         return self._views[kind]
 
+    def _seen(self, form: Form) -> tuple[View, Dataset]:
+        found = self.view(form.view)
+        assert found is not None  # forms are only made for views that there are
+        return found
+
     def _parts(self) -> list[Split]:
         """Rows to train on and rows to judge by, several times."""
         train, none = self.split.train, self.split.train[:0]
@@ -190,8 +174,11 @@ class Search:
             return [replace(self.split, test=none)]
         strata = self.problem.strata[train.numpy()]
         folds = int(min(FOLDS, np.bincount(strata).min(), len(train)))
-        if folds < 2:  # a class with one label
-            return _hold_out(train, strata, self.seed)
+        if folds < 2:  # a class with one label, which stays in training
+            held = torch.from_numpy(self.problem.hold_out(HELD_OUT, self.seed))
+            rest = train[~torch.isin(train, held)]
+            # With one label in every class nothing can be held out: all forms get equal weights.
+            return [Split("part", rest, held, none)] if len(held) else []
         if len(train) > FEW_LABELS:
             size = max(HELD_OUT, len(np.unique(strata)) / len(train))
             drawn = StratifiedShuffleSplit(1, test_size=size, random_state=self.seed)
@@ -205,54 +192,39 @@ class Search:
         ]
 
     def judge(self, form: Form) -> None:
-        """Train the form on each part and keep what the rest of the labels say."""
+        """Train the form on each part and judge it by the rest of the labels."""
         began = time.monotonic()
-        totals = self._judge_copies(form) if self.in_copies(form) else self._judge_alone(form)
-        judged = self.problem.temper(totals, self.rows)
-        seconds = time.monotonic() - began
+        parts = self._judge_copies(form) if self.in_copies(form) else self._judge_alone(form)
+        judged = judge(form, self.problem, parts, self.rows)
         self.judged = [one for one in self.judged if one.form.key != form.key]
-        self.judged.append(Judged(form, *judged, seconds=seconds))
+        self.judged.append(replace(judged, seconds=time.monotonic() - began))
 
     def in_copies(self, form: Form) -> bool:
-        config = self.config_of(form)
-        if not averages(config):
+        """Whether the form can be trained in copies, one per part, all at once."""
+        if not averages(form.config):
             return False
-        return is_linear(config) or self.split.train.numel() * self.num_rows <= MAP_NUMBERS
-
-    def config_of(self, form: Form) -> DIFFormerConfig:
-        return DIFFormerConfig(kernel=form.kernel, **form.options)
+        return is_linear(form.config) or self.split.train.numel() * self.num_rows <= MAP_NUMBERS
 
     def _model(self, form: Form) -> DIFFormer:
-        found = self.view(form.view)
-        assert found is not None
         width = self.training.width
-        if is_linear(self.config_of(form)):
-            # A multiple of eight: then a new row's answer has the same bits in any batch.
+        if is_linear(form.config):
+            # A multiple of eight, so that the output of a new row has the same bits in any batch.
             width = -(-self.problem.outputs // 8) * 8
-        with seeded(self.seed, own=True):
-            model = DIFFormer(
-                found[1].num_features,
-                width,
-                self.problem.outputs,
-                kernel=form.kernel,
-                **form.options,
-            )
-        # The weights between rows are made once for all forms that compare them alike.
+        model = replace(self.training, data=self._seen(form)[1], width=width).build(form)
+        # The weights between rows are made once for all forms that compare them in the same way.
         alike = (form.view, str(model.config.kernel), model.config.sharpness, model.config.reach)
         model.share_fixed(self._alike.setdefault(alike, model))
         return model
 
     def _judge_copies(self, form: Form) -> list[tuple[Tensor, Tensor]]:
-        found = self.view(form.view)
-        assert found is not None
-        parts = self.parts if is_linear(self.config_of(form)) else self.parts[:FOLDS]
+        parts = self.parts if is_linear(form.config) else self.parts[:FOLDS]
         trained = [part.train for part in parts]
         if not self.given:
             trained.append(self.split.train)
         train = {**form.train, "epochs": min(form.train["epochs"], self.training.settings.epochs)}
         copies = fit_replicas(
             self._model(form),
-            found[1].x,
+            self._seen(form)[1].x,
             form.graph,
             self.problem.outcome.row_losses,
             self.problem.y,
@@ -263,26 +235,23 @@ class Search:
             **train,
         )
         self._states[form.key] = copies.states[-1]
-        found_rows: list[tuple[Tensor, Tensor]] = []
-        for part, output in zip(parts, copies.outputs, strict=False):
-            found_rows.append((part.val, output[torch.searchsorted(copies.rows, part.val)]))
-        return found_rows
+        return [
+            (part.val, output[torch.searchsorted(copies.rows, part.val)])
+            for part, output in zip(parts, copies.outputs, strict=False)
+        ]
 
     def _judge_alone(self, form: Form) -> list[tuple[Tensor, Tensor]]:
-        """By the loop, on one part: its own held-out rows pick the epoch."""
+        """Train by the loop on one part, whose held-out rows also pick the epoch."""
         part = self.parts[0] if self.parts else self.split
         fitted = self._trained(form, part, epochs=int(form.train["epochs"]))
         self._states[form.key] = fitted
-        model, found = fitted.model.cpu().eval(), self.view(form.view)
-        assert found is not None
+        model = fitted.model.cpu().eval()
         with torch.no_grad():
-            output = model(found[1].x, form.graph)
+            output = model(self._seen(form)[1].x, form.graph)
         return [(part.val, output[part.val])] if self.parts else []
 
-    def _trained(self, form: Form, part: Split, *, epochs: int) -> Any:
-        found = self.view(form.view)
-        assert found is not None
-        # The loss of the probabilities once they are calibrated, as they will be.
+    def _trained(self, form: Form, part: Split, *, epochs: int) -> Candidate:
+        # By default the epoch is picked by the loss after calibration.
         loss = self.training.settings.pick_by == "loss"
         settings = replace(
             self.training.settings,
@@ -292,21 +261,21 @@ class Search:
             patience=50,
             pick_by=None if loss else self.training.settings.pick_by,
         )
-        objective = self.training.objective
-        if loss and isinstance(objective, CrossEntropy):
-            objective = replace(objective, monitor=Monitor(TEMPERED, "min"))
-        training = replace(self.training, data=found[1], settings=settings, objective=objective)
-        near = form.graph is not None and _stays_near(self.config_of(form))
+        problem = self.problem
+        if loss and isinstance(problem.objective, CrossEntropy):
+            calibrated = replace(problem.objective, monitor=Monitor(TEMPERED, "min"))
+            problem = replace(problem, objective=calibrated)
+        data = self._seen(form)[1]
+        training = replace(self.training, data=data, problem=problem, settings=settings)
+        near = form.graph is not None and _stays_near(form.config)
         fitted = _fit_near(training, form, part) if near else training.fit(form, part)
         if fitted.result.interrupted:  # a form that is half trained must not count as tried
             raise KeyboardInterrupt
         return fitted
 
     def member(self, judged: Judged) -> Member:
-        """The form trained on every label."""
-        form, found = judged.form, self.view(judged.form.view)
-        assert found is not None
-        kept = self._states.pop(form.key)
+        """The form trained on all labels."""
+        form, kept = judged.form, self._states.pop(judged.form.key)
         if isinstance(kept, dict):
             model = self._model(form)
             model.load_state_dict(kept)
@@ -314,10 +283,10 @@ class Search:
             model = kept.model
         else:
             model = self._trained(form, self.split, epochs=max(1, kept.result.best_epoch)).model
-        return Member(form, found[0], model, judged.weight, judged.temperature)
+        return Member(form, self._seen(form)[0], model, judged.weight, judged.temperature)
 
     def held_out(self, judged: Sequence[Judged]) -> tuple[Tensor, Tensor]:
-        """The rows that all members were judged by, and what the average says of them."""
+        """The rows that all members were judged by, and the outputs of the average for them."""
         members = [one for one in judged if one.weight > 0]
         outputs = self.problem.outcome.combine(
             [one.outputs for one in members], [one.weight for one in members], [1.0] * len(members)
@@ -327,12 +296,12 @@ class Search:
 
 
 def _stays_near(config: DIFFormerConfig) -> bool:
-    """Whether a row's output depends on rows within `num_layers` edges alone."""
+    """Whether a row's output depends only on rows within `num_layers` edges."""
     return config.kernel == "identity" and config.norm != "all" and not config.center
 
 
 def _fit_near(training: Training, form: Form, part: Split) -> Candidate:
-    """Train on the rows that those of the part depend on: the same losses in less time."""
+    """Train on the rows that the outputs of the part depend on: equal losses in less time."""
     assert form.graph is not None
     used = torch.cat([part.train, part.val])
     near, graph = form.graph.around(used, int(form.options["num_layers"]))
@@ -345,18 +314,3 @@ def _fit_near(training: Training, form: Form, part: Split) -> Candidate:
     return replace(training, data=rows, weight=weight).fit(
         replace(form, graph=graph), Split(part.name, train, val, used[:0])
     )
-
-
-def _hold_out(train: Tensor, strata: Any, seed: int) -> list[Split]:
-    """One part where some class has a single label, which stays in training.
-
-    None where all classes have: nothing can be held out, and every form counts alike.
-    """
-    generator = np.random.default_rng(seed)
-    held: list[int] = []
-    for label in np.unique(strata):
-        rows = generator.permutation(np.flatnonzero(strata == label))
-        held += rows[: min(len(rows) - 1, max(1, round(len(rows) * HELD_OUT)))].tolist()
-    mask = torch.zeros(len(train), dtype=torch.bool)
-    mask[held] = True
-    return [Split("part", train[~mask], train[mask], train[:0])] if held else []

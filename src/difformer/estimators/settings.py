@@ -1,4 +1,4 @@
-"""The parameters of the estimators: name, default, meaning and rule of each. No torch here."""
+"""The parameters of the estimators, each with its default, its help and its rule. No torch here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from difformer.nn.recipes import RECIPES
 from difformer.options import COUNT, POSITIVE, RATE, SHARE, Options, check_count, like, option
 from difformer.train.settings import TrainSettings
 
-__all__ = ["FitSettings", "ForecastSettings"]
+__all__ = ["FitSettings", "ForecastSettings", "check_whole"]
 
 
-def _count(name: str, value: Any) -> None:
-    check_count(name, value.item() if hasattr(value, "item") else value)  # NumPy's integers too
+def check_whole(name: str, value: Any) -> None:
+    """A whole number of at least 1, NumPy's integers included."""
+    check_count(name, value.item() if hasattr(value, "item") else value)
 
 
 def _model_options(name: str, value: Any) -> None:
@@ -27,28 +28,28 @@ def _model_options(name: str, value: Any) -> None:
 
 
 class Parameters:
-    """Parameters that are checked by `check_settings` in `fit`, as scikit-learn wants it.
+    """Parameters that `fit` checks, as scikit-learn requires.
 
-    Making an estimator only stores them, so the dataclasses are not frozen.
+    The constructor only stores them, and they can be set later: the dataclasses are not frozen.
     """
 
     def check_settings(self) -> None:
-        """ValueError that names the first parameter that breaks its rule."""
+        """Raise a ValueError that names the first parameter that breaks its rule."""
         settings: Any = self
         Options.__post_init__(settings)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FitSettings(Parameters):
-    """What the classifier and the regressor have in common."""
+    """The parameters that the classifier and the regressor share."""
 
     graph: str | None = option(
         None, 'none, "knn", or "auto": the one of the two that validates better'
     )
-    n_neighbors: int = option(7, 'neighbours of each row for graph="knn"', _count)
+    n_neighbors: int = option(7, 'neighbours of each row for graph="knn"', check_whole)
     metric: str = option(
         "auto",
-        "of neighbours; auto: cosine for sparse rows, else euclidean",
+        "metric of the neighbours; auto: cosine for sparse rows, else euclidean",
         ("auto", "cosine", "euclidean"),
     )
     directed: bool = option(False, "keep the direction of a graph's edges")
@@ -58,7 +59,7 @@ class FitSettings(Parameters):
     )
     recipe: str = option(
         "auto",
-        "form of the model; auto: an average of the forms that held-out labels favour",
+        "form of the model; auto: an average of the forms that do best on held-out labels",
         ("auto", *RECIPES),
     )
     options: Mapping[str, Any] | None = option(
@@ -84,13 +85,13 @@ class FitSettings(Parameters):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ForecastSettings(Parameters):
-    """What the forecaster, and a run on a series, are told."""
+    """The parameters that the forecaster and a run on a series share."""
 
-    lags: int = option(4, "past values of a node that are its features", _count)
+    lags: int = option(4, "past values of a node that are its features", check_whole)
     horizon: int | None = option(
         None,
         "steps that are learned at once; later ones come from them; none: as many as are asked for",
-        _count,
+        check_whole,
     )
     hidden_channels: int = like(FitSettings, "hidden_channels", 16)
     kernel: Any = like(DIFFormerConfig, "kernel", "simple")
@@ -98,12 +99,12 @@ class ForecastSettings(Parameters):
     options: Mapping[str, Any] | None = like(FitSettings, "options", None)
     transform: str = option(
         "auto",
-        "of values before scaling; auto: for counts by validation",
+        "transform of values before scaling; auto: by validation for counts",
         ("auto", "none", "sqrt", "log"),
     )
     level: str = option(
         "auto",
-        "tell values from the node's mean, or from its last one as drifting series need; auto: by "
+        "subtract the node's mean from values, or its last value for series that drift; auto: by "
         "validation",
         ("auto", "mean", "last"),
     )

@@ -1,4 +1,4 @@
-"""Simple forecasts, which a network has to be better than, or is mixed with."""
+"""Simple forecasts: a network is compared with them, and mixed with them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from difformer.data.snapshots import Edges
-from difformer.estimators.nodes import reach_of
+from difformer.estimators.nodes import reach_of, steps_before
 
 __all__ = ["Autoregression", "Forecast", "averaging", "neighbours_of", "simple_forecasts"]
 
 Array = NDArray[Any]
 Average = Callable[[Array], Array]
 Forecast = Callable[[Array, Array, int], Array]
-"""Of a series (T, n) without missing values, from origins (o,), the steps on: (o, steps, n).
+"""From a series (T, n) without missing values, origins (o,) and a number of steps: (o, steps, n).
 
-Each sees the steps before its origin alone.
+A forecast uses only the steps before its origin.
 """
 
 RIDGE = 1e-6  # of the least squares, relative to the mean square of the features
@@ -29,17 +29,18 @@ RIDGE = 1e-6  # of the least squares, relative to the mean square of the feature
 def simple_forecasts(
     filled: Array, values: Array, lags: int, *, season: int | None = None, neighbours: Any = None
 ) -> dict[str, Forecast]:
-    """Every simple forecast by name; those that learn do it from this series (T, n).
+    """Every simple forecast by name; those with weights learn them from this series (T, n).
 
     Args:
-        filled: the values without missing ones.
-        season: steps of a season; None where not known.
-        neighbours: (n, n), maybe sparse, whose rows weigh a node's neighbours; None: all others.
+        filled: the values, with missing ones filled in.
+        season: steps of a season; None if unknown.
+        neighbours: (n, n), may be sparse: row i holds the weights of node i's neighbours; None for
+            the mean of all other nodes.
     """
     found: dict[str, Forecast] = {"last value": lambda s, o, h: _repeated(s[o - 1], h)}
     if season is not None and season < len(values):
         found["seasonal naive"] = _seasonal(season)
-    found["mean of lags"] = lambda s, o, h: _repeated(_windows(s, o, lags).mean(1), h)
+    found["mean of lags"] = lambda s, o, h: _repeated(steps_before(s, o, lags).mean(1), h)
     found["AR"] = Autoregression.learn(filled, values, lags).forecast
     if values.shape[1] > 1:
         average = averaging(neighbours)
@@ -49,12 +50,13 @@ def simple_forecasts(
 
 @dataclass(frozen=True, eq=False)
 class Autoregression:
-    """Least squares of each node on its own lags, and on its neighbours' mean lags.
+    """Least squares of each node on its own lags, and on the mean lags of its neighbours.
 
     Args:
-        weights: (n, features) of each node: its lags, its neighbours', one.
+        weights: (n, features), one row per node: its lags, its neighbours' lags, a constant.
         reach: (2, n) the lowest and the highest forecast, see `reach_of`.
-        average: of values (o, lags, n) that of each node's neighbours; None for none.
+        average: from values (o, lags, n) to the mean over each node's neighbours; None to leave
+            neighbours out.
     """
 
     weights: Array
@@ -66,8 +68,8 @@ class Autoregression:
     def learn(
         cls, filled: Array, values: Array, lags: int, average: Average | None = None
     ) -> Autoregression:
-        """From a series (T, n): features without missing values, targets maybe with some."""
-        x = _features(_windows(filled, np.arange(lags, len(filled)), lags), average)
+        """From a series (T, n): `filled` has no missing values, `values`, the targets, may."""
+        x = _features(steps_before(filled, np.arange(lags, len(filled)), lags), average)
         weights = np.zeros((values.shape[1], x.shape[2]))
         for node, target in enumerate(values[lags:].T):
             known = ~np.isnan(target)
@@ -80,17 +82,12 @@ class Autoregression:
         return cls(weights, reach_of(filled), lags, average)
 
     def forecast(self, series: Array, origins: Array, steps: int) -> Array:
-        """See `Forecast`; later steps come from forecasts of earlier ones."""
-        window = _windows(series, origins, self.lags)
+        """See `Forecast`; later steps are forecast from earlier forecasts."""
+        window = steps_before(series, origins, self.lags)
         for _ in range(steps):
             after = (_features(window[:, -self.lags :], self.average) * self.weights).sum(2)
             window = np.concatenate([window, np.clip(after, *self.reach)[:, None]], axis=1)
         return window[:, self.lags :]
-
-
-def _windows(series: Array, origins: Array, lags: int) -> Array:
-    """The last values before each origin, (o, lags, n)."""
-    return series[origins[:, None] + np.arange(-lags, 0)]
 
 
 def _repeated(values: Array, steps: int) -> Array:
@@ -98,7 +95,7 @@ def _repeated(values: Array, steps: int) -> Array:
 
 
 def _seasonal(season: int) -> Forecast:
-    """The last season again; the last value where a season has not been yet."""
+    """Repeat the last season; the last value where less than one season has passed."""
 
     def forecast(series: Array, origins: Array, steps: int) -> Array:
         place = origins[:, None] - season + np.arange(steps) % season
@@ -115,7 +112,7 @@ def _features(window: Array, average: Average | None) -> Array:
 
 
 def averaging(neighbours: Any) -> Average:
-    """The average by a matrix (n, n) whose rows weigh each node's neighbours; None: all others."""
+    """The mean over neighbours by a matrix (n, n) of weights; over all other nodes if None."""
     if neighbours is not None:
         return lambda window: (neighbours @ window.reshape(-1, window.shape[-1]).T).T.reshape(
             window.shape
@@ -124,7 +121,7 @@ def averaging(neighbours: Any) -> Average:
 
 
 def neighbours_of(edges: tuple[Edges, ...], n: int) -> Any:
-    """(n, n) CSR whose rows are the weights of a node's neighbours, which sum to one (or zero)."""
+    """(n, n) CSR: row i holds the weights of node i's neighbours, which sum to one (or zero)."""
     if not edges:
         return None
     (source, target), weight = edges[0][0].numpy(), edges[0][1]

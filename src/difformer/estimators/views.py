@@ -1,9 +1,9 @@
-"""Views: the same features scaled in another way, so that a distance means something else.
+"""Views: the same features scaled in different ways, which changes the distances between rows.
 
-Which view suits a table depends on the table: columns in one unit (pixels) are best left in it,
-columns in many are standardised, skewed ones are best seen through their ranks, and where a class
-lies in a region of its own, what tells is how near a row is to places in the table. The labels
-decide (`portfolio`), so a view is learned from all rows, kept with the model and used for new rows.
+Which view is best depends on the table: columns in one unit (pixels) should keep it, columns in
+different units should be standardised, skewed ones replaced by their ranks, and for classes that
+lie in separate regions, the distances to some centres are better features. The labels decide
+(`portfolio`), so a view is learned from all rows, kept with the model and used for new rows.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from difformer.data.encoder import TableEncoder
+from difformer.estimators.rows import feature_scales
 
 __all__ = ["VIEWS", "View", "learn_view"]
 
@@ -32,16 +33,16 @@ KEPT = {  # arrays of a view
     "steps": ["knots", "scale", "shift"],
     "near": ["centres", "scale", "shift", "width"],
 }
-# The length that sparse rows are given: their direction says what they are alike to, and weight
-# decay then weighs them as it does standardised columns.
+# The length that sparse rows are scaled to: only their direction matters, and weight decay then
+# has the same effect as for standardised columns.
 SPARSE_LENGTH = 10.0
-# Standardised values beyond this are cut off: one odd cell must not decide a row's neighbours.
+# Standardised values are clipped to ± this: one odd cell must not decide a row's neighbours.
 FARTHEST = 4.0
-# Steps per column, and the most features that steps may make.
+# Steps per column, and the most features of the "steps" view.
 STEPS = 8
 MOST_FEATURES = 4096
-# Centres of "near", the rows per centre that k-means sees, its steps, and the nearest centres whose
-# mean distance is the width.
+# For "near": centres, rows per centre that k-means uses, its steps, and the number of nearest
+# centres whose mean distance is the width.
 CENTRES = 128
 ROWS_PER_CENTRE = 20
 LLOYD_STEPS = 10
@@ -56,17 +57,17 @@ class View:
         standard  x clipped to ±4; sparse rows scaled to length 10
         common    x_j · factor_j: centred, one scale for all columns
         steps     for each column, how far x_j lies between each two of its quantiles: piecewise
-                  linear in the rank, centred, each column with unit variance in all
-        near      exp(−‖x − c_l‖² / 2b) for each centre c_l, centred, as much variance in all as
-                  the columns have: a class may then lie anywhere, such as in a ring
+                  linear in the rank, centred, unit variance per column in total
+        near      exp(−‖x − c_l‖² / 2b) for each centre c_l, centred, with the same total variance
+                  as the columns: classes may then have any shape, such as a ring
 
     Args:
         kind: "plain" or one of `VIEWS`; sparse rows have "plain" and "standard" only.
         factors: (p,) of "common".
-        knots: (p, STEPS + 1) of "steps", increasing along a row; equal ones make no step.
+        knots: (p, STEPS + 1) of "steps", not decreasing along a row.
         centres: (m, p) of "near", by k-means.
         width: (1,) of "near": b, the mean squared distance of a row to its nearest centres.
-        shift, scale: (features,) of "steps" and "near", applied after all else.
+        shift, scale: (features,) of "steps" and "near", applied last.
     """
 
     kind: str
@@ -78,7 +79,7 @@ class View:
     width: Array | None = None
 
     def apply(self, features: Any) -> Any:
-        """Features (m, p) as this view has them, float32."""
+        """Features (m, p) through this view, float32."""
         if self.kind == "plain":
             return features
         if sparse.issparse(features):
@@ -110,7 +111,7 @@ class View:
 
 
 def learn_view(kind: str, features: Any, encoder: TableEncoder | None) -> View | None:
-    """The view of encoded features (n, p), or None where it would be no other than "standard"."""
+    """The view of encoded features (n, p); None if it does not differ from "standard"."""
     if kind == "standard":
         return View("standard")
     if sparse.issparse(features) or encoder is None:
@@ -121,16 +122,11 @@ def learn_view(kind: str, features: Any, encoder: TableEncoder | None) -> View |
 
 
 def _common(encoder: TableEncoder) -> View | None:
-    factors, numbers = np.ones(encoder.width), np.zeros(encoder.width, bool)
-    place = 0
-    for column in encoder.columns:
-        if column.kind in ("number", "date"):
-            factors[place], numbers[place] = column.learned["scale"], True
-        place += column.width
+    _, factors, numbers = feature_scales(encoder)
     own = factors[numbers]
     if len(own) < 2 or own.max() <= 1.01 * own.min():
         return None
-    own = own / own.max()  # squares of huge scales overflow
+    own = own / own.max()  # otherwise squares of huge scales overflow
     factors[numbers] = own / np.sqrt(np.mean(own**2))
     return View("common", factors=factors)
 
@@ -150,10 +146,10 @@ def _learn_steps(features: Array) -> View | None:
 
 
 def _steps(features: Array, knots: Array) -> Array:
-    """How far each value has come on the way from each knot to the next: (m, p · STEPS)."""
+    """The position of each value between each knot and the next, in [0, 1]: (m, p · STEPS)."""
     low, gap = knots[:, :-1], np.diff(knots, axis=1)
     rise = np.asarray(features, np.float64)[:, :, None] - low
-    # A step without width is a jump: a value either reaches it or does not.
+    # A step without width is a jump from 0 to 1.
     inside = np.divide(rise, gap, out=(rise > 0).astype(np.float64), where=gap > 0)
     return np.clip(inside, 0, 1).reshape(len(features), -1)
 
@@ -179,7 +175,7 @@ def _learn_near(features: Array) -> View | None:
 
 
 def _centres(rows: Array, centres: Array) -> Array:
-    """Centres (m, p) after some of Lloyd's steps; one without rows stays where it is."""
+    """Centres (m, p) after some of Lloyd's steps; one without rows does not move."""
     for _ in range(LLOYD_STEPS):
         nearest = cdist(rows, centres, "sqeuclidean").argmin(1)
         total, size = np.zeros_like(centres), np.bincount(nearest, minlength=len(centres))[:, None]
@@ -189,7 +185,7 @@ def _centres(rows: Array, centres: Array) -> Array:
 
 
 def _nearness(features: Array, centres: Array | None, width: Array | None) -> Array:
-    """exp(−‖x − c‖² / 2b) (m, centres) for features (m, p), cut off as the standard view does."""
+    """exp(−‖x − c‖² / 2b) (m, centres) for features (m, p), clipped as in the standard view."""
     assert centres is not None
     assert width is not None
     rows = np.clip(np.asarray(features, np.float64), -FARTHEST, FARTHEST)

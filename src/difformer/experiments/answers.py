@@ -4,141 +4,130 @@ from __future__ import annotations
 
 import csv
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from difformer.data.rawtable import read_chunks
-from difformer.data.snapshots import TemporalDataset
-from difformer.errors import DataError, DifformerError, RunError
-from difformer.experiments.forecast import forecast_csv, intervals_csv, open_series
+from difformer.baselines.difformer import Auto
+from difformer.data.rawtable import Source, numbered_chunks
+from difformer.errors import DataError
+from difformer.experiments.forecast import forecast_lines, interval_lines, open_series
 from difformer.experiments.kinds import need_kind
 from difformer.experiments.loaded import LoadedRun, load_run
+from difformer.experiments.own.predict import table_lines
+from difformer.experiments.own.run import OwnRun
 from difformer.files import answer_file
-from difformer.nn.model import DIFFormer
 
 __all__ = ["predict_run"]
 
-ID = "id"  # the one column of a file of features that is none
+ID = "id"  # the one column of a file of features that is not a feature
+
+Lines = Iterable[list[list[Any]]]
+"""The lines of a CSV file, some at a time; the first one is the header."""
 
 
 def predict_run(
     folder: str | Path,
-    source: str | Path,
+    source: Source,
     out: str | Path,
     *,
-    edges: str | Path | None = None,
+    edges: Source | None = None,
     known: str | Path | None = None,
     level: float | None = None,
     overwrite: bool = False,
     data_dir: str | Path | None = None,
     tell: Callable[[str], None] = warnings.warn,
 ) -> int:
-    """Predict a file with a finished run into a CSV file; returns how many rows were written.
+    """Predict a file with a finished run into a CSV file; returns how many lines have answers.
 
     For a run on a table the file has the columns of training; for a run on a dataset it has one
     column per feature, in order, and maybe a column `id`; for a run on a series it is a series of
     the same nodes, whose next steps are forecast.
 
     Args:
-        out: where the answers go: "-" is standard output, a file that is there is replaced only
-            with `overwrite`.
-        edges: for a run on a table: known id, new id (and weight).
+        out: where the answers go: "-" is standard output; an existing file is replaced only with
+            `overwrite`.
+        edges: for a run on a table: id, id (and weight), the edges of new rows to known ones and
+            to one another. With edges among new rows the table is read at once.
         known: for a run on a series that was trained with such a file: one for the new series.
         level: of intervals of numbers, or of sets of classes, beside the answers; None for none.
         data_dir: where datasets are.
-        tell: takes a note about what was passed over.
+        tell: called with a note about columns, cells and edges that are ignored.
     """
     folder = Path(folder)
     kind = need_kind(folder, ("dataset", "table", "series"), "predict")
     if known is not None and kind != "series":
         raise ValueError("known must be left out: it is for runs on a series")
-    if kind == "table":
-        from difformer.experiments.own.predict import predict_own
-
-        return predict_own(
-            folder, source, out, edges=edges, level=level, overwrite=overwrite, tell=tell
-        )
-    if edges is not None:
-        raise ValueError("edges must be left out: they join the rows of a run on a table")
+    if edges is not None and kind != "table":
+        raise ValueError("edges must be left out: they are for runs on a table")
+    if level is not None and kind == "dataset":
+        raise ValueError("level must be left out: it is for runs on a table or a series")
     with answer_file(out, overwrite=overwrite) as file:
-        if kind == "series":
-            return _forecast(folder, source, known, file, level, tell)
-        if level is not None:
-            raise ValueError("level must be left out: it is for runs on a table or a series")
-        return _predict_rows(load_run(folder, data_dir=data_dir), source, file)
+        if kind == "table":
+            lines = table_lines(OwnRun.load(folder, level=level), source, edges, tell)
+        elif kind == "series":
+            lines = [_next_steps(folder, source, known, level, tell)]
+        else:
+            lines = _feature_lines(load_run(folder, data_dir=data_dir), source)
+        writer = csv.writer(file, lineterminator="\n")
+        count = -1  # the header is not an answer
+        for some in lines:
+            writer.writerows(some)
+            count += len(some)
+    return count
 
 
-def _forecast(
+def _next_steps(
     folder: Path,
-    source: str | Path,
+    source: Source,
     known: str | Path | None,
-    file: TextIO,
     level: float | None,
     tell: Callable[[str], None],
-) -> int:
+) -> list[list[Any]]:
     from difformer.data.series_files import read_known_file, read_series_file
 
     model, record = open_series(folder)
-    steps = record["settings"]["steps"]
     try:
         data = read_series_file(source)
         for note in data.notes:
             tell(f"{source}: {note}")
         data = data if known is None else read_known_file(known, data)
         if level is None:
-            text = forecast_csv(model, data, steps)
-        else:
-            text = intervals_csv(model, data, record, level)
+            return forecast_lines(model, data, record["settings"]["steps"])
+        return interval_lines(model, data, record, level)
     except ValueError as error:
         raise DataError(f"{source}: {error}") from error
-    file.write(text)
-    return steps
 
 
-def _predict_rows(run: LoadedRun, source: str | Path, file: TextIO) -> int:
-    model, data = run.model, run.dataset
-    if not isinstance(model, DIFFormer):
-        raise DifformerError(f"{run.folder} holds a {run.system}: only DIFFormer predicts new rows")
-    if isinstance(data, TemporalDataset):
-        raise RunError(
-            f"{run.folder} is a run on snapshots: train a series of your own to forecast"
-        )
-    graph = None if run.graph is None else run.graph.to(torch.zeros(0, dtype=torch.float64))
-    frozen = model.double().freeze(data.x.to(torch.float64), graph)
+def _feature_lines(run: LoadedRun, source: Source) -> Lines:
+    data = run.dataset
+    model = run.model if isinstance(run.model, Auto) else run.freeze()
     classes = data.task == "multiclass"
-    writer = csv.writer(file, lineterminator="\n")
     targets = [f"target {i}" for i in range(data.num_outputs)]
-    writer.writerow(["id", *(["label", "probability"] if classes else targets)])
-    count = 0
+    yield [["id", *(["label", "probability"] if classes else targets)]]
     for names, x in _features(source, data.num_features):
         with torch.no_grad():
-            output = frozen(x)
-        lines = _labels(output, data.class_names) if classes else _numbers(output, data.task)
-        for offset, line in enumerate(lines):
-            writer.writerow([str(count + offset) if names is None else names[offset], *line])
-        count += len(x)
-    return count
+            found = run.outcome.averaged(model(x))
+        cells = _labels(found, data.class_names) if classes else _numbers(found)
+        yield [[name, *line] for name, line in zip(names, cells, strict=True)]
 
 
-def _labels(output: Tensor, names: tuple[str, ...]) -> list[list[str]]:
-    best = output.softmax(-1).max(1)
+def _labels(probability: Tensor, names: tuple[str, ...]) -> list[list[str]]:
+    best = probability.max(1)
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [[names[label] if names else str(label), f"{chance:.6g}"] for label, chance in pairs]
 
 
-def _numbers(output: Tensor, task: str) -> list[list[str]]:
-    values = output.sigmoid() if task == "multilabel" else output
+def _numbers(values: Tensor) -> list[list[str]]:
     return [[f"{value:.6g}" for value in row] for row in values.tolist()]
 
 
-def _features(source: str | Path, width: int) -> Iterator[tuple[list[str] | None, Tensor]]:
-    """Chunks of rows as the model takes them, with their ids where the file has them."""
-    start = 1
-    for chunk in read_chunks(source):
+def _features(source: Source, width: int) -> Iterator[tuple[list[str], Tensor]]:
+    """Chunks of rows as the model takes them, with their ids: numbers if the file has none."""
+    for start, chunk in numbered_chunks(source):
         columns: dict[str, Any] = dict(chunk)
         names = columns.pop(ID, None)
         if len(columns) != width:
@@ -149,11 +138,11 @@ def _features(source: str | Path, width: int) -> Iterator[tuple[list[str] | None
         for name, cells in columns.items():
             rows.append([_number(source, name, start + i, cell) for i, cell in enumerate(cells)])
         x = torch.tensor(rows, dtype=torch.float64).T
-        yield None if names is None else [str(name) for name in names], x
-        start += len(x)
+        names = range(start - 1, start - 1 + len(x)) if names is None else names
+        yield [str(name) for name in names], x
 
 
-def _number(source: str | Path, column: str, row: int, cell: Any) -> float:
+def _number(source: Source, column: str, row: int, cell: Any) -> float:
     try:
         value = float(cell)
     except (TypeError, ValueError):

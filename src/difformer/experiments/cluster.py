@@ -1,7 +1,7 @@
-"""Training from shards on a Ray cluster: Ray Train starts the workers, and starts them again.
+"""Training from shards on a Ray cluster: Ray Train starts the workers, and restarts them.
 
-Each worker does what a process of torchrun does. A restart goes on from the run's own checkpoint,
-which is in the run's folder; all machines must see that folder and the parts.
+Each worker does what a process of torchrun does. A restart resumes from the checkpoint in the run's
+folder; all machines must see that folder and the parts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from difformer.data.shards.cluster import connect, enough, lacking
+from difformer.data.shards.remote import is_url
 from difformer.errors import DifformerError, RunError
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.values import NONE
@@ -22,19 +23,19 @@ from difformer.train.seeds import SeedsResult
 
 __all__ = ["train_on_ray"]
 
-RESTARTS = 3  # how often workers are started again before the run ends with an error
-WAITS = 4  # how often Ray waits for processors once more, a minute each time
-TOO_LATE = "WorkerGroupStartupTimeoutError"  # what Ray says after it
+RESTARTS = 3  # how often workers are restarted before the run ends with an error
+WAITS = 4  # how often Ray waits another minute for processors
+TOO_LATE = "WorkerGroupStartupTimeoutError"  # Ray's error after the last wait
 
 
 def train_on_ray(
     experiment: Experiment, folder: Path, *, workers: int, address: str | None = None
 ) -> SeedsResult:
-    """Train on the shards that an experiment names with so many workers of a Ray cluster.
+    """Train on the shards that an experiment names, on a Ray cluster.
 
     Args:
-        workers: one processor each, on different machines where there are some.
-        address: of the cluster; None for one of this machine alone.
+        workers: how many workers, with one processor each, on different machines if there are.
+        address: of the cluster; None starts one on this machine.
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
@@ -63,14 +64,14 @@ def train_on_ray(
         shutil.rmtree(folder / ".ray", ignore_errors=True)
     result = read_result(folder)
     if result is None:
-        raise RunError(f"{folder} has no result: the workers must write to a folder that all see")
+        raise RunError(f"{folder} has no result: the workers must share this folder")
     return SeedsResult({experiment.seeds[0]: result}, result.interrupted, folder)
 
 
 def _plain(experiment: Experiment, folder: Path) -> dict[str, Any]:
-    """What a worker needs, as plain data; paths are whole."""
+    """What a worker needs, as plain data with absolute paths."""
     dataset = experiment.dataset
-    if "://" not in dataset:
+    if not is_url(dataset):
         dataset = str(Path(dataset).resolve())
     settings = {k: NONE if v is None else v for k, v in asdict(experiment.train).items()}
     config = {**replace(experiment, dataset=dataset).config(), "train": settings}
@@ -85,7 +86,7 @@ def _worker(given: dict[str, Any]) -> None:
 
 
 def _first(error: BaseException) -> str:
-    """The cause in one line: of the workers that failed, one that says what a person can act on."""
+    """The cause in one line: that of a worker whose error a person can act on, if there is one."""
     failed: dict[int, Any] = getattr(error, "worker_failures", {})
     causes = {rank: getattr(each, "_base_exc", each) for rank, each in failed.items()}
     told = {r: e for r, e in causes.items() if isinstance(e, DifformerError | ValueError)} or causes

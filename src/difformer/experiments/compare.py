@@ -1,7 +1,7 @@
-"""Compare systems on the same splits with the same tuning budget, and say which is enough.
+"""Compare systems on the same splits with the same tuning budget.
 
-Each system runs in a process of its own, so that its memory is its own and one that crashes takes
-nothing with it. A folder keeps a JSON file for each system and split: the same call goes on.
+Each system runs in a process of its own, so that its memory can be measured and a crash does not
+affect the others. A folder keeps a JSON file for each system and split: the same call resumes it.
 
 FOLDER/config.toml           what was asked for; another call there must ask for the same
 FOLDER/SYSTEM/SPLIT.json     one run: validation, test, log loss, seconds, the settings used
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from difformer.baselines.registry import get_system
 from difformer.experiments.comparisons import Comparison, Row
 from difformer.experiments.workers import Look, run_all
-from difformer.files import cannot_write, one_line, plain_name, write_atomic
+from difformer.files import cannot_write, one_line, plain_name, read_json, write_atomic
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.data.split import Split
 
-__all__ = ["DEFAULT_MODELS", "DEFAULT_TRAIN", "Task", "compare", "splits_of"]
+__all__ = ["DEFAULT_MODELS", "DEFAULT_TRAIN", "Task", "compare"]
 
 DEFAULT_MODELS = (
     "logistic",
@@ -54,24 +54,6 @@ DEFAULT_MODELS = (
     "difformer-sharp",
 )
 DEFAULT_TRAIN = {"epochs": 300, "patience": 100}
-
-
-def splits_of(data: Dataset, number: int, kind: str = "auto") -> list[Split]:
-    """The splits to compare on: those that come with the data if enough, else random ones."""
-    if number < 1:
-        raise ValueError(f"splits must be at least 1, got {number}")
-    own = list(data.splits.values())
-    if kind == "auto" and len(own) >= number:
-        return own[:number]
-    if kind not in ("auto", "random", "ratio"):
-        raise ValueError(f"kind must be auto, random or ratio, got {kind!r}")
-    if kind != "ratio" and data.task == "multiclass":
-        try:
-            return [data.split(f"random:{seed}") for seed in range(number)]
-        except ValueError:
-            if kind == "random":
-                raise
-    return [data.split(f"ratio:0.5/0.25/0.25:{seed}") for seed in range(number)]
 
 
 def compare(
@@ -101,7 +83,9 @@ def compare(
         look: called with a line when something has finished.
     """
     from difformer.data.registry import load_dataset
+    from difformer.experiments.sources import splits_of
     from difformer.train.objective import objective_for
+    from difformer.train.run import agree_config
 
     for name in models:
         get_system(name)
@@ -115,7 +99,9 @@ def compare(
     monitor = objective_for(data.task).monitor
     with TemporaryDirectory() if folder is None else nullcontext(folder) as place:
         root = Path(place)
-        _agree(root, data, trials, options)
+        seen = {"fingerprint": data.fingerprint}
+        asked = {"dataset": data.name, "data": seen, "trials": trials, "train": options}
+        agree_config(root, asked)
         tasks = [
             Task(name, data, tuple(chosen), trials, options, root / name, monitor.name)
             for name in models
@@ -219,7 +205,7 @@ class Task:
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self._path(name)
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return read_json(path) if path.exists() else {}
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{plain_name(name)}.json"
@@ -263,10 +249,3 @@ def _run_split(task: Task, split: Split) -> dict[str, Any]:
         "model": dict(experiment.model),
         "train": {"lr": experiment.train.lr, "weight_decay": experiment.train.weight_decay},
     }
-
-
-def _agree(root: Path, data: Dataset, trials: int, train: Mapping[str, Any]) -> None:
-    from difformer.train.run import agree_config
-
-    seen = {"fingerprint": data.fingerprint}
-    agree_config(root, {"dataset": data.name, "data": seen, "trials": trials, "train": {**train}})

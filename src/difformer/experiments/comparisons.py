@@ -1,17 +1,16 @@
-"""A comparison of systems on the same splits: its record, its file, its table. No torch here."""
+"""A comparison of systems on the same splits: its record, file and table. No torch here."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from difformer.baselines.registry import get_system
-from difformer.errors import RunError
 from difformer.experiments.statistics import Difference, paired_difference, spread
 from difformer.experiments.tables import EMPTY, Table, markdown
+from difformer.files import read_json, reading
 
 __all__ = [
     "COMPARISON",
@@ -58,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rows of all systems, on the same splits, and what they say."""
+    """The rows of all systems, on the same splits."""
 
     dataset: str
     metric: str
@@ -70,17 +69,21 @@ class Comparison:
 
     @property
     def unit(self) -> tuple[float, int]:
-        """What figures are multiplied by and how many decimals are shown: per cent, or neither."""
+        """What figures are multiplied by, and their decimals: shares are shown in per cent."""
         return (100.0, 1) if self.metric in SHARES else (1.0, 4)
+
+    @property
+    def sign(self) -> int:
+        """1 if a larger metric is better, else -1."""
+        return 1 if self.direction == "max" else -1
 
     def ranked(self) -> list[Row]:
         """The systems that ran on every split, best mean test first."""
-        sign = -1 if self.direction == "max" else 1
         whole = [row for row in self.rows if set(row.values("test")) >= set(self.splits)]
-        return sorted(whole, key=lambda row: sign * row.mean_std("test")[0])
+        return sorted(whole, key=lambda row: -self.sign * row.mean_std("test")[0])
 
     def listed(self) -> list[Row]:
-        """All systems: those that are ranked first."""
+        """All systems; the ranked ones come first."""
         ranked = self.ranked()
         return [*ranked, *(row for row in self.rows if row not in ranked)]
 
@@ -88,14 +91,13 @@ class Comparison:
         """How much better ours is, over the splits both have; positive is better."""
         a, b = ours.values("test"), theirs.values("test")
         both = [s for s in self.splits if s in a and s in b]
-        sign = 1.0 if self.direction == "max" else -1.0
-        return paired_difference([sign * a[s] for s in both], [sign * b[s] for s in both])
+        return paired_difference([self.sign * a[s] for s in both], [self.sign * b[s] for s in both])
 
-    def figure(self, row: Row, part: str = "test") -> str:
-        """Mean ± deviation over splits, for people."""
-        if not row.values(part):
+    def figure(self, row: Row) -> str:
+        """The test metric of a system as text: mean ± deviation over splits."""
+        if not row.values("test"):
             return EMPTY
-        (scale, digits), (mean, std) = self.unit, row.mean_std(part)
+        (scale, digits), (mean, std) = self.unit, row.mean_std("test")
         deviation = "" if std is None else f" ± {std * scale:.{digits}f}"
         return f"{mean * scale:.{digits}f}{deviation}"
 
@@ -105,7 +107,7 @@ class Comparison:
         return self.difference(row, ranked[0]) if ranked and row.values("test") else None
 
     def behind_text(self, row: Row) -> str:
-        """The paired difference to the best, for people."""
+        """The paired difference to the best, as text."""
         found = self.behind(row)
         if found is None:
             return EMPTY
@@ -177,20 +179,10 @@ def comparison_block(path: Path) -> str:
 
 
 def read_comparison(path: Path) -> tuple[Comparison, Mapping[str, Any]]:
-    """The comparison in a comparison.json, and all that the file says."""
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        known = [f.name for f in fields(Row)]
-        rows = tuple(Row(**{k: row[k] for k in known}) for row in record["rows"])
-        result = Comparison(
-            dataset=record["dataset"],
-            metric=record["metric"],
-            direction=record["direction"],
-            splits=tuple(record["splits"]),
-            trials=record["trials"],
-            rows=rows,
-            has_graph=record["has_graph"],
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} cannot be read ({error}): compare again") from error
-    return result, record
+    """The comparison in a comparison.json, and everything in the file."""
+    with reading(path):
+        record = read_json(path)
+        rows = tuple(Row(**{f.name: row[f.name] for f in fields(Row)}) for row in record["rows"])
+        kept: dict[str, Any] = {f.name: record[f.name] for f in fields(Comparison)}
+        kept |= {"splits": tuple(kept["splits"]), "rows": rows}
+        return Comparison(**kept), record

@@ -1,9 +1,9 @@
-"""A finished run as an ONNX file: its model with what is frozen, checked against the run itself.
+"""A finished run as an ONNX file: its frozen model, checked against the run itself.
 
-The file answers for rows that it has not seen, any number of them, and needs no data and no
-difformer. Of a run on a table the input has one number per column: a number as it is, a date as
-days since 1970, a category as its place in the list that the file's metadata holds; NaN is missing.
-Of a run on a dataset the input has its features.
+The file answers for any number of new rows, and needs neither the data nor difformer. For a run on
+a table the input has one number per column: a number as it is, a date as days since 1970, a
+category as its place in the list in the file's metadata, NaN for a missing value. For a run on a
+dataset the input has its features.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from torch import Tensor, nn
 
 from difformer.core.context import Pairs
 from difformer.data.columns import Column, encode_numbers
-from difformer.data.snapshots import TemporalDataset
 from difformer.errors import DifformerError, missing_extra
 from difformer.estimators.answering import USUAL
 from difformer.estimators.classifier import DIFFormerClassifier
+from difformer.estimators.problem import Outcome
 from difformer.estimators.rows import Rows
 from difformer.estimators.views import FARTHEST, View
 from difformer.experiments.kinds import need_kind
-from difformer.experiments.loaded import load_run
+from difformer.experiments.loaded import LoadedRun, load_run
 from difformer.experiments.own.run import OwnRun
 from difformer.files import write_atomic
-from difformer.nn.model import DIFFormer
 
 __all__ = ["Exported", "export_run"]
 
 Array = NDArray[Any]
 
-ROWS = 100  # that the file is checked on
-CLOSE = 1e-5  # of the largest answer: what rounding may do
+ROWS = 100  # rows that the file is checked on
+FIGURES = ("mean", "scale", "low", "high")  # of a column of numbers or dates
+CLOSE = 1e-5  # the largest difference that rounding may make, relative to the largest answer
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far its answers are from the run's."""
+    """What was written, and the largest difference of its answers from the run's."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -60,16 +60,15 @@ def export_run(
     """Write the model of a run as ONNX, and compare it with the run on rows drawn like its own.
 
     Raises:
-        DifformerError: what cannot be exported, a missing extra, or a file that answers otherwise.
+        DifformerError: the run cannot be exported, an extra is missing, or the answers differ.
     """
     folder, out = Path(folder), Path(out)
     if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
         raise missing_extra("export --onnx", "onnx")
     if need_kind(folder, ("dataset", "table"), "export") == "table":
-        run = OwnRun.load(folder)
-        model, told, rows, wanted = _of_table(run)
+        model, told, rows, wanted = _of_table(OwnRun.load(folder))
     else:
-        model, told, rows, wanted = _of_dataset(folder, data_dir)
+        model, told, rows, wanted = _of_dataset(load_run(folder, data_dir=data_dir))
     program = _program(model, rows)
     program.model.metadata_props["difformer"] = json.dumps(told)
     content = program.model_proto.SerializeToString()
@@ -77,7 +76,7 @@ def export_run(
     difference = float(np.abs(found - wanted).max() / max(1.0, float(np.abs(wanted).max())))
     if not difference < CLOSE:
         raise DifformerError(
-            f"the exported model answers otherwise than {folder} (by {difference:.2g})"
+            f"the answers of the exported model differ from those of {folder} by {difference:.2g}"
         )
     write_atomic(out, content)
     return Exported(tuple(told["inputs"]), tuple(told["outputs"]), len(rows), difference)
@@ -115,44 +114,28 @@ def _answers(content: bytes, rows: Array) -> Array:
 class _OfFeatures(nn.Module):
     """Features to probabilities, or to numbers."""
 
-    def __init__(self, frozen: nn.Module, task: str) -> None:
+    def __init__(self, frozen: nn.Module, outcome: Outcome) -> None:
         super().__init__()
-        self.frozen, self.task = frozen, task
+        self.frozen, self.outcome = frozen, outcome
 
     def forward(self, x: Tensor) -> Tensor:
-        return _meaning(self.frozen(x), self.task)
+        return self.outcome.averaged(self.frozen(x))
 
 
-def _meaning(output: Tensor, task: str) -> Tensor:
-    if task == "regression":
-        return output
-    return output.softmax(-1) if task == "multiclass" else output.sigmoid()
-
-
-def _of_dataset(
-    folder: Path, data_dir: str | Path | None
-) -> tuple[nn.Module, dict[str, Any], Array, Array]:
-    run = load_run(folder, data_dir=data_dir)
-    model, data = run.model, run.dataset
-    if not isinstance(model, DIFFormer) or isinstance(data, TemporalDataset):
-        raise DifformerError(
-            f"{folder} holds {run.system} on {data.name}: of named datasets only one DIFFormer on "
-            "rows is exported; train it with --model difformer-s"
-        )
-    graph = None if run.graph is None else run.graph.to(torch.zeros(0, dtype=torch.float64))
-    frozen = model.double().freeze(data.x.double(), graph)
+def _of_dataset(run: LoadedRun) -> tuple[nn.Module, dict[str, Any], Array, Array]:
+    data, model = run.dataset, _OfFeatures(run.freeze(), run.outcome)
     draw = np.random.default_rng(0)
     x = data.x[: min(ROWS, data.num_rows)].to_dense().double().numpy()
     rows = x + 0.1 * float(x.std()) * draw.normal(size=x.shape)
     with torch.no_grad():
-        wanted = _meaning(frozen(torch.from_numpy(rows)), data.task).numpy()
+        wanted = model(torch.from_numpy(rows)).numpy()
     outputs = data.class_names or tuple(str(i) for i in range(data.num_outputs))
     told = {
         "task": data.task,
         "inputs": [f"feature {i}" for i in range(data.num_features)],
         "outputs": list(outputs),
     }
-    return _OfFeatures(frozen, data.task), told, rows, wanted
+    return model, told, rows, wanted
 
 
 # --- runs on tables ----------------------------------------------------------------------------
@@ -163,35 +146,29 @@ def _of_table(run: OwnRun) -> tuple[nn.Module, dict[str, Any], Array, Array]:
     for column in used:
         if column.kind == "text":
             raise DifformerError(
-                f"column {column.name!r} is text, which the file cannot take: train without it "
+                f"column {column.name!r} is text, which cannot be exported: train without it "
                 f"(--kind {column.name!r}=skip)"
             )
-    columns = [_column(column) for column in used]
+    columns, model = [_column(column) for column in used], run.estimator
     told = {
-        "task": "multiclass" if run.classes and len(run.labels) == 1 else "regression",
+        "task": model._outcome.task,  # pyright: ignore[reportPrivateUsage]
         "label": list(run.labels),
         "inputs": [column.name for column in used],
         "columns": columns,
         "outputs": list(run.classes or run.labels),
     }
-    if len(run.labels) > 1 and run.classes:
-        told["task"] = "multilabel"
     rows = _drawn(columns)
     module = _OfTable(run, columns)
     features = module.encode(torch.from_numpy(rows)).numpy()
     blocks = [_encoded(c, cells) for c, cells in zip(used, rows.T, strict=True)]
     encoded = np.hstack(blocks).astype(np.float32)
     if not np.allclose(features, encoded, atol=1e-5):
-        raise DifformerError("the columns cannot be exported: they are encoded otherwise")
-    answers: Any = Rows(encoded, None)
-    model: Any = run.estimator
-    wanted = model.predict_proba(answers) if run.classes else model.predict(answers)
-    return module, told, rows, wanted.reshape(len(rows), -1)
+        raise DifformerError("the columns cannot be exported: the run encodes them differently")
+    return module, told, rows, run.outputs(Rows(encoded, None))
 
 
 def _column(column: Column) -> dict[str, Any]:
-    kept = {"number": ("mean", "scale", "low", "high", "flag"), "category": ("values",)}
-    names = kept["category" if column.kind == "category" else "number"]
+    names = ("values",) if column.kind == "category" else (*FIGURES, "flag")
     return {
         "name": column.name,
         "kind": column.kind,
@@ -227,21 +204,16 @@ class _OfTable(nn.Module):
     def __init__(self, run: OwnRun, columns: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
         self.columns = columns
-        # As tensors: the exporter makes plain numbers single ones, too coarse for dates.
-        names = ("mean", "scale", "low", "high")
+        # As tensors: the exporter makes plain numbers single precision, too coarse for dates.
         self.figures = [
-            {
-                name: torch.tensor(column[name], dtype=torch.float64)
-                for name in names
-                if name in column
-            }
+            {n: torch.tensor(column[n], dtype=torch.float64) for n in FIGURES if n in column}
             for column in columns
         ]
         model: Any = run.estimator
         self.estimator = model
         self.each = [_OfMember(member) for member in model.members_]
         self.members = nn.ModuleList(self.each)
-        # Of each member, the first that compares rows as it does: calibrated once for all of them.
+        # For each member the first that compares rows as it does: compared once for all of them.
         self.first = [next(a for a in self.each if a is b or b.compares_like(a)) for b in self.each]
         self.weights = [float(m.weight) for m in model.members_]
         self.temperatures = [float(m.temperature) for m in model.members_]
@@ -274,13 +246,8 @@ class _OfTable(nn.Module):
                 compared[first] = member.compared(rows)
             outputs.append(member(rows, near, compared[first]))
         model = self.estimator
-        outcome = model._outcome
-        if len(outputs) == 1 and self.temperatures[0] == 1:
-            mean = outcome.averaged(outputs[0])
-        else:
-            parts = zip(outputs, self.weights, self.temperatures, strict=True)
-            each = [outcome.averaged(o / t) * w for o, w, t in parts]
-            mean = torch.stack(each).sum(0)
+        parts = zip(outputs, self.weights, self.temperatures, strict=True)
+        mean = torch.stack([model._outcome.averaged(o / t) * w for o, w, t in parts]).sum(0)
         if isinstance(model, DIFFormerClassifier):
             return mean
         scale, middle = (torch.from_numpy(v) for v in (model._scale, model._mean))
@@ -294,7 +261,7 @@ class _OfMember(nn.Module):
         self.graph = member.frozen.num_known is not None
 
     def compared(self, x: Tensor) -> Tensor | None:
-        """What rows are compared by, where no weight of the member is in it."""
+        """What rows are compared by, if it does not depend on the member's weights; else None."""
         model = self.frozen.model
         return self.frozen._comparison(x, x) if model.config.compare == "input" else None
 
@@ -308,7 +275,7 @@ class _OfMember(nn.Module):
         )
 
     def _compares(self) -> dict[str, Tensor]:
-        """All that `compared` depends on, but the rows; nothing where it is None."""
+        """All that `compared` depends on besides the rows; empty if it is None."""
         model, context = self.frozen.model, self.frozen._frozen[0].context
         if model.config.compare != "input" or not isinstance(context, Pairs):
             return {}

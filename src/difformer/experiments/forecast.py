@@ -1,26 +1,24 @@
-"""Train on a user's own series and forecast it: a run folder like any other, and beside it
+"""Train on a user's own series and forecast it: a run folder like any other, with three more files:
 
 series.json    the files, the settings, the nodes, and a backtest beside simple forecasts
 intervals.csv  the steps after the series with their intervals, one line per step and node
 forecast.csv   the same steps, one column per node; written last
 
-No torch until something is trained: the command line reads the settings from here.
+torch is imported only to train: the command line reads the settings from here.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.errors import DataError, RunError
 from difformer.estimators.settings import ForecastSettings
-from difformer.files import finite, read_json, reading
+from difformer.files import csv_lines, finite, read_json, reading, write_atomic
 from difformer.options import like, option, whole
 from difformer.train.settings import TrainSettings
 
@@ -33,9 +31,9 @@ __all__ = [
     "LEVEL",
     "RECORD",
     "SeriesSettings",
-    "forecast_csv",
+    "forecast_lines",
     "half_widths",
-    "intervals_csv",
+    "interval_lines",
     "mixed_in",
     "next_stamps",
     "open_series",
@@ -49,7 +47,7 @@ LEVEL = 0.9  # of those in intervals.csv and on the page
 
 @dataclass(kw_only=True)
 class SeriesSettings(ForecastSettings):
-    """How a forecaster for a user's own series is trained, and what it is asked for then."""
+    """How a forecaster is trained on a user's own series, tested, and how far it forecasts."""
 
     steps: int = option(4, "steps to forecast after the series", whole(1))
     origins: int | None = option(
@@ -83,15 +81,14 @@ def train_series(
 ) -> dict[str, Any]:
     """Fit, backtest and forecast in a run folder; returns what series.json holds.
 
-    A run that was killed or interrupted goes on when it is called again. After Ctrl-C the record
-    says `interrupted`, and there is no forecast yet.
+    The same call resumes a run that was killed or interrupted. After Ctrl-C the record says
+    `interrupted`, and there is no forecast yet.
 
     Args:
-        known: a file of what is known before it happens, see `read_known_file`.
+        known: a file of values that are known in advance, see `read_known_file`.
         places: a file of where the nodes are, for the page, see `read_places`.
     """
     from difformer.data.series_files import read_places
-    from difformer.files import write_atomic
     from difformer.train.interrupts import interruptible
 
     settings, folder = settings or SeriesSettings(), Path(folder)
@@ -103,14 +100,11 @@ def train_series(
         read_places(places, data.names)  # before the work
     ahead = 0 if data.known is None else len(data.known) - len(data.values)
     if data.known is not None and ahead < settings.steps:
-        steps = settings.steps
         raise DataError(
-            f"{known} must have rows for {steps} steps after the series, it has {ahead}"
+            f"{known} must have rows for {settings.steps} steps after the series, it has {ahead}"
         )
     _agree(folder, record)
-    with (
-        interruptible() as interrupt
-    ):  # Ctrl-C in the backtest too leaves the run to be gone on with
+    with interruptible() as interrupt:  # Ctrl-C in the backtest, too, leaves a run to resume
         model = settings.forecaster(folder).fit(data, graph)
         tested = None
         if settings.origins != 0 and not interrupt.is_set() and not model.result_.interrupted:
@@ -123,7 +117,20 @@ def train_series(
         interrupted = interrupt.is_set() or model.result_.interrupted
     if interrupted:
         return {**record, "interrupted": True}
-    record |= {
+    record |= _of_fit(model, data, graph)
+    if tested is not None:
+        record["backtest"] = finite(_of_backtest(tested))
+        lines = interval_lines(model, data, record, LEVEL)
+        write_atomic(folder / "intervals.csv", csv_lines(lines))
+    _write(folder, record)
+    lines = forecast_lines(model, data, settings.steps)
+    write_atomic(folder / "forecast.csv", csv_lines(lines))
+    return record
+
+
+def _of_fit(model: DIFFormerForecaster, data: Series, graph: Any) -> dict[str, Any]:
+    """What series.json holds of a fit."""
+    return {
         "steps": len(data.values),
         "nodes": list(data.names),
         "graphs": 0 if graph is None else len(graph),
@@ -136,17 +143,10 @@ def train_series(
         "notes": list(data.notes),
         "interrupted": False,
     }
-    if tested is not None:
-        record["backtest"] = finite(_told(tested))
-        text = intervals_csv(model, data, record, LEVEL)
-        write_atomic(folder / "intervals.csv", text.encode())
-    write_atomic(folder / RECORD, _text(record))
-    write_atomic(folder / "forecast.csv", forecast_csv(model, data, settings.steps).encode())
-    return record
 
 
-def _told(tested: Backtest) -> dict[str, Any]:
-    """What series.json says of a backtest; the quantiles are of errors in units of the sizes."""
+def _of_backtest(tested: Backtest) -> dict[str, Any]:
+    """What series.json holds of a backtest; the quantiles are of errors divided by the sizes."""
     return {
         "origins": tested.origins.tolist(),
         **tested.summary(),
@@ -157,7 +157,7 @@ def _told(tested: Backtest) -> dict[str, Any]:
 
 
 def mixed_in(record: Mapping[str, Any]) -> str:
-    """Which simple forecasts have a share in the forecast, largest first; "" where none has."""
+    """The simple forecasts that are mixed in, with their shares, largest first; "" for none."""
     from difformer.estimators.backtest import OURS
 
     shares = sorted(record.get("shares", {}).items(), key=lambda pair: -pair[1])
@@ -176,32 +176,30 @@ def half_widths(record: Mapping[str, Any], level: float) -> Any:
         raise ValueError(f"level must be one of {', '.join(map(str, LEVELS))}, got {level!r}")
     kept = [np.inf if q is None else q for q in tested["quantiles"][str(level)]]
     size = np.array([s or 0.0 for s in tested["sizes"]])
-    # A node that was forecast exactly has an interval of no width, also where others' is infinite.
+    # A node that was forecast exactly has an interval of no width, even if others' are infinite.
     return np.where(size > 0, np.array(kept)[:, None] * np.maximum(size, 1e-300), 0.0)
 
 
-def intervals_csv(
+def interval_lines(
     model: DIFFormerForecaster, data: Series, record: Mapping[str, Any], level: float
-) -> str:
-    """The next steps as CSV, one line per step and node: the forecast and its interval."""
+) -> list[list[Any]]:
+    """The next steps as lines of a CSV file, one per step and node: forecast and interval."""
     steps = record["settings"]["steps"]
     stamps = next_stamps(data, steps)
     half, share = half_widths(record, level), f"{100 * level:g} %"
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["time", "node", "forecast", f"from {share}", f"to {share}"])
+    lines: list[list[Any]] = [["time", "node", "forecast", f"from {share}", f"to {share}"]]
     names = data.names or tuple(str(j) for j in range(data.values.shape[1]))
     low = 0.0 if bool((data.values[data.values == data.values] >= 0).all()) else None
     for step, row in enumerate(model.predict(steps, series=data)):
         for node, value, own in zip(names, row, half[step], strict=True):
             least = value - own if low is None else max(low, value - own)
             cells = (f"{v:.9g}" for v in (value, least, value + own))
-            writer.writerow([stamps[step], node, *cells])
-    return text.getvalue()
+            lines.append([stamps[step], node, *cells])
+    return lines
 
 
 def next_stamps(data: Series, steps: int) -> list[str]:
-    """The times of the next steps as text: +1, +2, ... where they are not known."""
+    """The times of the next steps as text; +1, +2, ... if the series has no times."""
     from difformer.data.times import following
 
     stamps = following(data.stamps, steps)
@@ -213,22 +211,17 @@ def open_series(folder: Path | str) -> tuple[DIFFormerForecaster, dict[str, Any]
     folder = Path(folder)
     record = _record(folder)
     if not (folder / "forecast.csv").exists():
-        raise RunError(f"{folder} is not finished: go on with it by --resume")
+        raise RunError(f"{folder} is not finished: resume it with --resume")
     with reading(folder):
         data, graph = _read(record)
         settings = SeriesSettings(**record["settings"])
         return settings.forecaster(folder).fit(data, graph), record  # read back, not trained
 
 
-def forecast_csv(model: DIFFormerForecaster, data: Series, steps: int) -> str:
-    """The next steps of a series as CSV: the time, then one column per node."""
-    stamps = next_stamps(data, steps)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["time", *data.names])
-    for step, row in enumerate(model.predict(steps, series=data)):
-        writer.writerow([stamps[step], *(f"{value:.9g}" for value in row)])
-    return text.getvalue()
+def forecast_lines(model: DIFFormerForecaster, data: Series, steps: int) -> list[list[Any]]:
+    """The next steps as lines of a CSV file: the time, then one column per node."""
+    rows = zip(next_stamps(data, steps), model.predict(steps, series=data), strict=True)
+    return [["time", *data.names], *([stamp, *(f"{v:.9g}" for v in row)] for stamp, row in rows)]
 
 
 def _read(record: Mapping[str, Any]) -> tuple[Series, Any]:
@@ -248,8 +241,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 
 def _agree(folder: Path, record: Mapping[str, Any]) -> None:
-    """Write what was asked for, or raise where the folder holds something else."""
-    from difformer.files import write_atomic
+    """Write the settings to series.json, or raise if the folder holds a run with others."""
     from difformer.train.run import differences
 
     if (folder / RECORD).exists():
@@ -258,15 +250,14 @@ def _agree(folder: Path, record: Mapping[str, Any]) -> None:
         if differing:
             raise RunError(f"{folder} holds another run ({'; '.join(differing)})")
         return
-    write_atomic(folder / RECORD, _text(record))
+    _write(folder, record)
 
 
-def _text(record: Mapping[str, Any]) -> bytes:
-    return (json.dumps(record, indent=2) + "\n").encode()
+def _write(folder: Path, record: Mapping[str, Any]) -> None:
+    write_atomic(folder / RECORD, json.dumps(record, indent=2) + "\n")
 
 
 def _shown(stamp: Any) -> str:
     if isinstance(stamp, datetime):
-        midnight = (stamp.hour, stamp.minute, stamp.second, stamp.microsecond) == (0, 0, 0, 0)
-        return stamp.date().isoformat() if midnight else stamp.isoformat()
+        return (stamp.date() if stamp.time() == time.min else stamp).isoformat()
     return f"{stamp:g}" if isinstance(stamp, float) else str(stamp)

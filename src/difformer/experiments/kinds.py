@@ -1,4 +1,4 @@
-"""The kinds of runs, told by their files.
+"""The kinds of runs, and how their files show them.
 
 dataset      a run folder of `train NAME`, of one seed or of several (seed-N)
 shards       a run folder of `train FOLDER`, where FOLDER is a sharded dataset
@@ -17,12 +17,13 @@ from difformer.data.shards.manifest import is_shards
 from difformer.errors import DifformerError, RunError
 from difformer.experiments.comparisons import COMPARISON
 from difformer.experiments.forecast import RECORD as SERIES
-from difformer.files import MISREAD
+from difformer.files import MISREAD, natural
 from difformer.train.run import read_config
 
-__all__ = ["COMPARISON", "ESTIMATOR", "SERIES", "kind_of", "need_kind"]
+__all__ = ["COMPARISON", "SERIES", "is_run", "kind_of", "need_kind", "seed_folders"]
 
-ESTIMATOR = "estimator.safetensors"
+# The file that only a run of this kind has.
+FILES = {COMPARISON: "comparison", SERIES: "series", "estimator.safetensors": "table"}
 
 ABOUT = {
     "dataset": "a run on a dataset",
@@ -35,11 +36,11 @@ ABOUT = {
 
 
 def kind_of(path: Path | str) -> str:
-    """The kind of a run; "dataset" where nothing says another."""
+    """The kind of a run; "dataset" if no file shows another."""
     path = Path(path)
     if path.is_file():
         return "cell"
-    for name, kind in ((COMPARISON, "comparison"), (SERIES, "series"), (ESTIMATOR, "table")):
+    for name, kind in FILES.items():
         if (path / name).exists():
             return kind
     try:
@@ -51,8 +52,19 @@ def kind_of(path: Path | str) -> str:
     return "shards" if is_shards(str(config.get("dataset", ""))) else "dataset"
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, finished or not."""
+    return any((folder / name).exists() for name in ("config.toml", SERIES, COMPARISON))
+
+
+def seed_folders(folder: Path) -> list[Path]:
+    """The folders of a run of several seeds, by seed; empty for a run of one."""
+    found = (path for path in folder.glob("seed-*") if path.is_dir())
+    return sorted(found, key=lambda path: natural(path.name))
+
+
 def need_kind(path: Path | str, kinds: tuple[str, ...], what: str) -> str:
-    """The kind of a run; RunError says in one line why `what` cannot be had of another kind."""
+    """The kind of a run; RunError if it is not one of `kinds`, the kinds that `what` needs."""
     path, kind = Path(path), kind_of(path)
     if not path.exists():
         raise RunError(f"{path} is not a run folder: it does not exist")

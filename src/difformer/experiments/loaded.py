@@ -8,28 +8,32 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from difformer.baselines.difformer import Auto
 from difformer.baselines.registry import SYSTEMS, get_system
 from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import RunError
+from difformer.estimators.problem import Outcome
 from difformer.estimators.rows import dataset_features
 from difformer.experiments.experiment import FINGERPRINT, KEYS, Experiment
 from difformer.experiments.forecast import open_series
-from difformer.experiments.kinds import need_kind
-from difformer.experiments.own.run import Estimator, OwnRun
+from difformer.experiments.kinds import need_kind, seed_folders
+from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.table import OwnTable
 from difformer.experiments.sources import load_data, make_source, snapshots_for, whole_graph
 from difformer.files import reading
+from difformer.nn.frozen import FrozenDIFFormer
 from difformer.nn.model import DIFFormer
 from difformer.tensorfiles import read_tensors
 from difformer.train.checkpoint import load_weights
 from difformer.train.run import FitResult, read_config, read_result
 from difformer.train.seeding import seeded
 
-__all__ = ["LoadedRun", "load_run", "look_into", "open_table", "run_of_seed"]
+__all__ = ["LoadedRun", "load_run", "look_into", "open_table"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class LoadedRun:
     graph: Any | None  # the core.Graph the model was given; None for snapshots, which have theirs
     result: FitResult
     system: str = "difformer-s"
-    estimator: Any | None = None  # of a run on a table or a series
+    estimator: Any | None = None  # of a run on a table or a series, or of the system "difformer"
     experiment: Experiment | None = None  # of a run on a dataset
     own: OwnRun | None = None  # of a run on a table: its answers by name
     table: Dataset | None = None  # of a run on a table: the rows as they were read
@@ -53,6 +57,30 @@ class LoadedRun:
     def title(self) -> str:
         """One short line for a table."""
         return f"{get_system(self.system).title} on {self.dataset.name}"
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the model's outputs mean: logits of classes, logits of labels, or numbers."""
+        task = self.dataset.task
+        return Outcome(task, (self.dataset.num_outputs,) if task == "multiclass" else ())
+
+    def look_inside(self) -> LoadedRun:
+        """The run with the one DIFFormer that is shown of an average; else the run itself."""
+        if not isinstance(self.model, Auto):
+            return self
+        model, seen, graph = look_into(self.estimator, self.dataset)
+        return replace(self, model=model, dataset=seen, graph=graph, system=_system_of(model))
+
+    def freeze(self) -> FrozenDIFFormer:
+        """The model with its rows frozen, in double precision, to answer for new rows."""
+        if not isinstance(self.model, DIFFormer) or isinstance(self.dataset, TemporalDataset):
+            raise RunError(
+                f"{self.folder} holds {self.system} on {self.dataset.name}: this needs a DIFFormer "
+                "on rows; train with --model difformer-s, or a series with --series"
+            )
+        graph = self.graph
+        graph = None if graph is None else graph.to(torch.zeros(0, dtype=torch.float64))
+        return self.model.double().freeze(self.dataset.x.double(), graph)
 
 
 def load_run(
@@ -75,8 +103,8 @@ def load_run(
 
     Returns:
         A run with its ``model``, ``dataset``, ``split``, ``graph`` and ``result`` (the metrics). A
-        run on a table or a series also has its fitted ``estimator``; one on a table has the rows as
-        they were read in ``table``.
+        run on a table or a series, or of the system "difformer", also has its fitted
+        ``estimator``; one on a table has the rows as they were read in ``table``.
     """
     folder = Path(folder)
     with reading(folder):
@@ -85,7 +113,7 @@ def load_run(
             return open_table(folder, OwnRun.load(folder), dataset)
         if kind == "series":
             return _load_series(folder)
-        return _load_dataset(run_of_seed(folder, seed), dataset, data_dir)
+        return _load_dataset(_of_seed(folder, seed), dataset, data_dir)
 
 
 def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | None) -> LoadedRun:
@@ -111,8 +139,17 @@ def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | No
     load_weights(model, read_tensors(weights, None, error=RunError)[0], weights)
     if isinstance(data, TemporalDataset):
         data = snapshots_for(system, data)
-    given: Any = {"system": system.name, "experiment": experiment}
-    return LoadedRun(path, model.eval(), data, split, graph, result, **given)
+    return LoadedRun(
+        path,
+        model.eval(),
+        data,
+        split,
+        graph,
+        result,
+        system=system.name,
+        estimator=model.fitted if isinstance(model, Auto) else None,
+        experiment=experiment,
+    )
 
 
 def open_table(folder: Path, own: OwnRun, dataset: Dataset | None = None) -> LoadedRun:
@@ -125,11 +162,21 @@ def open_table(folder: Path, own: OwnRun, dataset: Dataset | None = None) -> Loa
         raise RunError(f"{asked['nodes']} has changed since {folder} was trained on it")
     split = own.estimator.split_.check(dataset.num_rows)
     model, seen, graph = look_into(own.estimator, dataset)
-    given: Any = {"system": _system_of(model), "estimator": own.estimator, "own": own}
-    return LoadedRun(folder, model, seen, split, graph, _finished(folder), table=dataset, **given)
+    return LoadedRun(
+        folder,
+        model,
+        seen,
+        split,
+        graph,
+        _finished(folder),
+        system=_system_of(model),
+        estimator=own.estimator,
+        own=own,
+        table=dataset,
+    )
 
 
-def look_into(estimator: Estimator, data: Dataset) -> tuple[DIFFormer, Dataset, Any | None]:
+def look_into(estimator: Any, data: Dataset) -> tuple[DIFFormer, Dataset, Any | None]:
     """The member of an estimator that is shown, the rows as it sees them, and its graph."""
     member = estimator.shown_member
     seen = replace(data, x=member.seen(dataset_features(data)).float())
@@ -142,8 +189,17 @@ def _load_series(folder: Path) -> LoadedRun:
     model = forecaster.model_
     data = replace(forecaster.snapshots(), name=Path(record["series"]).name)
     split = Split.load(folder / "split.json").check(data.num_rows)
-    given: Any = {"system": _system_of(model), "estimator": forecaster, "record": record}
-    return LoadedRun(folder, model, data, split, None, _finished(folder), **given)
+    return LoadedRun(
+        folder,
+        model,
+        data,
+        split,
+        None,
+        _finished(folder),
+        system=_system_of(model),
+        estimator=forecaster,
+        record=record,
+    )
 
 
 def _system_of(model: DIFFormer) -> str:
@@ -159,19 +215,12 @@ def _finished(path: Path) -> FitResult:
     return result
 
 
-def run_of_seed(folder: Path, seed: int | None = None) -> Path:
+def _of_seed(folder: Path, seed: int | None) -> Path:
     """The folder of one seed's run: the folder itself, or its subfolder."""
-    if not folder.is_dir():
-        raise RunError(f"{folder} is not a run folder: it does not exist")
     if (folder / "model.safetensors").exists() and seed is None:
         return folder
-    found = sorted(folder.glob("seed-*"), key=lambda p: int(p.name.removeprefix("seed-")))
-    if seed is not None:
-        found = [p for p in found if p.name == f"seed-{seed}"]
+    found = [path for path in seed_folders(folder) if seed is None or path.name == f"seed-{seed}"]
     if not found:
-        raise RunError(f"{folder} is not a run folder: it has no {_wanted(seed)}")
+        wanted = "model.safetensors" if seed is None else f"seed-{seed}"
+        raise RunError(f"{folder} is not a run folder: it has no {wanted}")
     return found[0]
-
-
-def _wanted(seed: int | None) -> str:
-    return "model.safetensors" if seed is None else f"seed-{seed}"

@@ -15,7 +15,7 @@ OURS = "difformer"  # the file of the model that all of our systems share
 
 
 def losses(view: View) -> str:
-    """One item of a list per row of ours: by column, what was published and who is ahead."""
+    """One list item per row of ours: per column the published figure and the best system ahead."""
     lines = list(view.lines())
     ours = [line for line in lines if get_system(line.system).module == OURS]
     others = [line for line in lines if line not in ours]
@@ -24,25 +24,21 @@ def losses(view: View) -> str:
 
 def _told(view: View, line: Line, others: list[Line]) -> str:
     found: list[str] = []
-    for place, title in enumerate(view.titles):
-        cell = line.cells[place]
+    for place, (title, cell) in enumerate(zip(view.titles, line.cells, strict=True)):
         if cell is None or not cell.runs:
             continue
-        own = _figure(view, cell)
-        told: list[str] = []
+        own, told = _figure(view, cell), list[str]()
         published = view.published(line.system)[place]
         if isinstance(published, tuple) and _below(view, cell, own, published[0]):
-            told.append(f"published {published[0]:g}")
-        ahead: list[tuple[float, str]] = []
-        for other in others:
-            theirs = other.cells[place]
-            if theirs is not None and theirs.runs:
-                figure = _figure(view, theirs)
-                if _below(view, cell, own, figure):
-                    ahead.append((figure, other.title))
-        told += [f"{who} {_shown(view, figure)}" for figure, who in sorted(ahead, reverse=True)]
+            told.append(f"the published {published[0]:g}")
+        there = [(other.title, other.cells[place]) for other in others]
+        figures = [(_figure(view, theirs), who) for who, theirs in there if theirs and theirs.runs]
+        ahead = sorted((f for f in figures if _below(view, cell, own, f[0])), reverse=True)
+        if ahead:
+            more = f" and {len(ahead) - 1} more" if ahead[1:] else ""
+            told.append(f"{ahead[0][1]} {_shown(view, ahead[0][0])}{more}")
         if told:
-            found.append(f"on {title}, {_shown(view, own)}, behind {', '.join(told)}")
+            found.append(f"{title} {_shown(view, own)}, behind {' and '.join(told)}")
     return f"{line.title}, {line.variant.title}: {'; '.join(found) or 'nowhere'}."
 
 

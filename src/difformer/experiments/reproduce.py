@@ -182,14 +182,8 @@ def measure_cell(
                 folder=None if runs is None else run_path(runs, cell, split, seed),
                 callbacks=None if look is None else lambda s, e=one: look(cell, e, s),
             )
-        except CannotRunError as error:
-            result = replace(result, cannot=str(error))
-            break
-        except DataError as error:
-            # The reason is printed; folders and hosts do not belong into a result file.
-            say(f"{cell.name}: {error}")
-            absent = f"{ABSENT} {one.dataset} is not here and cannot be fetched"
-            result = replace(result, cannot=absent)
+        except (CannotRunError, DataError) as error:
+            result = replace(result, cannot=_reason(error, cell, one.dataset, say))
             break
         if done.interrupted:
             return result, True
@@ -199,6 +193,15 @@ def measure_cell(
     if before != result:
         _write(path, result)
     return result, False
+
+
+def _reason(error: Exception, cell: Cell, dataset: str, say: Callable[[str], None]) -> str:
+    """Why a cell has no figure: what a result file may say."""
+    if not isinstance(error, DataError):
+        return str(error)
+    # The reason is printed; folders and hosts do not belong into a result file.
+    say(f"{cell.name}: {error}")
+    return f"{ABSENT} {dataset} is not here and cannot be fetched"
 
 
 def _command(spec: Spec, cell: Cell) -> str:

@@ -32,6 +32,7 @@ from difformer.train.launch import launched
 from difformer.train.loop import fit
 from difformer.train.memory import available_memory, keep_freed_memory
 from difformer.train.objective import Objective
+from difformer.train.run import FitResult
 from difformer.train.seeding import seeded
 from difformer.train.seeds import SeedsResult, fit_seeds
 
@@ -75,46 +76,28 @@ def run_experiment(
     system, options = get_system(experiment.system), _configured(experiment)
     _check_fits(system, options, data)
     graph = whole_graph(system, options, data)
-    config = _kept(experiment, data, folder)
+    config = experiment.config()
+    if folder is not None:  # a run is resumed only with the same data
+        config[FINGERPRINT] = data.fingerprint
 
     def make(seed: int) -> tuple[nn.Module, Source, Split]:
         model = build_model(experiment, data.num_features, data.num_outputs)
         own = replace(experiment.train, seed=seed)
         return model, make_source(system, data, split, graph, own), split
 
-    objective, settings = objective or data_objective(data), experiment.train
+    objective, seed = objective or data_objective(data), experiment.seeds[0]
+    kept: Any = {"folder": folder, "config": config}
+    if len(experiment.seeds) > 1 and not launched():
+        train, seeds = experiment.train, experiment.seeds
+        return fit_seeds(make, objective, train, seeds=seeds, callbacks=callbacks, **kept)
+    kept["callbacks"] = () if callbacks is None else callbacks(seed)
     if launched():
-        return _over_processes(experiment, data, split, graph, folder, config, callbacks)
-    if len(experiment.seeds) > 1:
-        return fit_seeds(
-            make,
-            objective,
-            settings,
-            seeds=experiment.seeds,
-            folder=folder,
-            config=config,
-            callbacks=callbacks,
-        )
-    seed = next(iter(experiment.seeds))
-    with seeded(seed):
-        model, source, _ = make(seed)
-    result = fit(
-        model,
-        source,
-        objective,
-        split,
-        replace(settings, seed=seed),
-        folder=folder,
-        config=config,
-        callbacks=() if callbacks is None else callbacks(seed),
-    )
+        result = _over_processes(experiment, data, split, graph, **kept)
+    else:
+        with seeded(seed):
+            model, source, _ = make(seed)
+        result = fit(model, source, objective, split, replace(experiment.train, seed=seed), **kept)
     return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
-
-
-def _kept(experiment: Experiment, data: Dataset, folder: Path | str | None) -> dict[str, Any]:
-    """What config.toml holds: a run is resumed only with the same settings and data."""
-    kept = experiment.config()
-    return kept if folder is None else {**kept, FINGERPRINT: data.fingerprint}
 
 
 def build_model(experiment: Experiment, features: int, outputs: int) -> nn.Module:
@@ -129,38 +112,21 @@ def build_model(experiment: Experiment, features: int, outputs: int) -> nn.Modul
 
 
 def _over_processes(
-    experiment: Experiment,
-    data: Dataset,
-    split: Split,
-    graph: Any | None,
-    folder: Path | str | None,
-    config: dict[str, Any],
-    callbacks: Callbacks | None,
-) -> SeedsResult:
-    """The run of one seed spread over the processes that torchrun started."""
-    seed, system = experiment.seeds[0], get_system(experiment.system)
+    experiment: Experiment, data: Dataset, split: Split, graph: Any | None, **kept: Any
+) -> FitResult:
+    """Train one seed over the processes that torchrun started."""
+    seed, system = experiment.seeds[0], experiment.system
     if len(experiment.seeds) > 1:
         raise ValueError(f"seeds must be one over processes, got {len(experiment.seeds)}")
     with seeded(seed):
         model = build_model(experiment, data.num_features, data.num_outputs)
     if not isinstance(model, DIFFormer):
-        raise CannotRunError(f"{system.name} cannot run over processes: only DIFFormer is sharded")
+        raise CannotRunError(f"{system} cannot run over processes: only DIFFormer is sharded")
     if isinstance(data, TemporalDataset):
         raise CannotRunError(f"{data.name} cannot be spread over processes: it has snapshots")
     settings = replace(experiment.train, seed=seed)
     with processes() as comm:
-        result = fit_distributed(
-            model,
-            data,
-            split,
-            settings,
-            comm,
-            graph=graph,
-            folder=folder,
-            config=config,
-            callbacks=() if callbacks is None else callbacks(seed),
-        )
-    return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
+        return fit_distributed(model, data, split, settings, comm, graph=graph, **kept)
 
 
 def _configured(experiment: Experiment) -> Any:

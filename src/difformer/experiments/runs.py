@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from difformer.data.split import Split
 from difformer.errors import DifformerError, RunError
 from difformer.experiments.comparisons import COMPARISON, read_comparison
-from difformer.experiments.kinds import SERIES, kind_of
+from difformer.experiments.kinds import SERIES, is_run, kind_of, seed_folders
 from difformer.experiments.reproduce import CellResult
 from difformer.experiments.statistics import spread
 from difformer.files import MISREAD, natural, read_json
@@ -112,7 +112,7 @@ class Run:
 
 
 def read_run(folder: Path | str) -> Run:
-    """Read a run, even an incomplete one; RunError only if there is nothing of a run."""
+    """Read a run, even an incomplete one; RunError only if nothing of it can be read."""
     folder = Path(folder)
     if not folder.exists():
         raise RunError(f"{folder} is not a run folder: it does not exist")
@@ -122,10 +122,7 @@ def read_run(folder: Path | str) -> Run:
     if kind == "comparison":
         return _read_comparison(folder)
     missing: list[str] = []
-    several = [
-        f for f in sorted(folder.glob("seed-*"), key=lambda f: natural(f.name)) if f.is_dir()
-    ]
-    seeds = [_read_seed(f, missing, folder) for f in several or [folder]]
+    seeds = [_read_seed(f, missing, folder) for f in seed_folders(folder) or [folder]]
     config = _try(lambda: read_config(folder / "config.toml"), missing, "config.toml", {})
     if not config:
         config = next((s.config for s in seeds if s.config), {})
@@ -138,11 +135,11 @@ def read_run(folder: Path | str) -> Run:
 
 
 def find_runs(root: Path | str) -> Iterator[Run]:
-    """Every run at or below a path, by name; other files and folders are skipped."""
+    """Every run at or below a path, sorted by name; other files and folders are skipped."""
     root = Path(root)
     if not root.exists():
         raise RunError(f"{root} is not there: give a run folder, or a folder of runs")
-    if any((root / name).exists() for name in ("config.toml", SERIES, COMPARISON)):
+    if is_run(root):
         yield read_run(root)
     elif root.is_file():
         with suppress(RunError):  # a JSON file of something else

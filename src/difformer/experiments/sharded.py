@@ -1,4 +1,4 @@
-"""Run an experiment on a sharded dataset: alone, or as one of the processes torchrun started."""
+"""Run an experiment on a sharded dataset, in one process or in those that torchrun starts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from difformer.data.shards.folder import Held, ShardFolder
 from difformer.data.split import PARTS
@@ -22,14 +23,14 @@ from difformer.nn.model import DIFFormer
 from difformer.train.chunks import CHUNK_ROWS
 from difformer.train.comm import Comm
 from difformer.train.distributed import processes
-from difformer.train.fromparts import fit_from_parts
+from difformer.train.fromparts import FromParts, fit_from_parts
 from difformer.train.memory import keep_freed_memory
 from difformer.train.seeding import seeded
 from difformer.train.seeds import SeedsResult
 
 __all__ = ["run_shards"]
 
-WRITTEN = 65_536  # predictions written together
+WRITTEN = 65_536  # predictions that are written together
 
 
 def run_shards(
@@ -38,11 +39,11 @@ def run_shards(
     folder: Path | str | None = None,
     callbacks: Callbacks | None = None,
 ) -> SeedsResult:
-    """Train on the shards an experiment names; each process opens its own parts.
+    """Train on the shards that an experiment names; each process opens only its own parts.
 
-    With a folder the run is kept as `fit` keeps it, and each process writes the predictions of its
-    rows to predictions-RANK-of-SIZE.parquet (.csv without pyarrow): id, split, prediction, and the
-    probability of each class or label.
+    With a folder, the run is saved there as `fit` saves it, and each process writes the predictions
+    for its rows to predictions-RANK-of-SIZE.parquet (.csv without pyarrow): id, split, prediction,
+    and the probability of each class or label.
     """
     keep_freed_memory()
     shards = ShardFolder(experiment.dataset)
@@ -73,58 +74,51 @@ def run_shards(
             callbacks=() if callbacks is None else callbacks(seed),
         )
         if folder is not None and not result.interrupted:
-            path = _predictions(Path(folder), comm)
-            missing = comm.sum_in_place(torch.tensor([0 if path.exists() else 1]), "plan")
-            if int(missing):
-                outputs = source.outputs
-                if outputs is None:  # a finished run that was read back
-                    trained.eval()
-                    with torch.no_grad():
-                        outputs = source.evaluate(trained)
-                _write(path, outputs.cpu(), source.held)
-            comm.barrier()
-            if comm.rank == 0:
-                _forget_others(path, comm)
+            _write_predictions(Path(folder), trained, source, comm)
     return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
 
 
-def _predictions(folder: Path, comm: Comm) -> Path:
+def _write_predictions(folder: Path, model: nn.Module, source: FromParts, comm: Comm) -> None:
+    """Write the predictions that are missing; delete those of another number of processes."""
     kind = "parquet" if find_spec("pyarrow") else "csv"
-    return folder / f"predictions-{comm.rank:05d}-of-{comm.size:05d}.{kind}"
-
-
-def _forget_others(path: Path, comm: Comm) -> None:
-    """Predictions of the same rows that another number of processes wrote."""
-    for other in path.parent.glob("predictions-*-of-*"):
-        if f"-of-{comm.size:05d}" not in other.name:
-            other.unlink()
+    path = folder / f"predictions-{comm.rank:05d}-of-{comm.size:05d}.{kind}"
+    missing = comm.sum_in_place(torch.tensor([0 if path.exists() else 1]), "plan")
+    if int(missing):
+        outputs = source.outputs
+        if outputs is None:  # a finished run was read from its folder
+            model.eval()
+            with torch.no_grad():
+                outputs = source.evaluate(model)
+        _write(path, outputs.cpu(), source.held)
+    comm.barrier()
+    if comm.rank == 0:
+        for other in folder.glob("predictions-*-of-*"):
+            if f"-of-{comm.size:05d}" not in other.name:
+                other.unlink()
 
 
 def _write(path: Path, outputs: Tensor, held: Held) -> None:
-    """One line per row held, piece by piece."""
+    """Write one line per row held, piece by piece."""
+    pieces = _pieces(outputs, held)
+    first = next(pieces)  # a part has at least one row
     with replacing(path, error=DataError) as part:
         if path.suffix == ".csv":
             with part.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file, lineterminator="\n")
-                for number, columns in enumerate(_pieces(outputs, held)):
-                    if number == 0:
-                        writer.writerow(columns)
+                writer.writerow(first)
+                for columns in chain([first], pieces):
                     writer.writerows(zip(*columns.values(), strict=True))
             return
         import pyarrow
         import pyarrow.parquet as parquet
 
-        opened: Any = None
-        for columns in _pieces(outputs, held):
-            table = pyarrow.table(columns)
-            if opened is None:
-                opened = parquet.ParquetWriter(part, table.schema)
-            opened.write_table(table)
-        if opened is not None:
-            opened.close()
+        with parquet.ParquetWriter(part, pyarrow.table(first).schema) as file:
+            for columns in chain([first], pieces):
+                file.write_table(pyarrow.table(columns))
 
 
 def _pieces(outputs: Tensor, held: Held) -> Iterator[dict[str, Sequence[Any]]]:
+    """The columns of the predictions, for some rows at a time."""
     manifest, ids = held.manifest, held.ids()
     words = (*PARTS, "")
     for first in range(0, held.rows, WRITTEN):

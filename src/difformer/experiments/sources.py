@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ __all__ = [
     "load_data",
     "make_source",
     "snapshots_for",
+    "splits_of",
     "whole_graph",
     "with_neighbours",
 ]
@@ -127,16 +129,20 @@ def with_neighbours(data: Dataset, k: int, metric: str = "cosine") -> Dataset:
 
 def choose_split(data: Dataset, name: str) -> Split:
     """The named split; "auto" is the first that comes with the data, else a random one."""
-    if name != AUTO_SPLIT:
-        return data.split(name)
-    if data.splits:
-        return next(iter(data.splits.values()))
+    return splits_of(data, 1)[0] if name == AUTO_SPLIT else data.split(name)
+
+
+def splits_of(data: Dataset, number: int) -> list[Split]:
+    """The first splits that come with the data if there are enough, else random ones."""
+    if number < 1:
+        raise ValueError(f"splits must be at least 1, got {number}")
+    own = list(data.splits.values())
+    if len(own) >= number:
+        return own[:number]
     if data.task == "multiclass":
-        try:
-            return data.split("random:0")
-        except ValueError:  # too few rows for 20 per class and 1,500 more
-            pass
-    return data.split("ratio:0.5/0.25/0.25:0")
+        with suppress(ValueError):  # too few rows for 20 per class and 1,500 more
+            return [data.split(f"random:{seed}") for seed in range(number)]
+    return [data.split(f"ratio:0.5/0.25/0.25:{seed}") for seed in range(number)]
 
 
 def last_snapshot(data: TemporalDataset) -> tuple[Dataset, Graph | None]:

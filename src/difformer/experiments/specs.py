@@ -6,7 +6,7 @@ named set of settings, a *protocol* a kind of split with its seeds. A cell is on
 
     title, note, metric ("accuracy"), percent (true: figures in per cent),
     beside (another metric, its mean in brackets after each figure),
-    budget (the most settings that a search by validation tries for a cell)
+    budget (the most settings that a search by validation tries for a cell; a rule may change it)
     systems = ["mlp", ...]                        the rows, in order
     [columns.cora]      title, dataset (the column's name unless given), data = {load options},
                         metric (the table's unless given)
@@ -17,7 +17,8 @@ named set of settings, a *protocol* a kind of split with its seeds. A cell is on
                         lowest = "other": the variant at the settings of the lowest error
     [published.mlp]     cora = [56.1, 1.6]        mean and deviation, or "out of memory"
     [[cells]]           systems, columns, variants, protocols: which (default: all); then any of
-                        data, model, train, choose, splits, seeds, note, skip = "the reason"
+                        data, model, train, choose, budget, splits, seeds, note,
+                        skip = "the reason"
     [reasons]           mlp = "why its figures are below the published ones, or missing"
 
 No torch here: `difformer reproduce --help` lists the tables.
@@ -41,7 +42,7 @@ __all__ = ["Cell", "Column", "Protocol", "Spec", "Variant", "list_specs", "load_
 
 Published = tuple[float, float | None] | str
 SELECTORS = ("systems", "columns", "variants", "protocols")
-CHANGES = ("data", "model", "train", "choose", "splits", "seeds", "note", "skip")
+CHANGES = ("data", "model", "train", "choose", "budget", "splits", "seeds", "note", "skip")
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Cell:
     skip: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     choose: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
+    budget: int | None = None
 
     @property
     def name(self) -> str:
@@ -162,7 +164,7 @@ class Spec:
         kind, how = self.variants[variant], self.protocols[protocol]
         names = dict(zip(SELECTORS, (system, column, variant, protocol), strict=True))
         cell = Cell(system, self.columns[column], kind, how, dict(kind.model), dict(kind.train))
-        cell = replace(cell, choose=dict(kind.choose))
+        cell = replace(cell, choose=dict(kind.choose), budget=self.budget)
         for rule in self.rules:
             if all(names[key] in rule.get(key, (names[key],)) for key in SELECTORS):
                 cell = _changed(cell, rule)
@@ -246,6 +248,7 @@ def _changed(cell: Cell, rule: Mapping[str, Any]) -> Cell:
         model={**cell.model, **rule.get("model", {})},
         train={**cell.train, **rule.get("train", {})},
         choose={**cell.choose, **rule.get("choose", {})},
+        budget=rule.get("budget", cell.budget),
         note=rule.get("note", cell.note),
         skip=rule.get("skip", cell.skip),
     )

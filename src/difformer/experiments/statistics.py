@@ -35,14 +35,9 @@ class Difference:
         """
         if self.low is None or self.mean == 0:
             return None
-        from scipy.stats import t
-
-        half = self.mean - self.low
-        deviation = half * sqrt(self.pairs) / float(t.ppf((1 + CONFIDENCE) / 2, self.pairs - 1))
-        for k in range(2, MOST_PAIRS + 1):
-            if float(t.ppf((1 + CONFIDENCE) / 2, k - 1)) * deviation / sqrt(k) < abs(self.mean):
-                return k
-        return None
+        deviation = (self.mean - self.low) / _half_width(1.0, self.pairs)
+        enough = (k for k in range(2, MOST_PAIRS + 1) if _half_width(deviation, k) < abs(self.mean))
+        return next(enough, None)
 
     def shown(self, scale: float = 1.0, digits: int = 1) -> str:
         """For people: +1.2 [0.3, 2.1]."""
@@ -67,10 +62,15 @@ def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Differe
     k, middle = len(gaps), mean(gaps)
     if k < 2:
         return Difference(middle, None, None, k)
+    half = _half_width(stdev(gaps), k)
+    return Difference(middle, middle - half, middle + half, k)
+
+
+def _half_width(deviation: float, pairs: int) -> float:
+    """Half the width of Student's interval of a mean."""
     from scipy.stats import t
 
-    half = float(t.ppf((1 + CONFIDENCE) / 2, k - 1)) * stdev(gaps) / sqrt(k)
-    return Difference(middle, middle - half, middle + half, k)
+    return float(t.ppf((1 + CONFIDENCE) / 2, pairs - 1)) * deviation / sqrt(pairs)
 
 
 def spread(values: Sequence[float]) -> tuple[float, float | None]:

@@ -146,12 +146,9 @@ def tune(
     from difformer.experiments.sources import choose_split, load_data
     from difformer.train.objective import objective_for
 
-    if isinstance(search, str) and search not in SEARCHES:
-        raise ValueError(f"search must be one of {', '.join(SEARCHES)}, got {search!r}")
-    # The experiment as it stands is tried first, but for a grid of one's own that is tried whole.
+    # The experiment as it stands is tried first, except if a grid of the caller is tried whole.
     first = isinstance(search, str) or trials is not None
-    own = search if isinstance(search, Mapping) else None
-    grid = grid_for(experiment.system) if search == "grid" else own
+    grid = _grid(search, experiment.system)
     most = None if grid is None else prod(map(len, grid.values())) + first
     trials = most if trials is None else trials
     if trials is None or trials < 1:
@@ -163,36 +160,56 @@ def tune(
     blind = replace(rows, test=rows.test[:0])
     monitor = objective_for(data.task).monitor
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+    def validate(model: Mapping[str, Any], train: Mapping[str, Any]) -> tuple[float, float | None]:
+        return _validate(changed(experiment, model, train), data, blind, monitor.name)
+
     with _storage_errors(storage):
         study = _open_study(experiment, search, grid, monitor.direction, storage)
         _agree(study, experiment, search, data, blind)
         _go_on(study, grid, first=first)
-
-    def objective(trial: Any) -> float:
-        model, train = _suggest(trial, experiment, grid)
-        trial.set_user_attr("model", model)
-        trial.set_user_attr("train", train)
-        started = time.monotonic()
-        try:
-            value, error = _validate(changed(experiment, model, train), data, blind, monitor.name)
-            trial.set_user_attr("standard_error", error)
-            return value
-        except (DifformerError, ValueError, RuntimeError, MemoryError) as error:
-            trial.set_user_attr("error", f"{type(error).__name__}: {one_line(error)}")
-            raise optuna.TrialPruned from error
-        finally:
-            trial.set_user_attr("seconds", round(time.monotonic() - started, 2))
-
-    with _storage_errors(storage):
         while len(_tried(study)) < min(trials, most or trials):
             if grid is None:
                 # Seeded by the number of finished trials: an interrupted trial is drawn again.
                 study.sampler = optuna.samplers.TPESampler(seed=len(_tried(study)))
-            study.optimize(objective, n_trials=1)
+            study.optimize(lambda trial: _try(trial, experiment, grid, validate), n_trials=1)
             if look is not None:
                 look(_record(_tried(study)[-1]), trials)
         records = tuple(_record(trial) for trial in _tried(study)[:trials])
     return TuneResult(experiment, monitor.name, monitor.direction, records)
+
+
+def _grid(search: str | Grid, system: str) -> Grid | None:
+    """The grid to draw from; None for a search in continuous ranges."""
+    if isinstance(search, Mapping):
+        return search
+    if search not in SEARCHES:
+        raise ValueError(f"search must be one of {', '.join(SEARCHES)}, got {search!r}")
+    return grid_for(system) if search == "grid" else None
+
+
+def _try(
+    trial: Any,
+    experiment: Experiment,
+    grid: Grid | None,
+    validate: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[float, float | None]],
+) -> float:
+    """Train one setting, and record its options, time and error with the trial."""
+    import optuna
+
+    model, train = _suggest(trial, experiment, grid)
+    trial.set_user_attr("model", model)
+    trial.set_user_attr("train", train)
+    started = time.monotonic()
+    try:
+        value, standard_error = validate(model, train)
+        trial.set_user_attr("standard_error", standard_error)
+        return value
+    except (DifformerError, ValueError, RuntimeError, MemoryError) as error:
+        trial.set_user_attr("error", f"{type(error).__name__}: {one_line(error)}")
+        raise optuna.TrialPruned from error
+    finally:
+        trial.set_user_attr("seconds", round(time.monotonic() - started, 2))
 
 
 def grid_for(system: str) -> dict[str, tuple[Any, ...]]:
@@ -268,6 +285,10 @@ def _open_study(
 ) -> Any:
     import optuna
 
+    class GridPoints(optuna.samplers.GridSampler):
+        def after_trial(self, study: Any, trial: Any, state: Any, values: Any) -> None:
+            """Nothing: Optuna's fails if a queued trial ends while one grid point is left."""
+
     kind = search if isinstance(search, str) else "own grid"
     name = f"{experiment.dataset} {experiment.system} {experiment.split} {kind}"
     place = None
@@ -283,7 +304,7 @@ def _open_study(
     )
     if grid is not None:
         places = {name: list(range(len(values))) for name, values in grid.items()}
-        study.sampler = optuna.samplers.GridSampler(places, seed=0)
+        study.sampler = GridPoints(places, seed=0)
     return study
 
 

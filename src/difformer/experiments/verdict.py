@@ -1,4 +1,4 @@
-"""The verdict of a comparison in plain words, including where DIFFormer loses. No torch here."""
+"""The verdict of a comparison in plain words, also if DIFFormer loses. No torch here."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def _best(comparison: Comparison, rows: Sequence[Row]) -> str:
     theirs = _speaker(comparison, [r for r in rows if not _is_difformer(r)])
     if ours is None or theirs is None:
         return f"Best: {rows[0].title}."
-    gap = comparison.difference(ours, theirs)
-    told = _told(comparison, gap)
+    gap, told = _gap(comparison, ours, theirs)
     if not gap.certain:
         other = f"{theirs.title}, the best other by validation,"
         return f"Is DIFFormer better? {_answer(gap)} {ours.title} against {other} {told}."
@@ -57,8 +56,7 @@ def _all_pairs(comparison: Comparison, rows: Sequence[Row]) -> str:
     other = alone or _speaker(comparison, [r for r in rows if not _has_all_pairs(r)])
     if other is None:
         return f"{question} Not asked: every system has all pairs."
-    gap = comparison.difference(ours, other)
-    told = _told(comparison, gap)
+    gap, told = _gap(comparison, ours, other)
     if alone is None:  # another model altogether: it may be better for other reasons
         answer = _answer(gap) if gap.mean > 0 or not gap.certain else "Not enough:"
         return f"{question} {answer} {ours.title} against {other.title}, which has none, {told}."
@@ -73,8 +71,7 @@ def _graph(comparison: Comparison, rows: Sequence[Row]) -> str:
     without = _speaker(comparison, [r for r in rows if get_system(r.system).graph != "given"])
     if with_graph is None or without is None:
         return f"{question} Not asked: it needs a system with the graph and one without."
-    gap = comparison.difference(with_graph, without)
-    told = _told(comparison, gap)
+    gap, told = _gap(comparison, with_graph, without)
     return f"{question} {_answer(gap)} {with_graph.title} against {without.title} {told}."
 
 
@@ -88,15 +85,14 @@ def _gcn(comparison: Comparison, rows: Sequence[Row]) -> str:
     best = _speaker(comparison, [r for r in rows if r not in convolutions])
     if best is None:
         return f"{question} Not asked: nothing else ran."
-    gap = comparison.difference(best, gcn)
-    told = _told(comparison, gap)
+    gap, told = _gap(comparison, best, gcn)
     if not gap.certain:
         return f"{question} {_answer(gap)} {best.title} against {gcn.title} {told}."
     if gap.mean > 0:
         return f"{question} No: {best.title} is better than {gcn.title}, {told}."
     return (
         f"{question} Yes: {gcn.title} is better than {best.title}, the best other by validation, "
-        f"{_told(comparison, comparison.difference(gcn, best))}."
+        f"{_gap(comparison, gcn, best)[1]}."
     )
 
 
@@ -118,12 +114,9 @@ def _is_ours(row: Row) -> bool:
 
 
 def _speaker(comparison: Comparison, rows: Sequence[Row]) -> Row | None:
-    """The system of a group with the best mean validation."""
-    sign = 1 if comparison.direction == "max" else -1
+    """The system of a group with the best mean validation; None if none was validated."""
     judged = [r for r in rows if r.values("val")]
-    if not judged:
-        return None
-    return max(judged, key=lambda r: sign * r.mean_std("val")[0])
+    return max(judged, key=lambda r: comparison.sign * r.mean_std("val")[0], default=None)
 
 
 def _answer(gap: Difference) -> str:
@@ -134,6 +127,9 @@ def _answer(gap: Difference) -> str:
     return f"Cannot tell from {splits}{enough}:"
 
 
-def _told(comparison: Comparison, gap: Difference) -> str:
+def _gap(comparison: Comparison, ours: Row, theirs: Row) -> tuple[Difference, str]:
+    """How much better ours is than theirs, and the same in words."""
+    gap = comparison.difference(ours, theirs)
     unit = " points" if comparison.unit[0] == 100 else ""
-    return f"{gap.shown(*comparison.unit)}{unit} of {comparison.metric} over {gap.pairs} splits"
+    shown = gap.shown(*comparison.unit)
+    return gap, f"{shown}{unit} of {comparison.metric} over {gap.pairs} splits"

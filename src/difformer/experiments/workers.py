@@ -1,4 +1,4 @@
-"""Run the tasks of a comparison in processes of their own, so that each has its own memory."""
+"""Run each task of a comparison in a process of its own, so that its memory can be measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Look = Callable[[str], None]
 
 
 def run_all(waiting: Sequence[Task], workers: int | None, look: Look) -> None:
-    """Run every task; `workers` at a time, or in this process where it is 0."""
+    """Run every task; `workers` at a time, or in this process if it is 0."""
     waiting = list(waiting)
     if workers == 0:
         for task in waiting:
@@ -63,7 +63,7 @@ class Worker:
             self.look(f"{self.task.system}: {done} of {len(self.task.splits)} splits")
 
     def ended(self) -> bool:
-        """Whether the process is over; RunError where it could not write its results."""
+        """Whether the process has ended; RunError if it could not write its results."""
         if self.process.is_alive():
             return False
         self.process.join()
@@ -78,7 +78,7 @@ class Worker:
 
 
 def run_in_child(task: Task, trouble: Any) -> None:
-    """Run a task in a process of its own; a disk that cannot be written is told to the parent."""
+    """Run a task in a child process; the parent is told of a disk that cannot be written."""
     Thread(target=end_with_parent, daemon=True).start()
     try:
         task.run()

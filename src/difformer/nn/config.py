@@ -37,7 +37,7 @@ class DIFFormerConfig(Options):
     )
     exact_rows: int = option(
         60_000,
-        "sharp by input features: up to so many rows all pairs are compared, beyond near rows only",
+        "sharp by input features: compare all pairs up to this many rows, beyond it only near rows",
         whole(0),
     )
     learn_reach: str | None = option(
@@ -58,7 +58,7 @@ class DIFFormerConfig(Options):
     dropout: float = option(0.0, "dropout on the states, see dropout-at", RATE)
     input_dropout: float = option(0.0, "dropout on the input features", RATE)
     use_weight: bool = option(True, "layer-wise transformation of values; off: value = state")
-    self_weight: bool = option(False, "a row's own state gets a learned map of its own")
+    self_weight: bool = option(False, "a row's own state gets a separate learned map")
     residual: bool = option(False, "a layer adds to the state instead of replacing it")
     use_graph: bool = option(True, "use the graph where one is given")
     graph_weight: float | None = option(
@@ -94,10 +94,10 @@ class DIFFormerConfig(Options):
     )
     qk_init: str = option(
         "random",
-        "where learned queries and keys start: at random, or as what is compared itself",
+        "initial learned queries and keys: random maps, or the identity",
         ("random", "identity"),
     )
-    norm: str = option("all", "where LayerNorm stands", ("all", "input", "none"))
+    norm: str = option("all", "where LayerNorm is applied", ("all", "input", "none"))
     norm_eps: float = option(
         1e-5,
         "what LayerNorm adds to a row's variance; a tiny value makes it invariant to scale",

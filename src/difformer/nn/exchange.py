@@ -1,7 +1,7 @@
 """Exchange: how rows interact in a diffusion step. Everything else is row by row.
 
-Full-batch training, separate graphs, chunks, rows over processes and frozen rows each have an
-Exchange of their own; the step itself is in one place, `DiffusionLayer`.
+Full-batch training, separate graphs, chunks, rows over processes and frozen rows each have their
+own Exchange; the step itself is in one place, `DiffusionLayer`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Exchange:
         landmarks: Tensor | None = None,
         fixed: FixedAverage | None = None,
     ) -> None:
-        """What the rows meet besides one another.
+        """What rows interact with besides each other.
 
         Args:
             graph: a Graph, or an object with its `propagate`.

@@ -20,6 +20,7 @@ __all__ = ["build_model", "describe_model", "load_model", "save_model"]
 
 # Layers may have no tensors, so their number cannot be checked; more than this are rejected.
 MOST_LAYERS = 1000
+WIDTHS = ("in_channels", "hidden_channels", "out_channels")
 _LAYER = "layers.0."
 
 M = TypeVar("M", bound="DIFFormer")
@@ -27,16 +28,10 @@ M = TypeVar("M", bound="DIFFormer")
 
 def describe_model(model: DIFFormer) -> dict[str, Any]:
     """The widths and options of a model as plain values."""
-    config = (
-        model.config.as_dict()
-        if not isinstance(model.config.kernel, Diffusivity)
-        else {
-            **{n: getattr(model.config, n) for n in DIFFormerConfig.names()},
-            "kernel": None,
-        }
-    )
-    widths = ("in_channels", "hidden_channels", "out_channels")
-    return {"config": config, **{name: getattr(model, name) for name in widths}}
+    config = {name: getattr(model.config, name) for name in DIFFormerConfig.names()}
+    if isinstance(config["kernel"], Diffusivity):
+        config["kernel"] = None
+    return {"config": config, **{name: getattr(model, name) for name in WIDTHS}}
 
 
 def build_model(
@@ -49,7 +44,7 @@ def build_model(
     """The described model with these weights; nothing is built before their shapes are checked."""
     try:
         config = dict(description["config"])
-        widths = [description[n] for n in ("in_channels", "hidden_channels", "out_channels")]
+        widths = [description[n] for n in WIDTHS]
         if kernel is not None:
             config["kernel"] = kernel
         elif config["kernel"] is None:
@@ -78,7 +73,7 @@ def _check(
     """Check a file's tensors against those of a model of one layer and the expected depth."""
     layer = {n.removeprefix(_LAYER): t for n, t in one.items() if n.startswith(_LAYER)}
     if depth > max(MOST_LAYERS, len(tensors)):
-        raise ModelFileError(f"{path}: describes {depth} layers, its tensors are {len(tensors)}")
+        raise ModelFileError(f"{path}: describes {depth} layers, but has {len(tensors)} tensors")
     expected = {name: t.shape for name, t in one.items() if not name.startswith(_LAYER)}
     for index in range(depth if layer else 0):
         expected |= {f"layers.{index}.{name}": t.shape for name, t in layer.items()}

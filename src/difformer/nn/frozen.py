@@ -1,4 +1,4 @@
-"""FrozenDIFFormer: predictions for new rows that depend on nothing but the row itself."""
+"""FrozenDIFFormer: predictions for new rows, each of which depends on the row alone."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ class FrozenDIFFormer(nn.Module):
         and new rows as targets (second row). With edges between new rows all are processed at once,
         and a row depends on those it is joined to.
         """
-        if torch.compiler.is_compiling():
-            return self.model.decode(self._encode(x, None))
         return self._by_blocks(x, edge_index, edge_weight, output=True)
 
     def encode(
         self, x: Tensor, edge_index: Tensor | None = None, edge_weight: Tensor | None = None
     ) -> Tensor:
         """The last states (m, hidden_channels) of new rows."""
-        if torch.compiler.is_compiling():
-            return self._encode(x, None)
         return self._by_blocks(x, edge_index, edge_weight, output=False)
+
+    @property
+    def _last_layer(self) -> DiffusionLayer:
+        return cast("DiffusionLayer", self.model.layers[-1])
 
     @property
     def num_known(self) -> int | None:
@@ -122,39 +122,37 @@ class FrozenDIFFormer(nn.Module):
             compared: (n, p) what the known rows are compared by, if that is not their states and
                 the keys were not kept. Without it all weights are 0.
         """
-        module = self.model.layers[-1]
-        assert isinstance(module, DiffusionLayer)
         z = self._by_blocks(x, edge_index, edge_weight, output=False, layers=-1)
         with torch.no_grad():
-            exchange = Known(self._frozen[-1], self.model.compared_landmarks())
-            k = self._known_keys(known, compared, exchange)
-            if k is None:  # rows do not interact, or the known rows were not kept
-                pairs = z.new_zeros(x.shape[0], known.shape[0])
-            else:
-                dense, parts = self._dense(x), list[Tensor]()
-                # In blocks of one size, so that no bit depends on the other rows of a batch.
-                for rows in tiles(x.shape[0], BLOCK):
-                    part = _padded(dense[rows])
-                    mine = self._comparison(part, self.model.embed(part))
-                    q = module.project(_padded(z[rows]), mine, exchange)[0]
-                    size = rows.stop - rows.start
-                    parts.append(module.diffusivity.weights(q, k).mean(-3)[:size])
-                pairs = torch.cat(parts)
+            pairs = self._pair_weights(x, z, known, compared)
             incoming = self._incoming(edge_index, edge_weight, x.shape[0])
             if incoming is None:
                 return pairs
-            known_ends = incoming.source < known.shape[0]
-            ends = (incoming.target[known_ends], incoming.source[known_ends])
-            near = torch.zeros_like(pairs).index_put_(
-                ends, incoming.weight[known_ends], accumulate=True
-            )
+            old = incoming.source < known.shape[0]
+            ends = (incoming.target[old], incoming.source[old])
+            near = torch.zeros_like(pairs).index_put_(ends, incoming.weight[old], accumulate=True)
             w = self.model.config.graph_weight
             return pairs + near if w is None else torch.lerp(pairs, near, w)
 
+    def _pair_weights(self, x: Tensor, z: Tensor, known: Tensor, compared: Tensor | None) -> Tensor:
+        """Ŝ of the last layer (m, n) for new rows x whose states before it are z."""
+        exchange = Known(self._frozen[-1], self.model.compared_landmarks())
+        k = self._known_keys(known, compared, exchange)
+        if k is None:  # rows do not interact, or the known rows were not kept
+            return z.new_zeros(x.shape[0], known.shape[0])
+        module, dense, parts = self._last_layer, self._dense(x), list[Tensor]()
+        # In blocks of one size, so that no bit depends on the other rows of a batch.
+        for rows in tiles(x.shape[0], BLOCK):
+            part = _padded(dense[rows])
+            mine = self._comparison(part, self.model.embed(part))
+            q = module.project(_padded(z[rows]), mine, exchange)[0]
+            size = rows.stop - rows.start
+            parts.append(module.diffusivity.weights(q, k).mean(-3)[:size])
+        return torch.cat(parts)
+
     def weights_in_fit(self, rows: Tensor, known: Tensor) -> Tensor:
         """Ŝ of the last layer (r, n) for some of the known rows; `known` as in `weights`."""
-        module = self.model.layers[-1]
-        assert isinstance(module, DiffusionLayer)
+        module = self._last_layer
         with torch.no_grad():
             if self.model.config.compare == "state":
                 q, k, _ = module.project(known)
@@ -169,8 +167,7 @@ class FrozenDIFFormer(nn.Module):
         self, known: Tensor, compared: Tensor | None, exchange: Exchange
     ) -> Tensor | None:
         """The last layer's prepared keys of the known rows; None if they are not available."""
-        module = self.model.layers[-1]
-        assert isinstance(module, DiffusionLayer)
+        module = self._last_layer
         kept = self._frozen[-1].context
         if isinstance(kept, Pairs):
             return kept.key
@@ -233,7 +230,7 @@ class FrozenDIFFormer(nn.Module):
             degree = tensors.get("degree")
             for layer in layers:
                 if layer.value is not None and (degree is None or len(degree) != len(layer.value)):
-                    raise ValueError("a graph's values and degrees of other rows")
+                    raise ValueError("values and degrees must be of the same rows")
             frozen = cls(model, layers, degree, bool(description["loops"]))
             # Run one row of zeros: this reveals shapes and types that do not match.
             zeros = torch.zeros(1, model.in_channels, dtype=next(model.parameters()).dtype)
@@ -276,6 +273,10 @@ class FrozenDIFFormer(nn.Module):
         output: bool,
         layers: int | None = None,
     ) -> Tensor:
+        """The states of new rows after `layers` layers (all if None), or their outputs."""
+        if torch.compiler.is_compiling():
+            z = self._encode(x, None)
+            return self.model.decode(z) if output else z
         features = self._dense(x)
         incoming = self._incoming(edge_index, edge_weight, x.shape[0])
         parts: list[Tensor] = []
@@ -328,9 +329,11 @@ class FrozenDIFFormer(nn.Module):
             raise ValueError(f"edge_index must have shape (2, e), got {tuple(edge_index.shape)}")
         for line, count, what in ((0, known + num_new, "known and new"), (1, num_new, "new")):
             ids = edge_index[line]
-            if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < count:
+            low, high = (int(ids.min()), int(ids.max())) if ids.numel() else (0, 0)
+            if low < 0 or high >= max(1, count):
                 raise ValueError(
-                    f"edge_index must name {what} rows 0 to {count - 1} in line {line}"
+                    f"edge_index must name {what} rows 0 to {count - 1} in line {line}, "
+                    f"got {low if low < 0 else high}"
                 )
         row = self.model.config.graph_norm == "row"
         return Incoming(edge_index, edge_weight, self._degree, num_new, self._loops, row)

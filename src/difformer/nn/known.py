@@ -27,7 +27,7 @@ class FrozenLayer:
 
     context: Context | None  # None where the diffusivity is local
     center: Tensor | None  # (1, d): the mean over rows that `center` subtracts
-    value: Tensor | None  # (n, d): the rows' values, for edges from them; only with a graph
+    value: Tensor | None  # (n, d): values of the rows, for edges from them; only with a graph
 
     @classmethod
     def of(cls, passage: Passage) -> FrozenLayer:
@@ -102,7 +102,7 @@ class Known(Exchange):
 
     def mean(self, u: Tensor) -> Tensor:
         if self.kept.center is None:  # in a damaged file
-            raise ValueError("a layer that subtracts the centre has none")
+            raise ValueError("center must be stored for a layer that subtracts it")
         return self.kept.center
 
 

@@ -26,7 +26,7 @@ __all__ = ["DiffusionLayer", "Tuning", "make_activation"]
 
 
 def make_activation(name: str | None) -> nn.Module | None:
-    """The non-linearity a name of `config.ACTIVATIONS` stands for."""
+    """The module for a name in `config.ACTIVATIONS`; None for None."""
     known = {"relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "tanh": nn.Tanh}
     return None if name is None else known[name]()
 
@@ -43,13 +43,9 @@ class Tuning(nn.Module):
         self.shift = nn.Parameter(torch.zeros(()))
 
     def reset_parameters(self) -> None:
-        """Back to the calibrated values."""
+        """Reset to the calibrated values."""
         nn.init.zeros_(self.log_scale)
         nn.init.zeros_(self.shift)
-
-    def apply_to(self, kernel: Sharp) -> Sharp:
-        """The diffusivity with the learned values."""
-        return kernel.tuned(self.log_scale.exp(), self.shift)
 
 
 class DiffusionLayer(nn.Module):
@@ -73,7 +69,7 @@ class DiffusionLayer(nn.Module):
     ) -> None:
         """`compared` is the width of what rows are compared by; None for the states.
 
-        `tuning` is that of all layers, where they share it.
+        `tuning` is the Tuning that all layers share, if they do.
         """
         super().__init__()
         self.width, self.num_heads, self.config = width, config.num_heads, config
@@ -108,12 +104,12 @@ class DiffusionLayer(nn.Module):
 
     @property
     def diffusivity(self) -> Diffusivity:
-        """How rows are weighed, with what is learned of it."""
+        """The diffusivity, with its learned values if there are any."""
         tuning = self.tuning or self._shared[0]
         if tuning is None:
             return self.kernel
         assert isinstance(self.kernel, Sharp)
-        return tuning.apply_to(self.kernel)
+        return self.kernel.tuned(tuning.log_scale.exp(), tuning.shift)
 
     @property
     def tau(self) -> Tensor | float:
@@ -141,11 +137,7 @@ class DiffusionLayer(nn.Module):
         return self.finish(mixed, z)
 
     def move(
-        self,
-        z: Tensor,
-        first: Tensor | None = None,
-        exchange: Exchange = WHOLE,
-        compared: Tensor | None = None,
+        self, z: Tensor, first: Tensor | None, exchange: Exchange, compared: Tensor | None = None
     ) -> Tensor:
         """U (n, d), before the mean over rows is subtracted."""
         if exchange.fixed is not None:

@@ -1,4 +1,4 @@
-"""Linear layers: weights from the thread's own generator, and rows with steady bits."""
+"""Linear layers: weights from the thread's generator, and outputs that are bitwise reproducible."""
 
 from __future__ import annotations
 

@@ -9,17 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from difformer.core.cosine import landmark_sample, make_landmarks
 from difformer.core.diffusivity import Diffusivity, Sharp
-from difformer.core.diffusivity.landmarks import landmark_sample, make_landmarks
 from difformer.core.dropout import dropout
 from difformer.core.fixed import FixedAverage, FixedWeights
 from difformer.core.graph import Graph
 from difformer.core.segments import Segments
 from difformer.core.sparse import SparseMatrix
+from difformer.core.tiled import HALF
 from difformer.nn import files
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.exchange import Apart, Exchange
-from difformer.nn.inputs import check_features, of_data
+from difformer.nn.inputs import check_features, check_graph, of_data
 from difformer.nn.layer import DiffusionLayer, Tuning, make_activation
 from difformer.nn.linear import Linear
 from difformer.nn.passages import Passage
@@ -53,11 +54,7 @@ class DIFFormer(nn.Module):
 
     @takes(DIFFormerConfig)
     def __init__(
-        self,
-        in_channels: int,
-        hidden_channels: int,
-        out_channels: int,
-        **options: Any,
+        self, in_channels: int, hidden_channels: int, out_channels: int, **options: Any
     ) -> None:
         super().__init__()
         self.in_channels = check_count("in_channels", in_channels)
@@ -70,13 +67,9 @@ class DIFFormer(nn.Module):
         )
         self.input_activation = make_activation(config.input_activation)
         self.tuning = Tuning() if config.learn_reach == "shared" else None
+        compared = in_channels if config.compare == "input" else None
         self.layers = nn.ModuleList(
-            DiffusionLayer(
-                hidden_channels,
-                config,
-                in_channels if config.compare == "input" else None,
-                self.tuning,
-            )
+            DiffusionLayer(hidden_channels, config, compared, self.tuning)
             for _ in range(config.num_layers)
         )
         self.output = Linear(hidden_channels, out_channels, bias=config.bias)
@@ -224,8 +217,8 @@ class DIFFormer(nn.Module):
         training = self.training and not clean
         rate = self.config.input_dropout if training else 0.0
         if isinstance(x, SparseMatrix):
-            z = x.dropout(rate).matmul(self.input.weight.T)
-            z = z if not self.config.bias else z + self.input.bias
+            z = x.dropout(rate) @ self.input.weight.T
+            z = z + self.input.bias if self.config.bias else z
         else:
             z = self.input(dropout(x, rate))
         if self.input_norm is not None:
@@ -243,14 +236,14 @@ class DIFFormer(nn.Module):
     def compared(
         self, features: Tensor | SparseMatrix, first: Tensor
     ) -> Tensor | SparseMatrix | None:
-        """What every layer compares rows by, (n, p), one row of it for each row of the features.
+        """What every layer compares rows by, (n, p).
 
         None if each layer compares the states it is given. Dropout is not applied, because it would
         distort the comparison.
         """
         if self.config.compare == "first":
-            torn = self.training and (self.config.dropout or self.config.input_dropout)
-            return self.embed(features, clean=True) if torn else first
+            dropped = self.training and (self.config.dropout or self.config.input_dropout)
+            return self.embed(features, clean=True) if dropped else first
         return features if self.config.compare == "input" else None
 
     def comparison(
@@ -258,25 +251,19 @@ class DIFFormer(nn.Module):
     ) -> Tensor | None:
         """What the layers are given as `compared`: prepared if they learn no queries and keys."""
         rows = self.compared(features, first)
-        if rows is None:
-            return None
-        return self.prepared(rows if isinstance(rows, Tensor) else rows.csr.to_dense(), exchange)
+        return None if rows is None else self.prepared(rows.to_dense(), exchange)
 
     def prepared(self, rows: Tensor, exchange: Exchange) -> Tensor:
         """Rows of `compared` (n, p) as the layers take them."""
-        layer = self._layer
-        if layer.query is not None or not layer.diffusivity.prepares:
+        kernel, fixed = self._layer.diffusivity, exchange.fixed
+        if self._layer.query is not None or not kernel.prepares:
             return rows
-        fixed, kernel = exchange.fixed, layer.diffusivity
-        if (
-            isinstance(fixed, FixedWeights)
-            and fixed.offset is not None
-            and isinstance(kernel, Sharp)
-        ):
-            return kernel.prepared_by(rows, fixed.offset)
+        offset = fixed.offset if isinstance(fixed, FixedWeights) else None
+        if offset is not None and isinstance(kernel, Sharp):
+            return kernel.prepared_by(rows, offset)
         rows = rows.unsqueeze(0)
         landmarks = None if exchange.landmarks is None else exchange.landmarks.unsqueeze(0)
-        return exchange.prepare(layer.diffusivity, rows, rows, landmarks)[0].squeeze(0)
+        return exchange.prepare(kernel, rows, rows, landmarks)[0].squeeze(0)
 
     @property
     def compares_fixed_rows(self) -> bool:
@@ -306,9 +293,7 @@ class DIFFormer(nn.Module):
         if self.wants_landmarks:
             if torch.compiler.is_compiling():
                 raise ValueError("landmarks must be chosen before tracing: run the model once")
-            chosen = self.landmark_sample(features.shape[0])
-            dense = isinstance(features, Tensor)
-            self.set_landmarks(features[chosen] if dense else features.rows(chosen).csr.to_dense())
+            self.set_landmarks(features[self.landmark_sample(features.shape[0])].to_dense())
 
     def landmark_sample(self, num_rows: int) -> Tensor:
         """The sample of `num_rows` rows that `set_landmarks` is given."""
@@ -367,18 +352,12 @@ class DIFFormer(nn.Module):
             segments = self._segments.get((batch,), n, lambda: Segments.from_batch(batch, n))
             exchange = Apart(segments, graph)
         exchange.landmarks = self.compared_landmarks()
-        if (
-            batch is None
-            and not torch.compiler.is_compiling()
-            and not x.requires_grad
-            and self.compares_fixed_rows
-        ):
-            exchange.fixed = self._fixed.get(
-                (x, self.landmarks), None, lambda: self.fixed_average(features)
-            )
-            if exchange.fixed is not None:
-                return first, exchange, None
-        return first, exchange, self.comparison(features, first, exchange)
+        constant = not torch.compiler.is_compiling() and not x.requires_grad
+        if batch is None and constant and self.compares_fixed_rows:
+            key = (x, self.landmarks)
+            exchange.fixed = self._fixed.get(key, None, lambda: self.fixed_average(features))
+        fixed = exchange.fixed is not None
+        return first, exchange, None if fixed else self.comparison(features, first, exchange)
 
     def _remembered_features(self, x: Tensor) -> Tensor | SparseMatrix:
         if torch.compiler.is_compiling():
@@ -394,14 +373,9 @@ class DIFFormer(nn.Module):
         if edges is None or not self.config.use_graph:
             return None
         if isinstance(edges, Graph):
-            if edge_weight is not None:
-                raise ValueError("edge_weight must be None with a Graph: it holds its own weights")
-            if edges.num_nodes != z.shape[0]:
-                raise ValueError(
-                    f"edge_index is a Graph of {edges.num_nodes} rows, x has {z.shape[0]}"
-                )
+            check_graph(edges, edge_weight, z.shape[0])
             edges = self.normalised(edges)
-            return edges.to(z) if z.dtype not in (torch.bfloat16, torch.float16) else edges
+            return edges if z.dtype in HALF else edges.to(z)
         if torch.compiler.is_compiling():
             return TracedGraph(edges, edge_weight, z.shape[0], self.config.graph_norm)
 

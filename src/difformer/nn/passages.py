@@ -1,4 +1,4 @@
-"""What looks into a model: the passage of all rows through each of its layers."""
+"""Inspection of a model: the input and output of each layer for all rows."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Passage:
 def _checked_rows(rows: Tensor, n: int) -> Tensor:
     rows = torch.as_tensor(rows).long()
     if rows.dim() != 1 or (rows.numel() and (int(rows.min()) < 0 or int(rows.max()) >= n)):
-        raise ValueError(f"rows must be a list of rows from 0 to {n - 1}")
+        raise ValueError(f"rows must be a list of rows from 0 to {n - 1}, got {rows.tolist()}")
     return rows
 
 

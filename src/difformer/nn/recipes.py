@@ -70,6 +70,6 @@ RECIPES: dict[str, dict[str, Any]] = {
 """Options of `DIFFormerConfig` by recipe; whatever a recipe does not name keeps its default."""
 
 DEFAULT_RECIPE = "stable"
-"""The recipe unless one is named."""
+"""The default recipe."""
 ALONE_RECIPE = "alone"
-"""The same for rows without a graph."""
+"""The default recipe for rows without a graph."""

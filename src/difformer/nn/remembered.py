@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -21,7 +22,7 @@ class Remembered(Generic[T]):
     The same tensors, not equal ones: identity and PyTorch's own counter of in-place changes are
     compared. The counter does not see changes through ``.data`` or through a NumPy array that
     shares the memory: with `content` the bytes are compared too, at about a nanosecond per byte (on
-        a CPU). Threads may share one: each gets its own result. Copies start empty.
+    a CPU). Threads may share one: each gets its own result. Copies start empty.
     """
 
     def __init__(self, *, content: bool = False) -> None:
@@ -53,15 +54,9 @@ class Remembered(Generic[T]):
             total = zlib.crc32(tensor.detach().contiguous().view(-1).numpy().data)
         return weakref.ref(tensor), version, total
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Remembered[T]:
-        return Remembered(content=self._content)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[bool]]:
-        return _again, (self._content,)
-
-
-def _again(content: bool) -> Remembered[Any]:
-    return Remembered(content=content)
+    def __reduce__(self) -> tuple[Callable[[], Remembered[T]], tuple[()]]:
+        """How it is copied and pickled: without what it holds."""
+        return partial(Remembered, content=self._content), ()
 
 
 def _same(now: tuple[Any, ...] | None, before: tuple[Any, ...] | None) -> bool:

@@ -132,6 +132,43 @@ def plain(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
+def colour(index: int) -> str:
+    """The colour of the line, class or system at this place; after ten they repeat."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def axis(title: object, **more: Any) -> dict[str, Any]:
+    """An axis of a plot, for its layout."""
+    return {"title": {"text": plain(title)}, **more}
+
+
+def scatter(x: Sequence[Any], y: Sequence[Any], mode: str = "lines", **more: Any) -> dict[str, Any]:
+    """Points of a plot, drawn as lines, markers or both."""
+    return {"type": "scatter", "mode": mode, "x": x, "y": y, **more}
+
+
+def guide(x: Sequence[float], y: Sequence[float], name: str) -> dict[str, Any]:
+    """A dashed line to compare the points of a plot with, such as chance."""
+    line = {"color": "#777777", "dash": "dash"}
+    return scatter(rounded(x), rounded(y), name=name, line=line, hoverinfo="skip")
+
+
+def dots(groups: Mapping[str, Sequence[tuple[str, float]]]) -> list[dict[str, Any]]:
+    """One row of dots per group, the first at the top; each dot has a name and a value."""
+    return [
+        scatter(
+            [value for _, value in named],
+            [plain(title)] * len(named),
+            "markers",
+            text=[plain(name) for name, _ in named],
+            showlegend=False,
+            marker={"color": colour(i), "size": 9, "opacity": 0.7},
+            hovertemplate="%{y}, %{text}: %{x:.4g}<extra></extra>",
+        )
+        for i, (title, named) in enumerate(reversed(list(groups.items())))
+    ]
+
+
 def number(value: Any, digits: int = 4) -> str:
     """A number for people: '0.9123', '12,345', '1.2e-07'; '–' where there is none."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -148,9 +185,12 @@ def number(value: Any, digits: int = 4) -> str:
 
 def mean_std(mean: float | None, std: float | None) -> str:
     """'0.9123 ± 0.0045', without the deviation where there is none."""
-    if mean is None:
-        return "–"
-    return number(mean) if std is None else f"{number(mean)} ± {number(std, 2)}"
+    return number(mean) if mean is None or std is None else f"{number(mean)} ± {number(std, 2)}"
+
+
+def first_few(names: Sequence[str], most: int) -> str:
+    """The first names of a list, for a sentence."""
+    return ", ".join(names[:most]) + (" and others" if len(names) > most else "")
 
 
 def rounded(values: Any, digits: int = 4) -> list[Any]:

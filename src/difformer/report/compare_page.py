@@ -8,7 +8,18 @@ from typing import Any
 
 from difformer.experiments.comparisons import COMPARISON, Comparison, Row, read_comparison
 from difformer.experiments.verdict import verdict
-from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, number, plain
+from difformer.report.blocks import (
+    Note,
+    Plot,
+    Section,
+    Table,
+    axis,
+    colour,
+    dots,
+    number,
+    plain,
+    scatter,
+)
 from difformer.report.page import write_page
 
 __all__ = ["comparison_sections", "write_comparison"]
@@ -21,7 +32,8 @@ def write_comparison(folder: Path | str, out: Path | str | None = None) -> Path:
     folder = Path(folder)
     result, record = read_comparison(folder / COMPARISON)
     path = folder / "report.html" if out is None else Path(out)
-    subtitle = f"{_metric(result)}, {len(result.splits)} splits, the same for every system."
+    count = "1 split" if len(result.splits) == 1 else f"{len(result.splits)} splits"
+    subtitle = f"{_metric(result)}, {count}, the same for every system."
     sections = comparison_sections(result, record)
     return write_page(path, f"Comparison on {result.dataset}", sections, subtitle=subtitle)
 
@@ -61,27 +73,14 @@ def _table(result: Comparison, rows: Sequence[Row]) -> Table:
 
 def _plot(result: Comparison, rows: Sequence[Row]) -> Plot:
     scale, _ = result.unit
-    data = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [value * scale for value in row.values("test").values()],
-            "y": [plain(row.title)] * len(row.values("test")),
-            "text": [plain(split) for split in row.values("test")],
-            "name": plain(row.title),
-            "showlegend": False,
-            "marker": {"color": COLOURS[i % len(COLOURS)], "size": 9, "opacity": 0.7},
-            "hovertemplate": "%{y}, %{text}: %{x:.4g}<extra></extra>",
-        }
-        for i, row in enumerate(reversed(rows))
-    ]
+    tests = {row.title: row.values("test").items() for row in rows}
     return Plot(
         name="every-run",
         caption=f"{_metric(result)}: one point per split.",
         alt=f"Dot plot of every system's runs; the best is {rows[0].title}, "
         f"{result.figure(rows[0])}.",
-        data=data,
-        layout={"xaxis": {"title": {"text": plain(_metric(result).lower())}}},
+        data=dots({title: [(s, v * scale) for s, v in each] for title, each in tests.items()}),
+        layout={"xaxis": axis(_metric(result).lower())},
     )
 
 
@@ -96,17 +95,16 @@ def _differences(result: Comparison, rows: Sequence[Row]) -> Plot:
         alt="Dot plot of paired differences: "
         + "; ".join(f"{row.title} {result.behind_text(row)}" for row, _ in reversed(known)),
         data=[
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": [gap.mean * scale for _, gap in known],
-                "y": [plain(row.title) for row, _ in known],
-                "error_x": {"type": "data", "array": high, "arrayminus": low, "symmetric": False},
-                "marker": {"color": COLOURS[0], "size": 9},
-                "hovertemplate": "%{y}: %{x:.3g}<extra></extra>",
-            }
+            scatter(
+                [gap.mean * scale for _, gap in known],
+                [plain(row.title) for row, _ in known],
+                "markers",
+                error_x={"type": "data", "array": high, "arrayminus": low, "symmetric": False},
+                marker={"color": colour(0), "size": 9},
+                hovertemplate="%{y}: %{x:.3g}<extra></extra>",
+            )
         ],
-        layout={"xaxis": {"title": {"text": "difference to the best"}, "zeroline": True}},
+        layout={"xaxis": axis("difference to the best", zeroline=True)},
     )
 
 

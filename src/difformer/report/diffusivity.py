@@ -1,4 +1,4 @@
-"""Diffusivity explained: who influences whom, within and across classes, and how spread out.
+"""Which rows influence which, how much within and across classes, and how many at a time.
 
 No function here holds an n × n matrix: rows are processed in chunks, or not at all.
 """
@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.nn.exchange import Exchange
-from difformer.nn.layer import WHOLE, DiffusionLayer
 from difformer.nn.model import DIFFormer
+from difformer.nn.passages import Passage
 
 __all__ = [
     "ClassFlow",
@@ -23,6 +22,7 @@ __all__ = [
     "LayerWeights",
     "Pairs",
     "flow_between",
+    "layer_weights",
     "spread",
     "strongest",
 ]
@@ -37,26 +37,10 @@ class LayerWeights:
     Ŝ is averaged over heads, as the layer does; each row sums to one.
     """
 
-    def __init__(
-        self,
-        module: DiffusionLayer,
-        state: Tensor,
-        compared: Tensor | None = None,
-        exchange: Exchange = WHOLE,
-    ) -> None:
+    def __init__(self, passage: Passage) -> None:
         with torch.no_grad():
-            self.q, self.k, _ = module.project(state, compared, exchange)
-        self.kernel, self.n = module.diffusivity, state.shape[0]
-
-    @classmethod
-    def of(cls, model: DIFFormer, x: Tensor, graph: Any = None, *, layer: int = 0) -> LayerWeights:
-        """The weights of one layer; negative layers count from the last."""
-        count = len(model.layers)
-        if not -count <= layer < count:
-            raise ValueError(f"layer must lie in {-count} to {count - 1}, got {layer}")
-        with torch.no_grad():
-            passage = model.passages(x, graph)[layer]
-        return cls(passage.layer, passage.before, passage.compared, passage.exchange)
+            self.q, self.k, _ = passage.project()
+        self.kernel, self.n = passage.layer.diffusivity, passage.before.shape[0]
 
     def rows(self, rows: Tensor) -> Tensor:
         """Ŝ[rows] (r, n)."""
@@ -74,6 +58,12 @@ class LayerWeights:
         heads = self.q.shape[0]
         with torch.no_grad():
             return self.kernel(self.q, self.k, value.expand(heads, -1, -1)).mean(-3)
+
+
+def layer_weights(model: DIFFormer, x: Tensor, graph: Any = None) -> list[LayerWeights]:
+    """The weights of every layer of a model on given rows, at the cost of a forward pass."""
+    with torch.no_grad():
+        return [LayerWeights(passage) for passage in model.passages(x, graph)]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ PROJECTIONS = ("auto", "pca", "tsne")
 MOST_TSNE = 2000  # rows up to which "auto" takes t-SNE, which is slower
 
 
-def sample_rows(y: Tensor, most: int, *, seed: int = 0) -> Tensor:
-    """At most `most` rows, sorted, drawn evenly whatever their class: O(n)."""
-    n = y.shape[0]
+def sample_rows(n: int, most: int, *, seed: int = 0) -> Tensor:
+    """At most `most` of n rows, sorted, drawn at random: O(n)."""
     if n <= most:
         return torch.arange(n)
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Theorem 1 on a trained model's own states: where the energy falls, where it rises, and why.
+"""Theorem 1 on the states of a trained model: where the energy falls, where it rises, and why.
 
 The theorem is about the bare process: diffusivity f(‖z_i − z_j‖²) of the states themselves, values
 that are the states, and no norm. A trained layer departs from it in a few places, and each is
@@ -131,52 +131,44 @@ def check_energy(
 def _layers(passages: list[Passage], lam: float) -> list[LayerEnergy]:
     found: list[LayerEnergy] = []
     mu = passages[0].source_weight
-    for k, passage in enumerate(passages):
-        measure = _Measure(passage, lam, mu)
-        found.append(measure.layer(k + 1, found[-1].end if found else None))
+    for passage in passages:
+        found.append(_layer(passage, len(found) + 1, found[-1].end if found else None, lam, mu))
     return found
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """One layer, the state that enters it, and the energy relative to that state."""
+def _layer(
+    passage: Passage, number: int, previous: float | None, lam: float, mu: float
+) -> LayerEnergy:
+    """The energies of one layer, relative to the state that enters it."""
 
-    passage: Passage
-    lam: float
-    mu: float
+    def energy(z: Tensor) -> float:
+        return float(passage.energy(z, lam, mu))
 
-    def energy(self, unit: Tensor) -> float:
-        return float(self.passage.energy(unit, self.lam, self.mu))
+    def moved(values: Tensor) -> Tensor:
+        """The Euler step of the layer with these values, before its norm."""
+        z, first, exchange = passage.before, passage.first, passage.exchange
+        return _unit(passage.layer.meet(z, q, key, values, first, exchange))
 
-    def layer(self, number: int, previous: float | None) -> LayerEnergy:
-        passage, module = self.passage, self.passage.layer
-        unit, tau = _unit(passage.before), float(module.tau)
-        process = Diffusion(
-            passage.pairs, tau=tau, graph=passage.exchange.graph, source_weight=self.mu
-        )
-        stepped = process.step(unit, _unit(passage.first))
-        q, key, v = passage.project()
-        own = passage.before.unsqueeze(0).expand(q.shape[0], -1, -1)
-        start, bare, end = map(self.energy, (unit, stepped, _unit(passage.after)))
-        slack = SLACK * max(abs(start), abs(bare), abs(end))
-        return LayerEnergy(
-            layer=number,
-            start=start,
-            bare=bare,
-            scaled=self.energy(_unit(stepped)),
-            attention=self.energy(_unit(self._moved(q, key, own))),
-            values=self.energy(_unit(self._moved(q, key, v))),
-            end=end,
-            tau=tau,
-            safe_tau=process.safe_tau(unit, self.lam),
-            bare_falls=bare <= start + slack,
-            falls=None if previous is None else end <= previous + slack,
-        )
-
-    def _moved(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The layer's own Euler step with these queries, keys and values, before its norm."""
-        passage = self.passage
-        return passage.layer.meet(passage.before, q, k, v, passage.first, passage.exchange)
+    unit, tau = _unit(passage.before), float(passage.layer.tau)
+    process = Diffusion(passage.pairs, tau=tau, graph=passage.exchange.graph, source_weight=mu)
+    stepped = process.step(unit, _unit(passage.first))
+    q, key, v = passage.project()
+    own = passage.before.unsqueeze(0).expand(q.shape[0], -1, -1)
+    start, bare, end = map(energy, (unit, stepped, _unit(passage.after)))
+    slack = SLACK * max(abs(start), abs(bare), abs(end))
+    return LayerEnergy(
+        layer=number,
+        start=start,
+        bare=bare,
+        scaled=energy(_unit(stepped)),
+        attention=energy(moved(own)),
+        values=energy(moved(v)),
+        end=end,
+        tau=tau,
+        safe_tau=process.safe_tau(unit, lam),
+        bare_falls=bare <= start + slack,
+        falls=None if previous is None else end <= previous + slack,
+    )
 
 
 def _unit(z: Tensor) -> Tensor:

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
+import base64
+import io
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from difformer.data.dataset import Dataset
+from difformer.data.registry import load_raw, raw_datasets
+from difformer.errors import DifformerError
 from difformer.report.blocks import COLOURS, Explorer, Note, Section, plain, rounded
 from difformer.report.diffusivity import MOST_PAIRS, LayerWeights, strongest
 from difformer.report.embedding import project, sample_rows, wanted_projections
-from difformer.report.images import row_images
 from difformer.report.inspection import Inspection
 
-__all__ = ["states_section"]
+__all__ = ["Drawing", "row_images", "states_section"]
 
 MOST_EDGES = 1500  # drawn at the lowest setting of the slider
 MOST_INFLUENCED = 2000  # rows whose strongest influences are on the page
 NEIGHBOURS = 8  # of each of them
+MOST_IMAGES = 2000
 
 
-def states_section(
-    found: Inspection,
-    weights: list[LayerWeights],
-    *,
-    projection: str,
-    max_points: int,
-    data_dir: Any = None,
-) -> Section:
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How states are drawn, and where the images of their rows are looked for."""
+
+    projection: str = "auto"  # pca, tsne or auto, which takes t-SNE for few rows
+    max_points: int = 20_000  # rows drawn
+    data_dir: Path | str | None = None
+
+
+def states_section(found: Inspection, weights: list[LayerWeights], drawing: Drawing) -> Section:
     """The states after the first and the last layer, and which rows moved which."""
-    rows = sample_rows(found.output, max_points)
+    rows = sample_rows(found.dataset.num_rows, drawing.max_points)
     blocks: list[Any] = []
     if rows.numel() < found.dataset.num_rows:
         blocks.append(Note(_sampled(found, rows)))
     blocks.append(Note(_how_to_read(found, weights)))
-    blocks.append(Explorer(_explorer(found, rows, weights, projection, data_dir)))
+    blocks.append(Explorer(_explorer(found, rows, weights, drawing)))
     return Section("states", "States and strongest diffusivities", blocks)
 
 
@@ -52,7 +62,7 @@ def _how_to_read(found: Inspection, weights: list[LayerWeights]) -> str:
         return "The model keeps no layer states: its outputs are drawn."
     state = "Each point is a row: its state after the layer, in two dimensions."
     if all(layer.kernel.local for layer in weights):
-        return f"{state} No row meets others but along the edges of the graph."
+        return f"{state} Rows meet only along the edges of the graph."
     return (
         f"{state} A line joins a row to one that moved it; its strength is the diffusivity, in "
         "multiples of what a pair would have if all pairs were alike. Point at a row to see it, "
@@ -61,41 +71,36 @@ def _how_to_read(found: Inspection, weights: list[LayerWeights]) -> str:
 
 
 def _explorer(
-    found: Inspection,
-    rows: Tensor,
-    weights: list[LayerWeights],
-    projection: str,
-    data_dir: Any,
+    found: Inspection, rows: Tensor, weights: list[LayerWeights], drawing: Drawing
 ) -> dict[str, Any]:
     dataset, shown = found.dataset, rows.tolist()
-    part = torch.zeros(found.dataset.num_rows, dtype=torch.int64)
+    part = torch.zeros(dataset.num_rows, dtype=torch.int64)
     for code, name in enumerate(("train", "val", "test"), start=1):
         part[getattr(found.split, name)] = code
     data: dict[str, Any] = {
-        "total": found.dataset.num_rows,
+        "total": dataset.num_rows,
         "rows": shown,
         "part": part[rows].tolist(),
         "colours": list(COLOURS),
-        "projections": wanted_projections(projection, rows.numel()),
+        "projections": wanted_projections(drawing.projection, rows.numel()),
     }
     if dataset.task == "multiclass":
-        names = found.class_names
         data |= {
-            "classes": names,
+            "classes": found.class_names,
             "y": dataset.y[rows].tolist(),
             "guess": found.output[rows].argmax(1).tolist(),
-            "all_y": dataset.y.tolist() if found.dataset.num_rows <= 50_000 else None,
+            "all_y": dataset.y.tolist() if dataset.num_rows <= 50_000 else None,
         }
     else:
-        value = dataset.y.reshape(found.dataset.num_rows, -1).nan_to_num().mean(1)
+        value = dataset.y.reshape(dataset.num_rows, -1).nan_to_num().mean(1)
         data["value"] = [round(v, 4) for v in value[rows].tolist()]
     data["panels"] = [
-        _panel(found, rows, title, state, layer, data["projections"])
+        _panel(rows, title, state, layer, data["projections"])
         for title, state, layer in _chosen_states(found, weights)
     ]
     # Rows whose influences are shown also get their image.
     known = {int(i) for panel in data["panels"] for i in panel.get("influences", ())}
-    data["images"] = row_images(dataset, shown, data_dir, first=known)
+    data["images"] = row_images(dataset, shown, drawing.data_dir, first=known)
     return data
 
 
@@ -112,17 +117,12 @@ def _chosen_states(
 
 
 def _panel(
-    found: Inspection,
-    rows: Tensor,
-    title: str,
-    state: Tensor,
-    weights: LayerWeights | None,
-    projections: list[str],
+    rows: Tensor, title: str, state: Tensor, weights: LayerWeights | None, projections: list[str]
 ) -> dict[str, Any]:
     points: dict[str, Any] = {}
     for how in projections:
         xy = project(state[rows], how)
-        points[how] = [rounded(xy[:, 0].tolist()), rounded(xy[:, 1].tolist())]
+        points[how] = [rounded(xy[:, 0]), rounded(xy[:, 1])]
     panel: dict[str, Any] = {"title": plain(title), "points": points}
     if weights is not None and rows.numel() > 1 and not weights.kernel.local:
         panel |= _edges(weights, rows)
@@ -133,15 +133,14 @@ def _panel(
 def _edges(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
     """The strongest pairs among the drawn rows, as positions in the list of drawn rows."""
     most = max(2, MOST_PAIRS // (weights.n * weights.q.shape[0]))
-    within = rows if rows.numel() <= most else rows[sample_rows(rows, most, seed=1)]
+    within = rows[sample_rows(rows.numel(), most, seed=1)]
     pairs = strongest(weights, k=MOST_EDGES, rows=within)
     place = {row: i for i, row in enumerate(rows.tolist())}
-    strength = (pairs.weight / pairs.uniform).tolist()
     return {
         "edges": {
             "target": [place[r] for r in pairs.target.tolist()],
             "source": [place[r] for r in pairs.source.tolist()],
-            "strength": rounded(strength),
+            "strength": rounded(pairs.weight / pairs.uniform),
         },
         "searched": within.numel(),
     }
@@ -150,14 +149,59 @@ def _edges(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
 def _influences(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
     """For each drawn row, the rows that influenced it most; for a bounded number of rows."""
     most = min(MOST_INFLUENCED, max(1, MOST_PAIRS // (weights.n * weights.q.shape[0])))
-    places = sample_rows(rows, most, seed=2)
+    places = sample_rows(rows.numel(), most, seed=2)
     found: dict[str, Any] = {}
-    start = 0
+    place = iter(places.tolist())
     for part, block in weights.chunks(rows[places]):
-        block[torch.arange(part.numel()), part] = -1.0
+        block[torch.arange(part.numel()), part] = -1.0  # a row does not influence itself
         top = block.topk(min(NEIGHBOURS, weights.n - 1), dim=1)
-        strength = (top.values * weights.n).tolist()
-        for i, place in enumerate(places[start : start + part.numel()].tolist()):
-            found[str(place)] = [top.indices[i].tolist(), rounded(strength[i])]
-        start += part.numel()
+        for sources, strength in zip(top.indices, top.values * weights.n, strict=True):
+            found[str(next(place))] = [sources.tolist(), rounded(strength)]
     return {"influences": found}
+
+
+def row_images(
+    dataset: Dataset,
+    rows: list[int],
+    data_dir: Path | str | None = None,
+    *,
+    first: Collection[int] = (),
+) -> list[str | None] | None:
+    """A data URI for each of the rows, or None where they are not images.
+
+    With more than 2,000 rows, those at the positions `first` have an image, and an even sample of
+    the others. Images are read again from the dataset's files.
+    """
+    images = _pixels(dataset, data_dir)
+    if images is None or len(images) != dataset.num_rows:
+        return None
+    wanted = set(range(len(rows)))
+    if len(rows) > MOST_IMAGES:
+        wanted = set(sorted(first)[:MOST_IMAGES])
+        others = [i for i in range(len(rows)) if i not in wanted]
+        room = MOST_IMAGES - len(wanted)
+        wanted |= set(others[:: -(-len(others) // room)]) if room else set()
+    return [_uri(images[row]) if i in wanted else None for i, row in enumerate(rows)]
+
+
+def _pixels(dataset: Dataset, data_dir: Path | str | None) -> Any:
+    """(n, height, width, 3) uint8 of all rows, or None."""
+    if dataset.name not in raw_datasets("images"):
+        return None
+    try:
+        images: Any = load_raw(dataset.name, data_dir)
+    except (DifformerError, OSError, ValueError):
+        return None  # the features are available, the images are not
+    return images.pixels.permute(0, 2, 3, 1).numpy()
+
+
+def _uri(pixels: Any) -> str:
+    from PIL import Image
+
+    file = io.BytesIO()
+    if (pixels == pixels[..., :1]).all():
+        pixels = pixels[..., 0]  # grey takes a third of the bytes
+    small = pixels.size <= 1024
+    Image.fromarray(pixels).save(file, "PNG" if small else "JPEG", optimize=True)
+    kind = "png" if small else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

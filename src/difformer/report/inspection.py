@@ -88,19 +88,10 @@ def _inspect_snapshots(model: nn.Module, data: TemporalDataset, split: Split) ->
     n, last = data.num_nodes, data.num_snapshots - 1
     rows = slice(last * n, (last + 1) * n)
     one, graph = last_snapshot(data)
-    part = _part_of(split, last * n)
     with torch.no_grad():
-        states = [output[rows]]
-        if isinstance(model, DIFFormer):
-            states = model.states(one.x, graph)
-    empty = torch.empty(0, dtype=torch.int64)
-    parts = [torch.arange(n) if name == part else empty for name in ("train", "val", "test")]
-    inside = Split("snapshot", parts[0], parts[1], parts[2])
-    inner = Inspection(one, inside, graph, model, output[rows], states)
+        states = model.states(one.x, graph) if isinstance(model, DIFFormer) else [output[rows]]
+    ends = {name: getattr(split, name) == last * n for name in ("train", "val", "test")}
+    train, val, test = (torch.arange(n if bool(found.any()) else 0) for found in ends.values())
+    inner = Inspection(one, Split("snapshot", train, val, test), graph, model, output[rows], states)
     title = f"Of the last of {data.num_snapshots:,} snapshots: snapshots do not interact."
     return Inspection(data, split, None, model, output, states, within=inner, title=title)
-
-
-def _part_of(split: Split, row: int) -> str | None:
-    parts = {name: getattr(split, name) for name in ("train", "val", "test")}
-    return next((name for name, rows in parts.items() if bool((rows == row).any())), None)

@@ -4,46 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from difformer.errors import DifformerError
-from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, number
+from difformer.report.blocks import Note, Plot, Section, Table, axis, colour, number, scatter
 from difformer.report.diffusivity import (
     MOST_PAIRS,
     LayerWeights,
     flow_between,
+    layer_weights,
     spread,
 )
 from difformer.report.embedding import sample_rows
 from difformer.report.energy import EnergyCheck, check_energy
-from difformer.report.explorer import states_section
+from difformer.report.explorer import Drawing, states_section
 from difformer.report.inspection import Inspection
 from difformer.report.predictions import calibration_block, confusion_blocks, regression_block
 
-__all__ = ["energy_plot", "model_sections"]
+__all__ = ["energy_blocks", "model_sections"]
 
 ROWS_SPREAD = 500  # rows whose effective number of neighbours is computed
 
 
-def model_sections(
-    found: Inspection, label: str, *, projection: str, max_points: int, data_dir: Any = None
-) -> list[Section]:
+def model_sections(found: Inspection, label: str, drawing: Drawing) -> list[Section]:
     """Predictions, energies, diffusivities and states of one seed's model."""
     intro = [Note(f"Of {label}, the first with a model.")] if label else []
     sections = [Section("predictions", "Predictions", [*intro, *_predictions(found)])]
     about = [Note(found.title)] if found.within is not None else []
     found = found.within or found
-    weights = _layer_weights(found)
+    model, seen = found.difformer, found.dataset
+    weights = [] if model is None else layer_weights(model, seen.x, found.graph)
     sections.append(Section("energy", "Energy of each layer", [*about, *_energy_blocks(found)]))
     sections.append(Section("diffusivity", "Diffusivity", _diffusivity_blocks(found, weights)))
-    drawn: Any = {"projection": projection, "max_points": max_points, "data_dir": data_dir}
-    sections.append(states_section(found, weights, **drawn))
+    sections.append(states_section(found, weights, drawing))
     return sections
-
-
-def _n(found: Inspection) -> int:
-    return found.dataset.num_rows
 
 
 def _predictions(found: Inspection) -> list[Any]:
@@ -61,7 +55,7 @@ def _predictions(found: Inspection) -> list[Any]:
             return [Note(f"No {part} row has a known class.", missing=True)]
         blocks = confusion_blocks(found.output[rows], dataset.y[rows], found.class_names, part)
         return [*blocks, calibration_block(found.probability[rows], dataset.y[rows], part)]
-    y = dataset.y.reshape(_n(found), -1)[rows]
+    y = dataset.y.reshape(dataset.num_rows, -1)[rows]
     return [calibration_block(found.probability[rows], y, part)]
 
 
@@ -73,10 +67,15 @@ def _energy_blocks(found: Inspection) -> list[Any]:
         check = check_energy(model, found.dataset.x, found.graph)
     except (DifformerError, ValueError) as error:
         return [Note(str(error), missing=True)]
-    return [energy_plot(check), *(Note(sentence) for sentence in check.sentences())]
+    return energy_blocks(check)
 
 
-def energy_plot(check: EnergyCheck) -> Plot:
+def energy_blocks(check: EnergyCheck) -> list[Any]:
+    """The energies by layer, and where they fall or rise in words."""
+    return [_energy_plot(check), *(Note(sentence) for sentence in check.sentences())]
+
+
+def _energy_plot(check: EnergyCheck) -> Plot:
     """Energies by layer: the layer's own, and the bare diffusion step from the same state."""
     layers = [layer.layer for layer in check.layers]
     series = {
@@ -84,19 +83,17 @@ def energy_plot(check: EnergyCheck) -> Plot:
         "before the layer": [layer.start for layer in check.layers],
         "bare diffusion step": [layer.bare for layer in check.layers],
     }
+    symbols = ("circle", "square", "diamond")
     data = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "x": layers,
-            "y": values,
-            "name": name,
-            "marker": {"symbol": symbol, "size": 9},
-            "line": {"color": COLOURS[i], "dash": "solid" if i == 0 else "dot"},
-        }
-        for i, ((name, values), symbol) in enumerate(
-            zip(series.items(), ("circle", "square", "diamond"), strict=True)
+        scatter(
+            layers,
+            values,
+            "lines+markers",
+            name=name,
+            marker={"symbol": symbols[i], "size": 9},
+            line={"color": colour(i), "dash": "solid" if i == 0 else "dot"},
         )
+        for i, (name, values) in enumerate(series.items())
     ]
     header = ["layer", "before", "bare step", "the layer", "falls", "τ", "safe τ"]
     causes = list(check.layers[0].causes)
@@ -120,8 +117,8 @@ def energy_plot(check: EnergyCheck) -> Plot:
         alt="Line plot of energy by layer. " + " ".join(check.sentences()),
         data=data,
         layout={
-            "xaxis": {"title": {"text": "layer"}, "dtick": max(1, len(layers) // 12)},
-            "yaxis": {"title": {"text": "energy"}, "rangemode": "tozero"},
+            "xaxis": axis("layer", dtick=max(1, len(layers) // 12)),
+            "yaxis": axis("energy", rangemode="tozero"),
         },
         table=Table(
             "Energies by layer, and what each part of a layer adds.",
@@ -131,21 +128,12 @@ def energy_plot(check: EnergyCheck) -> Plot:
     )
 
 
-def _layer_weights(found: Inspection) -> list[LayerWeights]:
-    model = found.difformer
-    if model is None:
-        return []
-    with torch.no_grad():
-        passages = model.passages(found.dataset.x, found.graph)
-    return [LayerWeights(p.layer, p.before, p.compared, p.exchange) for p in passages]
-
-
 def _diffusivity_blocks(found: Inspection, weights: list[LayerWeights]) -> list[Any]:
     if not weights:
         return [Note("The model is not a DIFFormer: it has no diffusivity.")]
-    n = _n(found)
+    n = found.dataset.num_rows
     budget = max(1, MOST_PAIRS // (n * len(weights) * weights[0].q.shape[0]))
-    rows = sample_rows(found.output, min(ROWS_SPREAD, budget))
+    rows = sample_rows(n, min(ROWS_SPREAD, budget))
     spreads = [spread(w, rows) for w in weights]
     y = found.dataset.y if found.dataset.task == "multiclass" else None
     flows = [flow_between(w, y) for w in weights] if y is not None and bool((y >= 0).any()) else []
@@ -160,25 +148,19 @@ def _diffusivity_blocks(found: Inspection, weights: list[LayerWeights]) -> list[
         cells.append(row)
     looked = "" if rows.numel() == n else f" The neighbours: median of {rows.numel():,} rows."
     table = Table("How diffusivity spreads, layer by layer." + looked, header, cells)
-    notes = [Note(_advice(i, e, flows)) for i, e in _ends(spreads)]
-    blocks: list[Any] = [table, *notes]
+    ends = sorted({0, len(weights) - 1})
+    blocks: list[Any] = [table, *(Note(_advice(i, spreads[i], flows)) for i in ends)]
     if flows and 2 <= flows[0].flow.shape[0] <= 30:
-        chosen = [0, len(flows) - 1] if len(flows) > 1 else [0]
-        blocks += [_flow_table(flows[i].flow, i + 1, found.class_names) for i in chosen]
+        blocks += [_flow_table(flows[i].flow, i + 1, found.class_names) for i in ends]
     return blocks
 
 
-def _ends(items: list[Any]) -> list[tuple[int, Any]]:
-    last = len(items) - 1
-    return [(0, items[0]), (last, items[last])] if last else [(0, items[0])]
-
-
 def _advice(index: int, each: Any, flows: list[Any]) -> str:
-    text = f"Layer {index + 1}: a row listens to {number(each.median)} of {each.n:,} rows"
+    text = f"Layer {index + 1}: a row is influenced by {number(each.median)} of {each.n:,} rows"
     if each.share > 0.9:
         text += " in effect, nearly all alike: its all-pair term is close to the mean of all rows"
     elif each.median < 2:
-        text += " in effect: hardly to any but one"
+        text += " in effect: by hardly more than one"
     else:
         text += " in effect"
     if flows:
@@ -190,14 +172,10 @@ def _advice(index: int, each: Any, flows: list[Any]) -> str:
 def _flow_table(flow: Tensor, layer: int, names: list[str]) -> Table:
     # Shaded from the smallest to the largest share.
     low, high = float(flow.nan_to_num(1.0).min()), float(flow.nan_to_num(0.0).max())
-    span = (high - low) or 1.0
+    shades = ((flow - low) / ((high - low) or 1.0)).nan_to_num(0.0).tolist()
     rows = [
-        [names[a], *("–" if v != v else f"{100 * v:.1f}" for v in flow[a].tolist())]
-        for a in range(flow.shape[0])
-    ]
-    shades = [
-        [0.0 if v != v else (v - low) / span for v in flow[a].tolist()]
-        for a in range(flow.shape[0])
+        [name, *("–" if v != v else f"{100 * v:.1f}" for v in shares)]
+        for name, shares in zip(names, flow.tolist(), strict=False)
     ]
     return Table(
         f"Layer {layer}: of the diffusivity of a row of this class, per cent that comes from each "

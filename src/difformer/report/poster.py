@@ -7,8 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.errors import DifformerError
-from difformer.files import replacing
-from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, number, plain, rounded
+from difformer.report.blocks import (
+    Note,
+    Plot,
+    Section,
+    Table,
+    axis,
+    colour,
+    number,
+    plain,
+    rounded,
+    scatter,
+)
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -44,7 +54,7 @@ def poster_of(folder: Path, dataset: Dataset) -> Poster:
     found = inspect_run(load_run(folder, dataset=dataset))
     if found.difformer is None:
         raise DifformerError(f"{folder} has no DIFFormer to look into")
-    shown = sample_rows(dataset.y, ROWS)
+    shown = sample_rows(dataset.num_rows, ROWS)
     before, after = (project(found.states[i][shown], "tsne") for i in (0, -1))
     layers = check_energy(found.difformer, dataset.x, found.graph).layers
     return Poster(
@@ -74,7 +84,7 @@ def poster_section(poster: Poster) -> Section:
 
 def draw_poster(poster: Poster, path: Path) -> Path:
     """The three pictures side by side in one file; its suffix (svg, png) decides the format."""
-    from difformer.report.figures.drawing import axes, style
+    from difformer.report.figures.drawing import axes, save_image, style
 
     with style() as make:
         figure = make(12.0, 3.8)
@@ -83,15 +93,12 @@ def draw_poster(poster: Poster, path: Path) -> Path:
         for axis, (title, points) in zip(shown, both.items(), strict=False):
             for label, name in enumerate(poster.names):
                 x, y = _of_class(points, poster, label)
-                axis.scatter(x, y, s=5, color=COLOURS[label % len(COLOURS)], label=name)
+                axis.scatter(x, y, s=5, color=colour(label), label=name)
             axis.set(title=title, xticks=[], yticks=[])
         figure.legend(*shown[0].get_legend_handles_labels(), loc="outside lower left", ncols=7)
-        shown[2].plot(poster.energies, marker="o", color=COLOURS[0])
+        shown[2].plot(poster.energies, marker="o", color=colour(0))
         shown[2].set(title="The energy falls", xlabel="layer", ylim=(0, None))
-        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        with replacing(path) as part:
-            figure.savefig(part, format=path.suffix[1:], metadata=metadata)
-    return path
+        return save_image(figure, path)
 
 
 def _of_class(points: list[list[float]], poster: Poster, label: int) -> tuple[list[Any], list[Any]]:
@@ -103,17 +110,16 @@ def _states(name: str, caption: str, points: list[list[float]], poster: Poster) 
     data: list[dict[str, Any]] = []
     for label, title in enumerate(poster.names):
         x, y = _of_class(points, poster, label)
-        marker = {"color": COLOURS[label % len(COLOURS)], "size": 5, "opacity": 0.8}
         data.append(
-            {
-                "type": "scattergl",
-                "mode": "markers",
-                "x": x,
-                "y": y,
-                "name": plain(title),
-                "marker": marker,
-                "hovertemplate": f"{plain(title)}<extra></extra>",
-            }
+            scatter(
+                x,
+                y,
+                "markers",
+                type="scattergl",
+                name=plain(title),
+                marker={"color": colour(label), "size": 5, "opacity": 0.8},
+                hovertemplate=f"{plain(title)}<extra></extra>",
+            )
         )
     hidden = {"visible": False}
     return Plot(
@@ -139,19 +145,18 @@ def _energy(poster: Poster) -> Plot:
         alt=f"Line plot of the energy, from {number(poster.energies[0])} to "
         f"{number(poster.energies[-1])}.",
         data=[
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "x": layers,
-                "y": rounded(poster.energies),
-                "line": {"color": COLOURS[0], "width": 3},
-                "marker": {"size": 9},
-                "hovertemplate": "layer %{x}: %{y:,.4g}<extra></extra>",
-            }
+            scatter(
+                layers,
+                rounded(poster.energies),
+                "lines+markers",
+                line={"color": colour(0), "width": 3},
+                marker={"size": 9},
+                hovertemplate="layer %{x}: %{y:,.4g}<extra></extra>",
+            )
         ],
         layout={
-            "xaxis": {"title": {"text": "layer"}, "dtick": 1},
-            "yaxis": {"title": {"text": "energy"}, "rangemode": "tozero"},
+            "xaxis": axis("layer", dtick=1),
+            "yaxis": axis("energy", rangemode="tozero"),
         },
         table=Table("Energy by layer.", ["layer", "energy"], rows),
     )

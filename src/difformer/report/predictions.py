@@ -1,4 +1,4 @@
-"""What the model predicts against what is true: confusion, calibration, scatter."""
+"""What the model predicts against what is true: confusion, ROC, calibration, residuals."""
 
 from __future__ import annotations
 
@@ -6,21 +6,39 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from difformer.report.blocks import COLOURS, Note, Plot, Table, number, plain, rounded
+from difformer.report.blocks import (
+    Note,
+    Plot,
+    Table,
+    axis,
+    colour,
+    first_few,
+    guide,
+    number,
+    rounded,
+    scatter,
+)
 from difformer.train.metrics import calibration as calibration_bins
 
 __all__ = [
+    "at_thresholds",
     "calibration",
     "calibration_block",
     "confusion_blocks",
     "regression_block",
     "residual_block",
+    "roc_blocks",
 ]
 
 MOST_CLASSES = 30  # a larger matrix is a list of its largest confusions
 MOST_SCATTER = 5000
+MOST_THRESHOLDS = 300  # of a curve
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of a table
+
+Array = NDArray[Any]
 
 
 def confusion_blocks(output: Tensor, y: Tensor, names: list[str], part: str) -> list[Any]:
@@ -41,11 +59,12 @@ def confusion_blocks(output: Tensor, y: Tensor, names: list[str], part: str) -> 
     pairs = [(names[i // c], names[i % c], int(wrong.flat[i])) for i in order[:MOST_CLASSES]]
     pairs = [pair for pair in pairs if pair[2]]
     words = ", ".join(f"{a} taken for {b} ({n:,})" for a, b, n in pairs[:5])
-    notes = [Note(f"The most frequent confusions: {words}." if words else "No row is confused.")]
+    notes = [
+        Note(f"The most frequent confusions: {words}." if words else "No row is predicted wrong.")
+    ]
     empty = [name for name, rows in zip(names, total, strict=True) if not rows]
     if empty:
-        shown = ", ".join(empty[:10]) + (" and others" if len(empty) > 10 else "")
-        notes.append(Note(f"Without a {part} row: {shown}."))
+        notes.append(Note(f"Classes without a {part} row: {first_few(empty, 10)}."))
     if c > MOST_CLASSES:
         caption = f"The largest confusions among {c} classes, {part} rows."
         cells = [[a, b, number(n)] for a, b, n in pairs]
@@ -64,6 +83,82 @@ def confusion_blocks(output: Tensor, y: Tensor, names: list[str], part: str) -> 
     shades = [[*(counts[a] / max(1, total[a])).tolist(), 0.0, 0.0, 0.0] for a in range(c)]
     caption = f"Confusion matrix of the {part} rows: the true class down, the predicted one across."
     return [Table(caption, header, cells, shades), *notes]
+
+
+def roc_blocks(truth: Array, chance: Array, name: str) -> list[Any]:
+    """Curves of one class by its probability, and a table of thresholds; none for one class."""
+    from sklearn.metrics import (
+        average_precision_score,
+        precision_recall_curve,
+        roc_auc_score,
+        roc_curve,
+    )
+
+    positive = int(truth.sum())
+    if positive in (0, len(truth)):
+        return []
+    alarm, recall, _ = roc_curve(truth, chance, drop_intermediate=False)
+    precision, found, _ = precision_recall_curve(truth, chance)
+    area, average = roc_auc_score(truth, chance), average_precision_score(truth, chance)
+    roc = _rates(
+        "roc",
+        (alarm, recall),
+        ("share of others taken for it", f"share of {name} found"),
+        f"ROC curve of {name}: area {number(area, 3)}; 0.5 is chance.",
+        [0, 1],
+    )
+    usual = positive / len(truth)
+    pr = _rates(
+        "pr",
+        (found[-2::-1], precision[-2::-1]),  # without the end that no threshold reaches
+        (f"share of {name} found (recall)", "share that is right (precision)"),
+        f"Precision and recall of {name}: average precision {number(average, 3)}; chance is "
+        f"{number(usual, 3)}.",
+        [usual, usual],
+    )
+    rows = [
+        [f"{t:g}", number(int(k)), *(f"{v:.3f}" if v == v else "–" for v in figures)]
+        for t, k, *figures in at_thresholds(truth, chance)
+    ]
+    header = ["from probability", f"taken for {name}", "precision", "recall", "accuracy"]
+    return [roc, pr, Table(f"What a threshold on the probability of {name} does.", header, rows)]
+
+
+def at_thresholds(truth: Array, chance: Array) -> list[tuple[float, int, float, float, float]]:
+    """(threshold, rows taken, precision, recall, accuracy) for each threshold."""
+    from sklearn.metrics import accuracy_score, precision_score, recall_score
+
+    found: list[tuple[float, int, float, float, float]] = []
+    for threshold in THRESHOLDS:
+        taken = (chance >= threshold).astype(int)
+        right: Any = precision_score(truth, taken, zero_division=np.nan)  # type: ignore[arg-type]
+        rates = float(right), float(recall_score(truth, taken)), accuracy_score(truth, taken)
+        found.append((threshold, int(taken.sum()), *rates))
+    return found
+
+
+def _rates(
+    name: str,
+    points: tuple[Array, Array],
+    titles: tuple[str, str],
+    caption: str,
+    chance: list[float],
+) -> Plot:
+    """One share against another, at no more than 300 thresholds, beside that of chance."""
+    count = len(points[0])
+    pick = np.unique(np.linspace(0, count - 1, MOST_THRESHOLDS).astype(int))
+    x, y = (rounded(share[pick]) for share in points)
+    line = {"color": colour(0), "shape": "hv"}
+    return Plot(
+        name=name,
+        caption=caption,
+        alt=f"Line plot. {caption}",
+        data=[guide([0, 1], chance, "chance"), scatter(x, y, name="the model", line=line)],
+        layout={
+            "xaxis": axis(titles[0], range=[0, 1.01]),
+            "yaxis": axis(titles[1], range=[0, 1.02]),
+        },
+    )
 
 
 def calibration(probability: Tensor, y: Tensor) -> tuple[list[list[float]], float]:
@@ -86,28 +181,17 @@ def calibration_block(probability: Tensor, y: Tensor, part: str) -> Plot:
     """Reliability diagram: is the model right as often as it says?"""
     bins, error = calibration(probability, y)
     what = "confidence" if y.ndim == 1 else "probability of yes"
-    data = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [0, 1],
-            "y": [0, 1],
-            "name": "perfectly calibrated",
-            "line": {"color": "#777777", "dash": "dash"},
-            "hoverinfo": "skip",
-        },
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "x": rounded(b[0] for b in bins),
-            "y": rounded(b[1] for b in bins),
-            "name": "the model",
-            "line": {"color": COLOURS[0]},
-            "marker": {"size": [6 + 18 * (b[2] / max(x[2] for x in bins)) ** 0.5 for b in bins]},
-            "text": [f"{int(b[2]):,} rows" for b in bins],
-            "hovertemplate": "says %{x:.2f}, right %{y:.2f} (%{text})<extra></extra>",
-        },
-    ]
+    most = max((b[2] for b in bins), default=1.0)
+    said = scatter(
+        rounded(b[0] for b in bins),
+        rounded(b[1] for b in bins),
+        "lines+markers",
+        name="the model",
+        line={"color": colour(0)},
+        marker={"size": [6 + 18 * (b[2] / most) ** 0.5 for b in bins]},
+        text=[f"{int(b[2]):,} rows" for b in bins],
+        hovertemplate="says %{x:.2f}, right %{y:.2f} (%{text})<extra></extra>",
+    )
     mean = sum((b[0] - b[1]) * b[2] for b in bins) / max(1.0, sum(b[2] for b in bins))
     lean = (
         "over-confident" if mean > 0.02 else "under-confident" if mean < -0.02 else "well balanced"
@@ -115,13 +199,13 @@ def calibration_block(probability: Tensor, y: Tensor, part: str) -> Plot:
     return Plot(
         name="calibration",
         caption=f"Calibration on the {part} rows: expected calibration error {number(error, 3)}; "
-        f"on the whole {lean}. A larger point is more rows.",
+        f"on the whole {lean}. Larger points have more rows.",
         alt=f"Reliability diagram of {len(bins)} bins: share right against {what}. "
         f"Expected calibration error {number(error, 3)}, {lean}.",
-        data=data,
+        data=[guide([0, 1], [0, 1], "perfectly calibrated"), said],
         layout={
-            "xaxis": {"title": {"text": what}, "range": [0, 1.02]},
-            "yaxis": {"title": {"text": "share right"}, "range": [0, 1.02]},
+            "xaxis": axis(what, range=[0, 1.02]),
+            "yaxis": axis("share right", range=[0, 1.02]),
         },
         table=Table(
             "Calibration, by bin of confidence.",
@@ -149,17 +233,14 @@ def regression_block(output: Tensor, y: Tensor, part: str, *, name: str = "") ->
         name=f"predicted{name and '-' + name}",
         caption=f"Predicted against true values{of}, {part} rows{sampled}; {words}.",
         alt=f"Scatter plot of predicted against true values{of}; {words}.",
-        data=[_line(ends, ends, "perfect"), _points(truth, guess)],
-        layout={
-            "xaxis": {"title": {"text": plain(f"true {name}".strip())}},
-            "yaxis": {"title": {"text": plain(f"predicted {name}".strip())}},
-        },
+        data=[guide(ends, ends, "perfect"), _points(truth, guess)],
+        layout={"xaxis": axis(f"true {name}".strip()), "yaxis": axis(f"predicted {name}".strip())},
         table=Table("Mean prediction by fifth of the true values.", ["true", "predicted"], cells),
     )
 
 
 def residual_block(output: Tensor, y: Tensor, part: str, *, name: str = "") -> Plot:
-    """The error (predicted − true) against the prediction: no pattern, and nothing to mend."""
+    """The error (predicted − true) against the prediction; a good fit shows no pattern."""
     truth, guess, sampled = _pairs(output, y)
     error = guess - truth
     ends = [float(guess.min()), float(guess.max())] if guess.numel() else [0.0, 1.0]
@@ -175,11 +256,8 @@ def residual_block(output: Tensor, y: Tensor, part: str, *, name: str = "") -> P
         name=f"residuals{name and '-' + name}",
         caption=f"Residuals{of} (predicted − true), {part} rows{sampled}; their mean is {mean}.",
         alt=f"Scatter plot of residuals{of} against predictions; their mean is {mean}.",
-        data=[_line(ends, [0.0, 0.0], "no error"), _points(guess, error)],
-        layout={
-            "xaxis": {"title": {"text": plain(f"predicted {name}".strip())}},
-            "yaxis": {"title": {"text": "predicted − true"}},
-        },
+        data=[guide(ends, [0.0, 0.0], "no error"), _points(guess, error)],
+        layout={"xaxis": axis(f"predicted {name}".strip()), "yaxis": axis("predicted − true")},
         table=Table("Of the residuals, this share is at most", ["share", "residual"], cells),
     )
 
@@ -207,16 +285,9 @@ def _errors(truth: Tensor, guess: Tensor) -> str:
     return f"R² {fit}, mean absolute error {size}, root mean squared error {root}"
 
 
-def _line(x: list[float], y: list[float], name: str) -> dict[str, Any]:
-    line = {"color": "#777777", "dash": "dash"}
-    ends = {"x": rounded(x), "y": rounded(y)}
-    return {"type": "scatter", "mode": "lines", "name": name, "line": line, **ends}
-
-
 def _points(x: Tensor, y: Tensor) -> dict[str, Any]:
-    marker = {"color": COLOURS[0], "opacity": 0.5, "size": 5}
-    places = {"x": rounded(x.tolist()), "y": rounded(y.tolist())}
-    return {"type": "scatter", "mode": "markers", "name": "rows", "marker": marker, **places}
+    marker = {"color": colour(0), "opacity": 0.5, "size": 5}
+    return scatter(rounded(x), rounded(y), "markers", name="rows", marker=marker)
 
 
 def _share(part: int, whole: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from difformer.errors import DifformerError
 from difformer.experiments.runs import Run, SeedRun, read_run
@@ -23,10 +23,9 @@ from difformer.report.run_sections import (
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.experiments.loaded import LoadedRun
+    from difformer.report.explorer import Drawing
 
-__all__ = ["run_sections", "write_report"]
-
-MOST_POINTS = 20_000
+__all__ = ["write_report"]
 
 
 def write_report(
@@ -36,7 +35,7 @@ def write_report(
     dataset: Dataset | None = None,
     data_dir: Path | str | None = None,
     projection: str = "auto",
-    max_points: int = MOST_POINTS,
+    max_points: int = 20_000,
     out: Path | str | None = None,
 ) -> Path:
     """Write report.html into a run folder; the page says what the folder does not have.
@@ -50,14 +49,14 @@ def write_report(
         max_points: rows drawn; more are sampled, and the page says so.
         out: another path for the page.
     """
+    from difformer.report.explorer import Drawing
+
     run = read_run(run_folder)
     if run.kind == "comparison":
         return write_comparison(run_folder, out)
-    path = Path(out) if out is not None else run.folder / "report.html"
-    if out is None and not run.folder.is_dir():
-        path = run.folder.with_suffix(".html")
-    drawn: Any = {"projection": projection, "max_points": max_points, "data_dir": data_dir}
-    sections = run_sections(run, loaded=loaded, dataset=dataset, **drawn)
+    path = run.folder / "report.html" if run.folder.is_dir() else run.folder.with_suffix(".html")
+    drawing = Drawing(projection=projection, max_points=max_points, data_dir=data_dir)
+    sections = _sections(run, loaded, dataset, drawing)
     title, subtitle = run.title, headline(run)
     if run.kind == "table":
         from difformer.report.table_page import subtitle_of, title_of
@@ -65,23 +64,15 @@ def write_report(
         title, subtitle = title_of(run), subtitle_of(run)
     elif run.kind == "series":
         subtitle = "A DIFFormer learned to forecast every node from its own past and the others'."
-    return write_page(path, title, sections, subtitle=subtitle)
+    return write_page(out or path, title, sections, subtitle=subtitle)
 
 
-def run_sections(
-    run: Run,
-    *,
-    loaded: LoadedRun | None = None,
-    dataset: Dataset | None = None,
-    data_dir: Path | str | None = None,
-    projection: str = "auto",
-    max_points: int = MOST_POINTS,
+def _sections(
+    run: Run, loaded: LoadedRun | None, dataset: Dataset | None, drawing: Drawing
 ) -> list[Section]:
-    """All sections of a run's page."""
     # The first seed that has a model represents the run.
     shown = next((s for s in run.seeds if (s.folder / "model.safetensors").exists()), run.seeds[0])
-    drawn: Any = {"projection": projection, "max_points": max_points, "data_dir": data_dir}
-    own, inside = _of_model(run, shown, loaded, dataset, drawn)
+    own, inside = _of_model(run, shown, loaded, dataset, drawing)
     curves = curves_section(run)
     below = [cost_section(run, shown), settings_section(run)]
     if own:
@@ -98,7 +89,11 @@ def run_sections(
 
 
 def _of_model(
-    run: Run, shown: SeedRun, loaded: LoadedRun | None, dataset: Dataset | None, drawn: Any
+    run: Run,
+    shown: SeedRun,
+    loaded: LoadedRun | None,
+    dataset: Dataset | None,
+    drawing: Drawing,
 ) -> tuple[list[Section], list[Section]]:
     """The sections about a table's or a series' own rows, and those about the model."""
     from difformer.experiments.loaded import load_run
@@ -107,7 +102,7 @@ def _of_model(
 
     try:
         if loaded is None:
-            loaded = load_run(shown.folder, dataset=dataset, data_dir=drawn["data_dir"])
+            loaded = load_run(shown.folder, dataset=dataset, data_dir=drawing.data_dir)
         found = inspect_run(loaded)
         own = _own_sections(run, loaded)
     except (DifformerError, ValueError, OSError, RuntimeError, KeyError) as error:
@@ -116,7 +111,7 @@ def _of_model(
             f"(predictions, energies, states, diffusivities): {one_line(error)}"
         )
         return [], [Section("model", "The trained model", [Note(text, missing=True)])]
-    inside = model_sections(found, shown.label if len(run.seeds) > 1 else "", **drawn)
+    inside = model_sections(found, shown.label if len(run.seeds) > 1 else "", drawing)
     # The sections of a table's or a series' own rows have their predictions.
     return own, [section for section in inside if not own or section.name != "predictions"]
 

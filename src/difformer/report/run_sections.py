@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from difformer.experiments.runs import Run, SeedRun
-from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, mean_std, number, plain
+from difformer.report.blocks import (
+    Note,
+    Plot,
+    Section,
+    Table,
+    axis,
+    colour,
+    mean_std,
+    number,
+    plain,
+    scatter,
+)
 
 __all__ = ["cost_section", "curves_section", "headline", "results_section", "settings_section"]
 
@@ -16,21 +28,14 @@ PART_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 def headline(run: Run) -> str:
     """The main metric and the split, in a sentence or two."""
-    metric = _main_metric(run)
     split = next((s.split for s in run.seeds if s.split is not None), None)
     rows = f" Split {split.describe()}." if split is not None else ""
-    if metric is None:
+    if run.headline is None:
         return rows.strip()
-    part = "test" if run.values("test", metric) else "val"
-    value = mean_std(*run.mean_std(part, metric))
-    count = len(run.values(part, metric))
+    part, metric = run.headline
+    value, count = mean_std(*run.mean_std(part, metric)), len(run.values(part, metric))
     over = f" over {count} seeds" if count > 1 else ""
     return f"{PART_NAMES[part].capitalize()} {metric.replace('_', ' ')} {value}{over}.{rows}"
-
-
-def _main_metric(run: Run) -> str | None:
-    names = run.metrics()
-    return next((n for n in names if n != "loss"), names[0] if names else None)
 
 
 def results_section(run: Run) -> Section:
@@ -45,15 +50,14 @@ def results_section(run: Run) -> Section:
     caption = (
         f"Mean ± sample standard deviation over {len(run.seeds)} seeds."
         if several
-        else "One seed: no deviation is known."
+        else "One seed, so there is no deviation."
     )
     header = ["metric", *(PART_NAMES[part] for part in PARTS)]
     blocks: list[Any] = [Table(caption, header, rows)]
     if any(s.result.get("interrupted") for s in run.seeds):
-        blocks.insert(0, Note("The run was interrupted: it can still go on.", missing=True))
-    metric = _main_metric(run)
-    if several and metric is not None:
-        blocks.append(_each_seed(run, metric))
+        blocks.insert(0, Note("The run was interrupted; it can be resumed.", missing=True))
+    if several and run.headline is not None:
+        blocks.append(_each_seed(run, run.headline[1]))
     return Section("results", "Results", blocks)
 
 
@@ -87,47 +91,43 @@ def _curve(run: Run, metric: str) -> Plot:
     for index, part in enumerate(("train", "val")):
         for first, seed in enumerate(s for s in run.seeds if s.history):
             rows = [r for r in seed.history if f"{part}_{metric}" in r]
-            name = PART_NAMES[part]
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines" if len(rows) > 1 else "markers",
-                    "x": [r["epoch"] for r in rows],
-                    "y": [r[f"{part}_{metric}"] for r in rows],
-                    "name": name,
-                    "legendgroup": name,
-                    "showlegend": first == 0,
-                    "opacity": 1.0 if len(run.seeds) == 1 else 0.6,
-                    "line": {"color": COLOURS[index], "dash": "solid" if index == 0 else "dot"},
-                    "hovertemplate": plain(f"{seed.label}, epoch %{{x}}: %{{y:.4g}}")
-                    + "<extra></extra>",
-                }
+            trace = scatter(
+                [r["epoch"] for r in rows],
+                [r[f"{part}_{metric}"] for r in rows],
+                "lines" if len(rows) > 1 else "markers",
+                name=PART_NAMES[part],
+                legendgroup=PART_NAMES[part],
+                showlegend=first == 0,
+                opacity=1.0 if len(run.seeds) == 1 else 0.6,
+                line={"color": colour(index), "dash": "solid" if index == 0 else "dot"},
+                hovertemplate=plain(f"{seed.label}, epoch %{{x}}: %{{y:.4g}}") + "<extra></extra>",
             )
+            data.append(trace)
     title = metric.replace("_", " ")
     best = [s.result.get("best_epoch") for s in run.seeds]
     kept = ", ".join(number(b) for b in best if b is not None)
+    lines = "one line per seed" if len(run.seeds) > 1 else "training and validation"
     return Plot(
         name=f"curve-{metric}",
-        caption=f"{title.capitalize()} by epoch, {_lines(run)}"
+        caption=f"{title.capitalize()} by epoch, {lines}"
         + (f"; the weights of epoch {kept} were kept." if kept else "."),
         alt=f"Line plot of training and validation {title} by epoch. {_ends(run, metric)}",
         data=data,
-        layout={"xaxis": {"title": {"text": "epoch"}}, "yaxis": {"title": {"text": plain(title)}}},
+        layout={"xaxis": axis("epoch"), "yaxis": axis(title)},
         table=_curve_table(run, [f"train_{metric}", f"val_{metric}"]),
     )
 
 
 def _energy_curve(run: Run, columns: list[str]) -> Plot:
-    seed = next(s for s in run.seeds if s.history)
+    seed = _first_logged(run)
+    epochs = [r["epoch"] for r in seed.history]
     data = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [r["epoch"] for r in seed.history],
-            "y": [r.get(column) for r in seed.history],
-            "name": f"layer {column.removeprefix('energy_')}",
-            "line": {"color": COLOURS[i % len(COLOURS)]},
-        }
+        scatter(
+            epochs,
+            [r.get(column) for r in seed.history],
+            name=f"layer {column.removeprefix('energy_')}",
+            line={"color": colour(i)},
+        )
         for i, column in enumerate(columns)
     ]
     return Plot(
@@ -135,20 +135,17 @@ def _energy_curve(run: Run, columns: list[str]) -> Plot:
         caption=f"Energy of each layer's state as training goes ({seed.label}).",
         alt="Line plot of the energy of each layer by epoch.",
         data=data,
-        layout={"xaxis": {"title": {"text": "epoch"}}, "yaxis": {"title": {"text": "energy"}}},
+        layout={"xaxis": axis("epoch"), "yaxis": axis("energy")},
         table=_curve_table(run, columns),
     )
 
 
-def _lines(run: Run) -> str:
-    return "one line per seed" if len(run.seeds) > 1 else "training and validation"
+def _first_logged(run: Run) -> SeedRun:
+    return next(s for s in run.seeds if s.history)
 
 
 def _ends(run: Run, metric: str) -> str:
-    seed = next((s for s in run.seeds if s.history), None)
-    if seed is None:
-        return ""
-    last = seed.history[-1]
+    last = _first_logged(run).history[-1]
     parts = [
         f"{PART_NAMES[part]} {number(last[f'{part}_{metric}'])}"
         for part in ("train", "val")
@@ -157,15 +154,11 @@ def _ends(run: Run, metric: str) -> str:
     return f"At the last epoch: {', '.join(parts)}."
 
 
-def _curve_table(run: Run, columns: list[str]) -> Table | None:
+def _curve_table(run: Run, columns: list[str]) -> Table:
     """Twenty evenly spaced epochs of the first seed: a plot's content for screen readers."""
-    seed = next((s for s in run.seeds if s.history), None)
-    if seed is None:
-        return None
+    seed = _first_logged(run)
     rows, count = seed.history, len(seed.history)
-    chosen = (
-        sorted({round(i * (count - 1) / 19) for i in range(20)}) if count > 20 else range(count)
-    )
+    chosen = sorted({round(i * (count - 1) / 19) for i in range(20)})
     cells = [
         [number(rows[i]["epoch"]), *(number(rows[i].get(column)) for column in columns)]
         for i in chosen
@@ -193,15 +186,8 @@ def cost_section(run: Run, shown: SeedRun) -> Section:
                 number(memory / 2**20, 4) if memory else "–",
             ]
         )
-    header = [
-        "run",
-        "epochs",
-        "best epoch",
-        "stopped by",
-        "seconds",
-        "ms per epoch",
-        "peak memory, MB",
-    ]
+    header = ["run", "epochs", "best epoch", "stopped by", "seconds", "ms per epoch"]
+    header += ["peak memory, MB"]
     blocks: list[Any] = [Table("What the run cost.", header, rows)]
     files = [shown.folder / f"{name}.safetensors" for name in ("model", "estimator")]
     weights = next((path for path in files if path.exists()), None)
@@ -215,8 +201,6 @@ def cost_section(run: Run, shown: SeedRun) -> Section:
 
 
 def _parameters(weights: Path) -> int | None:
-    import math
-
     from safetensors import SafetensorError, safe_open
 
     try:

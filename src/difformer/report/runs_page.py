@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from difformer.experiments.runs import Run, differing_settings
-from difformer.report.blocks import COLOURS, Note, Plot, Section, Table, mean_std, number, plain
+from difformer.report.blocks import Note, Plot, Section, Table, axis, dots, mean_std, number
 from difformer.report.page import write_page
 
-__all__ = ["runs_sections", "write_runs"]
+__all__ = ["differing_table", "runs_sections", "runs_table", "write_runs"]
 
 
 def write_runs(runs: Sequence[Run], path: Path | str) -> Path:
@@ -25,13 +25,14 @@ def runs_sections(runs: Sequence[Run]) -> list[Section]:
     plots: list[Any] = [_plot(runs, *pair) for pair, count in counts.items() if count > 1]
     none = "No two runs have a metric in common." if counts else "No run has a result yet."
     return [
-        Section("runs", "Runs", [_list(runs)]),
+        Section("runs", "Runs", [runs_table(runs)]),
         Section("results", "Results", plots or [Note(none, missing=not counts)]),
-        Section("differing", "Settings that differ", [_settings(runs)]),
+        Section("differing", "Settings that differ", [differing_table(runs)]),
     ]
 
 
-def _list(runs: Sequence[Run]) -> Table:
+def runs_table(runs: Sequence[Run]) -> Table:
+    """One line per run: what it is, its figure and what it cost."""
     rows: list[list[str]] = []
     for i, run in enumerate(runs, 1):
         line = run.summary()
@@ -45,36 +46,26 @@ def _list(runs: Sequence[Run]) -> Table:
 
 
 def _plot(runs: Sequence[Run], part: str, metric: str) -> Plot:
-    data: list[dict[str, Any]] = []
-    words: list[str] = []
-    for i, run in enumerate(runs, 1):
-        values = run.values(part, metric)
-        if run.headline == (part, metric):
-            words.append(f"run {i}: {mean_std(*run.mean_std(part, metric))}")
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "x": values,
-                    "y": [plain(f"{i}: {run.title}")] * len(values),
-                    "showlegend": False,
-                    "marker": {"color": COLOURS[i % len(COLOURS)], "size": 9, "opacity": 0.7},
-                }
-            )
+    shown = [(i, run) for i, run in enumerate(runs, 1) if run.headline == (part, metric)]
+    words = [f"run {i}: {mean_std(*run.mean_std(part, metric))}" for i, run in shown]
     name = f"{part} {metric}".replace("_", " ")
+    values = {f"{i}: {run.title}": run.values(part, metric) for i, run in shown}
+    fits = {title: [(f"fit {k}", v) for k, v in enumerate(m, 1)] for title, m in values.items()}
     return Plot(
         name=f"runs-{part}-{metric}",
         caption=f"{name.capitalize()}: one point per fit.",
         alt=f"Dot plot of {name}; {'; '.join(words)}.",
-        data=data,
-        layout={"xaxis": {"title": {"text": plain(name)}}},
+        data=dots(fits),
+        layout={"xaxis": axis(name)},
     )
 
 
-def _settings(runs: Sequence[Run]) -> Table | Note:
+def differing_table(runs: Sequence[Run]) -> Table | Note:
+    """The settings that differ: one line per setting, one column per run."""
     found = differing_settings(runs)
     if not found:
         return Note("The runs have the same settings.")
     rows = [[k, *("–" if v is None else str(v) for v in values)] for k, values in found.items()]
     header = ["setting", *(f"run {i}" for i in range(1, len(runs) + 1))]
-    return Table("A dash is a setting that a run does not have.", header, rows)
+    caption = "Settings that differ; a dash is a setting that a run does not have."
+    return Table(caption, header, rows)

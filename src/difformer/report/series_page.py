@@ -14,23 +14,27 @@ from difformer.data.series_files import read_places
 from difformer.experiments.forecast import LEVEL, half_widths, mixed_in, next_stamps
 from difformer.experiments.loaded import LoadedRun
 from difformer.report.blocks import (
-    COLOURS,
     Finder,
     Note,
     Plot,
     Section,
     Table,
+    axis,
+    colour,
+    first_few,
     number,
     plain,
     rounded,
+    scatter,
 )
 
-__all__ = ["series_sections"]
+__all__ = ["learned_notes", "result_blocks", "series_sections"]
 
-MOST_NODES = 400  # that the page carries
+MOST_NODES = 400  # most nodes on the page
 SHOWN = 120  # newest steps of each
 MOST_EDGES = 5000  # drawn
 MOST_CURVES = 4  # of other methods: more hide one another on a phone
+ERRORS = {"mse": 4, "mae": 4, "mase": 3}  # digits of each in the table
 NAMED = 12  # nodes that have their names beside them, or in a sentence
 
 
@@ -42,9 +46,9 @@ def series_sections(loaded: LoadedRun) -> list[Section]:
     tested = record.get("backtest")
     half = half_widths(record, LEVEL) if tested else None
     sections = [
-        Section("result", "How good it is", _result(record, tested)),
+        Section("result", "How good it is", result_blocks(record)),
         Section("nodes", "Forecasts", [_fans(model, record, ahead, half)]),
-        Section("read", "What was read", _read(model, record)),
+        Section("read", "What was read", [_read(model), *learned_notes(record)]),
     ]
     if tested:
         sections.append(Section("steps", "Error by step", [_by_step(tested)]))
@@ -54,35 +58,36 @@ def series_sections(loaded: LoadedRun) -> list[Section]:
     return sections
 
 
-def _result(record: Mapping[str, Any], tested: Mapping[str, Any] | None) -> list[Any]:
-    blocks: list[Any] = []
+def result_blocks(record: Mapping[str, Any]) -> list[Any]:
+    """How good the forecasts are: in a sentence, every error, and how often intervals held."""
+    tested = record.get("backtest")
     if not tested:
         why = record.get("no_backtest", "none was asked for")
         return [Note(f"There is no backtest: {why}.", missing=True)]
-    ranked = sorted(tested["methods"].items(), key=lambda pair: pair[1]["mse"])
-    ours = tested["methods"]["DIFFormer"]
-    other, best = next((n, e) for n, e in ranked if n != "DIFFormer")
-    error, theirs = math.sqrt(ours["mse"]), math.sqrt(best["mse"])
+    methods, ours = tested["methods"], tested["methods"]["DIFFormer"]
+    ranked = sorted(methods, key=lambda name: methods[name]["mse"])
+    other = next(name for name in ranked if name != "DIFFormer")
+    error, theirs = math.sqrt(ours["mse"]), math.sqrt(methods[other]["mse"])
     steps, origins = record["settings"]["steps"], tested["origins"]
-    blocks.append(
+    blocks: list[Any] = [
         Note(
-            f"Off by {number(error, 3)} (root mean squared error) over {steps} steps ahead from "
-            f"{len(origins):,} consecutive origins; the best simple forecast, {other}, by "
-            f"{number(theirs, 3)}{_beside(error, theirs)}."
+            f"Root mean squared error {number(error, 3)} over {steps} steps ahead from "
+            f"{len(origins):,} consecutive origins; {number(theirs, 3)} for the best simple "
+            f"forecast, {other}.{_beside(error, theirs)}"
         )
-    )
-    if ours["mae"] > min(e["mae"] for e in tested["methods"].values()):
-        name = min(tested["methods"], key=lambda n: tested["methods"][n]["mae"])
+    ]
+    closest = min(methods, key=lambda name: methods[name]["mae"])
+    if ours["mae"] > methods[closest]["mae"]:
         blocks.append(
             Note(
-                f"By mean absolute error {name} is better: it counts a large miss no more than "
-                "many small ones, and the forecast is a mean, not a median."
+                f"By mean absolute error {closest} is better: the forecast is a mean, not a "
+                "median, and keeps squared errors small."
             )
         )
-    rows = [[n, number(e["mse"]), number(e["mae"]), number(e["mase"], 3)] for n, e in ranked]
+    rows = [[name, *(number(methods[name][e], d) for e, d in ERRORS.items())] for name in ranked]
     caption = (
-        "Errors of forecasts that saw none of these steps; scaled: in units of the mean change "
-        "from step to step before them."
+        "Errors of forecasts made before these steps; scaled: divided by the mean change from one "
+        "step to the next before them."
     )
     blocks.append(
         Table(caption, ["forecast", "mean squared", "mean absolute", "mean absolute scaled"], rows)
@@ -91,7 +96,7 @@ def _result(record: Mapping[str, Any], tested: Mapping[str, Any] | None) -> list
     if told["coverage"] is not None:
         blocks.append(
             Note(
-                f"{100 * LEVEL:g} % intervals, each from the errors known before it, held "
+                f"{100 * LEVEL:g} % intervals, each made from earlier errors, contained "
                 f"{100 * told['coverage']:.0f} % of the values of the later half (pinball loss "
                 f"{number(told['pinball'], 3)})."
             )
@@ -106,36 +111,52 @@ def _beside(ours: float, theirs: float) -> str:
     if not theirs:
         return ""
     percent = round(100 * (ours / theirs - 1))
-    return f": {abs(percent)} % {'worse' if percent > 0 else 'better'}" if percent else ": level"
+    how = f"{abs(percent)} % {'worse' if percent > 0 else 'better'}" if percent else "as good"
+    return f" DIFFormer is {how}."
 
 
-def _read(model: Any, record: Mapping[str, Any]) -> list[Any]:
-    """How many steps and nodes, from when to when, what is missing, and what was made of it."""
+def _read(model: Any) -> Note:
+    """How many steps and nodes, from when to when, and what is missing."""
     data = model.series_
     steps, nodes = data.values.shape
-    ends = [str(stamp).removesuffix(" 00:00:00") for stamp in (data.stamps[:1] + data.stamps[-1:])]
+    ends = [_date(stamp) for stamp in data.stamps[:1] + data.stamps[-1:]]
     span = f", {ends[0]} to {ends[1]}" if len(ends) == 2 else ""
     gone = float(np.isnan(data.values).mean())
     missing = f"{100 * gone:.2g} % of the values are missing" if gone else "no value is missing"
-    blocks = [Note(f"{steps:,} steps of {nodes:,} nodes{span}; {missing}.")]
-    made = {"sqrt": "the square root", "log": "the logarithm of one more"}
-    how = made.get(record.get("transform", ""))
-    used = f"{how} is" if how else "the values are"
-    told = ", as its change from the last one," if record.get("level") == "last" else ""
-    cycle = ", with the place of each step in day, week and year"
-    cycle = cycle if record.get("calendar") == "cycles" else ""
-    known = ", and what is known ahead" if record.get("known") else ""
-    blocks.append(Note(f"Of each node {used} learned from{told}{cycle}{known}."))
+    return Note(f"{steps:,} steps of {nodes:,} nodes{span}; {missing}.")
+
+
+def learned_notes(record: Mapping[str, Any]) -> list[Note]:
+    """What the model learns from, what the forecast is averaged with, what was corrected."""
+    made = {
+        "sqrt": "the square roots of the values",
+        "log": "the logarithms of the values plus one",
+    }
+    how = made.get(record.get("transform", ""), "the values")
+    told = ", as changes from the last one" if record.get("level") == "last" else ""
+    cycle = (
+        ", and from the time of day, week and year" if record.get("calendar") == "cycles" else ""
+    )
+    known = ", and from the values known ahead" if record.get("known") else ""
+    blocks = [Note(f"The model learns from {how} of each node{told}{cycle}{known}.")]
     others = mixed_in(record)
     if others:
-        blocks.append(Note(f"The forecast is mixed, as validation chose, with {others}."))
-    blocks += [Note(f"Put right in reading: {note}.") for note in record.get("notes", ())]
+        blocks.append(Note(f"The forecast is averaged with {others}, as validation chose."))
+    blocks += [Note(f"Corrected while reading: {note}.") for note in record.get("notes", ())]
     left = record.get("naive_nodes") or []
     if left:
-        named = ", ".join(left[:NAMED]) + (" and others" if len(left) > NAMED else "")
-        count = f"{len(left):,} node{'s' if len(left) > 1 else ''}"
-        blocks.append(Note(f"{count} left to the last value, because hardly varying: {named}."))
+        who = (
+            "1 node hardly varies; its"
+            if len(left) == 1
+            else f"{len(left):,} nodes hardly vary; their"
+        )
+        named = first_few(left, NAMED)
+        blocks.append(Note(f"{who} forecast is the last value: {named}."))
     return blocks
+
+
+def _date(stamp: Any) -> str:
+    return str(stamp).removesuffix(" 00:00:00")
 
 
 def _fans(model: Any, record: Mapping[str, Any], ahead: Any, half: Any) -> Finder:
@@ -143,7 +164,7 @@ def _fans(model: Any, record: Mapping[str, Any], ahead: Any, half: Any) -> Finde
     names = data.names or tuple(str(j) for j in range(data.values.shape[1]))
     values = data.values[-SHOWN:]
     first = len(data.values) - len(values)
-    times = [str(t).removesuffix(" 00:00:00") for t in data.stamps[-SHOWN:]]
+    times = [_date(stamp) for stamp in data.stamps[-SHOWN:]]
     times = times or [str(first + i) for i in range(len(values))]
     later = next_stamps(data, len(ahead))
     sizes = (record.get("backtest") or {}).get("sizes") or [None] * len(names)
@@ -173,20 +194,17 @@ def _fans(model: Any, record: Mapping[str, Any], ahead: Any, half: Any) -> Finde
 def _fan(
     values: Any, ahead: Any, half: Any, node: int, times: list[str], later: list[str], least: bool
 ) -> dict[str, Any]:
-    line: Any = {"type": "scatter", "mode": "lines"}
     data: list[dict[str, Any]] = []
     if half is not None and np.isfinite(half[:, node]).all():
         low, high = ahead - half[:, node], ahead + half[:, node]
         low = np.maximum(low, 0.0) if least else low
-        edge = {"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-        data.append({**line, "x": later, "y": rounded(high), **edge})
-        fill = {"fill": "tonexty", "fillcolor": "rgba(204,102,119,0.25)"}
-        band = {"name": f"{100 * LEVEL:g} % interval", "showlegend": True}
-        data.append({**line, "x": later, "y": rounded(low), **edge, **fill, **band})
-    known = {"name": "known", "line": {"color": COLOURS[0]}}
-    data.append({**line, "x": times, "y": rounded(values), **known})
-    forecast = {"name": "forecast", "mode": "lines+markers", "line": {"color": COLOURS[1]}}
-    data.append({**line, "x": later, "y": rounded(ahead), **forecast})
+        edge: Any = {"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+        data.append(scatter(later, rounded(high), **edge))
+        edge |= {"fill": "tonexty", "fillcolor": "rgba(204,102,119,0.25)", "showlegend": True}
+        data.append(scatter(later, rounded(low), name=f"{100 * LEVEL:g} % interval", **edge))
+    data.append(scatter(times, rounded(values), name="known", line={"color": colour(0)}))
+    line = {"color": colour(1)}
+    data.append(scatter(later, rounded(ahead), "lines+markers", name="forecast", line=line))
     return {"data": data, "layout": {}}
 
 
@@ -197,7 +215,7 @@ def _map(model: Any, record: Mapping[str, Any], tested: Mapping[str, Any]) -> Pl
     if places is None and edges is None:
         return None
     if places is None:
-        places, where = placed_by_edges(edges, len(nodes)), "as the edges place them"
+        places, where = placed_by_edges(edges, len(nodes)), "placed by their edges"
     else:
         where = "at their coordinates"
     error = np.array([np.nan if size is None else size for size in tested["sizes"]])
@@ -206,29 +224,19 @@ def _map(model: Any, record: Mapping[str, Any], tested: Mapping[str, Any]) -> Pl
     if edges is not None and edges.shape[1] <= MOST_EDGES:
         both = [places[edges[0]], places[edges[1]], np.full((edges.shape[1], 2), np.nan)]
         line = np.stack(both, axis=1).reshape(-1, 2)
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": rounded(line[:, 0]),
-                "y": rounded(line[:, 1]),
-                "line": {"color": "rgba(128,128,128,0.35)", "width": 1},
-                "hoverinfo": "skip",
-                "showlegend": False,
-            }
-        )
-    names = [plain(nodes[j]) for j in shown]
+        grey = {"color": "rgba(128,128,128,0.35)", "width": 1}
+        x, y = rounded(line[:, 0]), rounded(line[:, 1])
+        data.append(scatter(x, y, line=grey, hoverinfo="skip", showlegend=False))
     data.append(
-        {
-            "type": "scatter",
-            "mode": "markers+text" if len(shown) <= NAMED else "markers",
-            "x": rounded(places[shown, 0]),
-            "y": rounded(places[shown, 1]),
-            "text": names,
-            "textposition": "top center",
-            "customdata": rounded(error[shown]),
-            "hovertemplate": "%{text}: %{customdata}<extra></extra>",
-            "marker": {
+        scatter(
+            rounded(places[shown, 0]),
+            rounded(places[shown, 1]),
+            "markers+text" if len(shown) <= NAMED else "markers",
+            text=[plain(nodes[j]) for j in shown],
+            textposition="top center",
+            customdata=rounded(error[shown]),
+            hovertemplate="%{text}: %{customdata}<extra></extra>",
+            marker={
                 "size": 12 if len(shown) <= 100 else 7,
                 "color": rounded(error[shown]),
                 "colorscale": "YlOrRd",
@@ -237,8 +245,8 @@ def _map(model: Any, record: Mapping[str, Any], tested: Mapping[str, Any]) -> Pl
                 "colorbar": {"title": {"text": "error"}, "thickness": 12},
                 "line": {"width": 1, "color": "rgba(128,128,128,0.8)"},
             },
-            "showlegend": False,
-        }
+            showlegend=False,
+        )
     )
     order = [int(j) for j in np.argsort(-np.nan_to_num(error), kind="stable")]
     bare = {"showgrid": False, "zeroline": False}
@@ -282,26 +290,25 @@ def _by_step(tested: Mapping[str, Any]) -> Plot:
     drawn = ["DIFFormer", *others[:MOST_CURVES]]
     steps = list(range(1, len(methods["DIFFormer"]["mse_by_step"]) + 1))
     data = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "x": steps,
-            "y": rounded(np.sqrt(np.array(told["mse_by_step"], float))),
-            "name": name,
-            "line": {"color": COLOURS[i % len(COLOURS)], "width": 3 if i == 0 else 1.5},
-        }
-        for i, (name, told) in enumerate((name, methods[name]) for name in drawn)
+        scatter(
+            steps,
+            rounded(np.sqrt(np.array(methods[name]["mse_by_step"], float))),
+            "lines+markers",
+            name=name,
+            line={"color": colour(i), "width": 3 if i == 0 else 1.5},
+        )
+        for i, name in enumerate(drawn)
     ]
     rows = [[n, *(number(v**0.5) for v in told["mse_by_step"])] for n, told in methods.items()]
     return Plot(
         name="by-step",
-        caption="Root mean squared error by step ahead, in the units of the series: ours and the "
-        f"{len(drawn) - 1} best of the others.",
+        caption="Root mean squared error by step ahead, in the units of the series: DIFFormer and "
+        f"the {len(drawn) - 1} best others.",
         alt="Line plot of the error of every forecast by step ahead.",
         data=data,
         layout={
-            "xaxis": {"title": {"text": "steps ahead"}, "dtick": max(1, len(steps) // 12)},
-            "yaxis": {"title": {"text": "root mean squared error"}, "rangemode": "tozero"},
+            "xaxis": axis("steps ahead", dtick=max(1, len(steps) // 12)),
+            "yaxis": axis("root mean squared error", rangemode="tozero"),
         },
         table=Table("The same in numbers.", ["forecast", *map(str, steps)], rows),
     )

@@ -1,11 +1,11 @@
-"""The sections of a run on a table: how good it is, what was read, each row's answer, what matters.
+"""The sections of a run on a table: its quality, what was read, predictions, important columns.
 
-A person who does not know the paper reads these; what is inside the model is folded below them.
+They are for readers who do not know the paper; the model itself is folded below them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,18 +18,29 @@ from difformer.experiments.own.importance import column_importance
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.scores import HeldOut, labelled
 from difformer.experiments.runs import Run
-from difformer.report.blocks import COLOURS, Finder, Note, Plot, Section, Table, number, plain
-from difformer.report.curves import roc_blocks
+from difformer.report.blocks import (
+    Finder,
+    Note,
+    Plot,
+    Section,
+    Table,
+    axis,
+    colour,
+    number,
+    plain,
+    rounded,
+)
 from difformer.report.predictions import (
     calibration_block,
     confusion_blocks,
     regression_block,
     residual_block,
+    roc_blocks,
 )
 
-__all__ = ["headline", "subtitle_of", "table_sections", "title_of"]
+__all__ = ["headline", "result_blocks", "subtitle_of", "table_sections", "title_of"]
 
-MOST_ROWS = 5000  # that the page carries, the rows to predict first
+MOST_ROWS = 5000  # most rows on the page, those to predict first
 MOST_CELLS = 60_000  # of these rows: the page stays below 3 MB
 NEAR = 3  # rows named beside each of them
 LEVEL = 0.9  # of the intervals and sets on the page
@@ -54,32 +65,32 @@ def title_of(run: Run) -> str:
 
 
 def subtitle_of(run: Run) -> str:
-    """What the page is about, for whoever opens it first."""
+    """What was trained on, and what is predicted."""
     result = run.seeds[0].result
     known, rows = result.get("labelled", 0), result.get("rows", 0)
     return (
-        f"A DIFFormer learned it from {known:,} rows and answers for the {rows - known:,} others, "
-        "and for new ones."
+        f"A DIFFormer was trained on {known:,} labelled rows. It predicts the {rows - known:,} "
+        "others, and new rows."
     )
 
 
-def headline(run: Run) -> str:
-    """One sentence: the score, its interval, on how many rows, and knowing no columns."""
-    told = run.seeds[0].result.get("held_out") or {}
+def headline(result: Mapping[str, Any]) -> str:
+    """One sentence: the score, its interval, on how many rows, and the score of a baseline."""
+    told = result.get("held_out") or {}
     metrics, base = told.get("metrics") or {}, told.get("baseline") or {}
     if not metrics:
-        return "No labelled row was held out: how good the model is, is not known."
+        return "No labelled row was held out, so it is not known how good the model is."
     name = next(iter(metrics))
     if base.get("accuracy", 0.0) >= SKEWED and "roc_auc" in metrics:
         name = "roc_auc"
-    others = [key for key in metrics if key.startswith("r2_" if name.startswith("r2_") else "roc_")]
     on = f"on {told['rows']:,} labelled rows held out"
-    if len(others) > 1 and name in others:  # one for each of several labels
-        kind = name[: 2 if name.startswith("r2_") else len("roc_auc")]
+    kind = next((key for key in ("r2", "roc_auc") if name.startswith(f"{key}_")), None)
+    others = [key for key in metrics if kind and key.startswith(f"{kind}_")]
+    if kind and len(others) > 1:  # one for each of several labels
         each = ", ".join(f"{k.removeprefix(f'{kind}_')} {number(metrics[k], 3)}" for k in others)
         return f"{_capital(NAMES[kind])} {on}: {each}."
     low, high = told["intervals"][name]
-    beside = f"; {number(base[name], 3)} knowing no columns" if name in base else ""
+    beside = f"; {number(base[name], 3)} without any column" if name in base else ""
     error = f" Mean absolute error {number(metrics['mae'], 3)}." if "mae" in metrics else ""
     return (
         f"{_capital(_title(name))} {number(metrics[name], 3)} (95 % interval {number(low, 3)} to "
@@ -98,7 +109,7 @@ def table_sections(run: Run, loaded: LoadedRun) -> list[Section]:
     assert data is not None
     kept = HeldOut.of(own.estimator, data, own.classes or own.labels)
     sections = [
-        Section("result", "How good it is", _result(run, result)),
+        Section("result", "How good it is", result_blocks(result)),
         Section("read", "What was read", _read(own, data)),
         Section("rows", "Predictions", _rows(own, data, kept)),
     ]
@@ -123,17 +134,18 @@ def _title(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _result(run: Run, result: Mapping[str, Any]) -> list[Any]:
+def result_blocks(result: Mapping[str, Any]) -> list[Any]:
+    """How good the run is: in a sentence, every score, and beside simple methods."""
     told = result.get("held_out") or {}
-    blocks: list[Any] = [Note(headline(run))]
+    blocks: list[Any] = [Note(headline(result))]
     if not told:
         return blocks
     most = told["baseline"].get("accuracy", 0.0)
     if most >= SKEWED:
         blocks.append(
             Note(
-                f"{100 * most:.0f} % of the labels are of one class, so that accuracy says little: "
-                "look at the rarer ones under “Where it is right and wrong”."
+                f"{100 * most:.0f} % of the labels are of one class, so accuracy says little: see "
+                "the rarer classes under “Where it is right and wrong” on the page."
             )
         )
     rows = [
@@ -145,21 +157,23 @@ def _result(run: Run, result: Mapping[str, Any]) -> list[Any]:
         ]
         for name, value in told["metrics"].items()
     ]
-    header = ["", "DIFFormer", "95 % interval", "knowing no columns"]
+    header = ["", "DIFFormer", "95 % interval", "without any column"]
     units = ", in the units of the label" if result.get("task") == "regression" else ""
     what = f"Scores of the labelled rows that were held out{units}."
     blocks.append(Table(what, header, rows))
-    peers = result.get("peers") or []
-    if peers:
-        metric = peers[0]["metric"]
-        scores = [(p["title"], p["value"]) for p in peers]
-        mine = told["metrics"].get(metric)
-        scores += [("DIFFormer (this run)", mine)] if mine is not None else []
-        scores.sort(key=lambda pair: pair[1], reverse=metric not in ("rmse", "mae", "log_loss"))
-        caption = "Beside simple methods on held-out labels of the same table, best first."
-        lines = [[title, number(value)] for title, value in scores]
-        blocks.append(Table(caption, ["method", _title(metric)], lines))
-    return blocks
+    return [*blocks, *_peers(result.get("peers") or [], told["metrics"])]
+
+
+def _peers(peers: Sequence[Mapping[str, Any]], ours: Mapping[str, float]) -> list[Table]:
+    if not peers:
+        return []
+    metric = peers[0]["metric"]
+    scores = [(p["title"], p["value"]) for p in peers]
+    scores += [("DIFFormer (this run)", ours[metric])] if metric in ours else []
+    scores.sort(key=lambda pair: pair[1], reverse=metric not in ("rmse", "mae", "log_loss"))
+    caption = "Compared with simple methods on held-out labels of the same table, best first."
+    lines = [[title, number(value)] for title, value in scores]
+    return [Table(caption, ["method", _title(metric)], lines)]
 
 
 def _read(own: OwnRun, data: Dataset) -> list[Any]:
@@ -183,57 +197,53 @@ def _read(own: OwnRun, data: Dataset) -> list[Any]:
 
 def _balance(own: OwnRun, data: Dataset) -> Plot:
     """How the known labels are spread: classes as bars, numbers as a histogram."""
-    y = data.y.reshape(data.num_rows, -1)
     title = ", ".join(own.labels)
     caption = f"The known labels: {title}."
-    if data.task == "regression":
-        data_, cells = list[dict[str, Any]](), list[list[str]]()
-        for j, name in enumerate(own.labels):
-            values = y[:, j][~y[:, j].isnan()].numpy()
-            counts, ends = np.histogram(values, bins=min(30, max(5, len(values) // 10)))
-            middle = [float(f"{v:.5g}") for v in (ends[:-1] + ends[1:]) / 2]
-            colour = {"color": COLOURS[j % len(COLOURS)]}
-            data_.append(
-                {"type": "bar", "x": middle, "y": counts.tolist(), "name": plain(name)}
-                | {"marker": colour}
-            )
-            low, mid, high = np.quantile(values, (0, 0.5, 1)).tolist()
-            cells.append([name, number(low), number(mid), number(high)])
-        table = Table("Of the known labels.", ["label", "least", "median", "largest"], cells)
-    else:
-        names = own.classes
-        if data.task == "multiclass":
-            counts = np.bincount(data.y[data.y >= 0].numpy(), minlength=len(names))
-        else:
-            counts = np.nansum(y.numpy(), axis=0)
-            title, caption = "label", "Rows whose label is yes."
-        pairs = list(zip(names, (int(c) for c in counts), strict=False))[:40]
-        data_ = [
-            {
-                "type": "bar",
-                "x": [plain(name) for name, _ in pairs],
-                "y": [count for _, count in pairs],
-                "marker": {"color": COLOURS[0]},
-            }
-        ]
-        table = Table("Of the known labels.", ["class", "rows"], [[n, number(c)] for n, c in pairs])
+    if data.task == "multilabel":
+        title, caption = "label", "Rows whose label is yes."
+    bars, table = (_spread if data.task == "regression" else _counts)(own, data)
     words = "; ".join(" ".join(row) for row in table.rows[:10])
     return Plot(
         name="balance",
         caption=caption,
         alt=f"Bar plot of the known labels of {title}. {words}.",
-        data=data_,
-        layout={
-            "xaxis": {"title": {"text": plain(title)}},
-            "yaxis": {"title": {"text": "rows"}},
-            "height": 260,
-        },
+        data=bars,
+        layout={"xaxis": axis(title), "yaxis": axis("rows"), "height": 260},
         table=table,
     )
 
 
+def _spread(own: OwnRun, data: Dataset) -> tuple[list[dict[str, Any]], Table]:
+    """The histogram of each label that is a number, and its quantiles."""
+    bars, cells = list[dict[str, Any]](), list[list[str]]()
+    for j, name in enumerate(own.labels):
+        values = data.y.reshape(data.num_rows, -1)[:, j].numpy()
+        values = values[~np.isnan(values)]
+        counts, ends = np.histogram(values, bins=min(30, max(5, len(values) // 10)))
+        middle = rounded((ends[:-1] + ends[1:]) / 2, 5)
+        bars.append(_bars(middle, counts.tolist(), j, name=plain(name)))
+        cells.append([name, *map(number, np.quantile(values, (0, 0.5, 1)).tolist())])
+    return bars, Table("Of the known labels.", ["label", "least", "median", "largest"], cells)
+
+
+def _counts(own: OwnRun, data: Dataset) -> tuple[list[dict[str, Any]], Table]:
+    """The rows of each class; of several labels, those that are yes."""
+    if data.task == "multiclass":
+        counts = np.bincount(data.y[data.y >= 0].numpy(), minlength=len(own.classes))
+    else:
+        counts = np.nansum(data.y.reshape(data.num_rows, -1).numpy(), axis=0)
+    pairs = list(zip(own.classes, map(int, counts), strict=False))[:40]
+    bars = _bars([plain(name) for name, _ in pairs], [count for _, count in pairs])
+    cells = [[name, number(count)] for name, count in pairs]
+    return [bars], Table("Of the known labels.", ["class", "rows"], cells)
+
+
+def _bars(x: Sequence[Any], y: Sequence[Any], index: int = 0, **more: Any) -> dict[str, Any]:
+    return {"type": "bar", "x": x, "y": y, "marker": {"color": colour(index)}, **more}
+
+
 def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
-    """Every row's answer, to be looked up by its id; the least sure ones as a table."""
+    """The prediction for every row, found by its id; the least sure ones as a table."""
     empty = ~labelled(data)
     told = replace(own, influential=0)
     if kept is not None and kept.task != "multilabel":
@@ -241,36 +251,32 @@ def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
     most = min(MOST_ROWS, MOST_CELLS // (len(told.header) + len(own.labels)))
     order = np.argsort(~empty, kind="stable")[:most]  # those to predict come first
     answers = told.fitted(order.tolist())
-    doubt = _doubt(own, answers)
     header = [told.header[0], *(f"true {n}" for n in own.labels), *told.header[1:]]
     rows: list[list[str]] = []
     for place, answer in zip(order.tolist(), answers, strict=True):
         cells = told.lines([own.ids[place]], [answer])[0]
         rows.append([str(cells[0]), *_truth(own, data, place), *map(_short, cells[1:])])
-    blocks: list[Any] = []
-    least = [i for i in np.argsort(-doubt, kind="stable").tolist() if empty[order[i]]]
-    least = (least or np.argsort(-doubt, kind="stable").tolist())[:LEAST_SURE]
-    if own.classes:
-        caption = "The rows it is least sure of" + (
-            ", of those to predict." if empty.any() else "."
-        )
-        told_of = [j for j in range(len(header)) if any(rows[i][j] for i in least)]
-        unsure = [[rows[i][j] for j in told_of] for i in least]
-        blocks.append(Table(caption, [header[j] for j in told_of], unsure))
     shown = "" if len(order) == data.num_rows else f" {len(order):,} of {data.num_rows:,} rows."
-    by_doubt = {"least sure first": np.argsort(-doubt, kind="stable").tolist()}
-    blocks.append(
-        Finder(
-            "rows",
-            f"Every row with its answer; choose one to see which rows weigh most in it.{shown}",
-            header,
-            rows,
-            near=_near(own, order),
-            near_caption="Rows that weigh most in the answer for",
-            orders=by_doubt if own.classes else {},
-        )
+    unsure = np.argsort(-_doubt(own, answers), kind="stable").tolist() if own.classes else []
+    finder = Finder(
+        "rows",
+        f"The prediction for every row; choose one to see which rows weigh most in it.{shown}",
+        header,
+        rows,
+        near=_near(own, order),
+        near_caption="Rows that weigh most in the prediction for",
+        orders={"least sure first": unsure} if own.classes else {},
     )
-    return blocks
+    if not own.classes:
+        return [finder]
+    least = ([i for i in unsure if empty[order[i]]] or unsure)[:LEAST_SURE]
+    filled = [j for j in range(len(header)) if any(rows[i][j] for i in least)]
+    whose = "rows without a label" if empty.any() else "all rows"
+    caption = f"The least certain predictions of {whose}."
+    table = Table(
+        caption, [header[j] for j in filled], [[rows[i][j] for j in filled] for i in least]
+    )
+    return [table, finder]
 
 
 def _near(own: OwnRun, order: Any) -> list[list[list[Any]]] | None:
@@ -279,17 +285,14 @@ def _near(own: OwnRun, order: Any) -> list[list[list[Any]]] | None:
     weights, where = own.estimator.influence_in_fit(order, top_k=NEAR)
     if not (weights > 0).any():
         return None
-    pairs = zip(weights.tolist(), where.tolist(), strict=True)
     return [
-        [[own.ids[j], float(f"{v:.3g}")] for v, j in zip(w, r, strict=True) if v > 0]
-        for w, r in pairs
+        [[own.ids[j], v] for v, j in zip(rounded(w, 3), r.tolist(), strict=True) if v > 0]
+        for w, r in zip(weights, where, strict=True)
     ]
 
 
 def _doubt(own: OwnRun, answers: list[dict[str, Any]]) -> Any:
     """How unsure each answer is: one minus the best probability, or the nearness to a half."""
-    if not own.classes:
-        return np.zeros(len(answers))
     chances = np.array([list(answer["probabilities"].values()) for answer in answers])
     return 1 - chances.max(1) if len(own.labels) == 1 else 0.5 - np.abs(chances - 0.5).min(1)
 
@@ -333,7 +336,7 @@ def _covered(own: OwnRun) -> Note:
     model: Any = own.estimator
     (half,) = model.interval_around(np.zeros((1, len(own.labels))), LEVEL)[..., 1].tolist()
     words = ", ".join(f"{n} ± {number(h, 3)}" for n, h in zip(own.labels, half, strict=True))
-    return Note(f"{100 * LEVEL:g} % of the answers for rows like these are within: {words}.")
+    return Note(f"{100 * LEVEL:g} % of the predictions for rows like these are within: {words}.")
 
 
 def _importance(own: OwnRun, data: Dataset, kept: HeldOut) -> Any:
@@ -341,25 +344,21 @@ def _importance(own: OwnRun, data: Dataset, kept: HeldOut) -> Any:
     if not found:
         return Note("No column can be shuffled.", missing=True)
     found = found[:20]
-    names, values = [n for n, _ in reversed(found)], [float(f"{v:.3g}") for _, v in reversed(found)]
     title = f"{_title(metric)} worse by"
+    bars = _bars(
+        rounded((v for _, v in reversed(found)), 3),
+        [plain(name) for name, _ in reversed(found)],
+        orientation="h",
+    )
     return Plot(
         name="importance",
-        caption="How much worse the held-out rows are answered when the cells of one column are "
-        "exchanged between them: near zero, the model can do without it.",
+        caption="How much worse the held-out rows are predicted when the values of one column are "
+        "shuffled among them: near zero, the model does not need the column.",
         alt="Bar plot of columns by importance: "
         + ", ".join(f"{n} {number(v, 3)}" for n, v in found[:10]),
-        data=[
-            {
-                "type": "bar",
-                "orientation": "h",
-                "x": values,
-                "y": [plain(name) for name in names],
-                "marker": {"color": COLOURS[0]},
-            }
-        ],
+        data=[bars],
         layout={
-            "xaxis": {"title": {"text": title}},
+            "xaxis": axis(title),
             "yaxis": {"type": "category"},
             "height": 120 + 26 * len(found),
         },
@@ -379,7 +378,7 @@ def _tried(result: Mapping[str, Any]) -> list[Any]:
         [name, number(loss), f"{100 * taken[name]:.0f} %" if name in taken else ""]
         for name, loss in ranked
     ]
-    what = f"{len(members)} of them answer together" if members else "the best of them answers"
+    what = f"{len(members)} of them are averaged" if members else "the best one is used"
     caption = f"Forms of the model by their loss on held-out labels; {what}."
-    header = ["form", "held-out loss", "weight in the answer"][: 3 if members else 2]
+    header = ["form", "held-out loss", "weight in the average"][: 3 if members else 2]
     return [Table(caption, header, [row[: len(header)] for row in rows])]

@@ -1,12 +1,55 @@
-"""A worker thread that does not slow the model's own threads down."""
+"""A worker thread that prepares batches while the model trains, without slowing it down."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import torch
 
-__all__ = ["background_worker"]
+__all__ = ["Background", "background_worker"]
+
+# Batches prepared in advance while the model trains.
+AHEAD = 2
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+class Background(Generic[P]):
+    """One thread that makes the plan of each epoch, then the batches of that plan."""
+
+    def __init__(self) -> None:
+        self._next: tuple[int, Future[P]] | None = None
+
+    @cached_property
+    def _worker(self) -> ThreadPoolExecutor:
+        return background_worker()
+
+    def start(self, plan: Callable[[int], P], number: int) -> Future[P]:
+        """Begin the plan of an epoch, unless it was the last one begun."""
+        if self._next is None or self._next[0] != number:
+            self._next = number, self._worker.submit(plan, number)
+        return self._next[1]
+
+    def each(
+        self, make: Callable[[int], T], count: int, *, then: Callable[[], Any] | None = None
+    ) -> Iterator[T]:
+        """make(0) to make(count − 1), each begun early; `then` is called once all have begun."""
+        waiting: deque[Future[T]] = deque()
+        try:
+            for index in range(count):
+                while len(waiting) <= AHEAD and index + len(waiting) < count:
+                    waiting.append(self._worker.submit(make, index + len(waiting)))
+                if then is not None and index + len(waiting) == count:
+                    then()
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def background_worker() -> ThreadPoolExecutor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
@@ -65,9 +66,34 @@ def hide_labels(y: Tensor, rows: Tensor) -> Tensor:
     return hidden
 
 
-def known_labels(y: Tensor) -> Tensor:
-    """Where y is known: neither -1 nor nan."""
-    return ~y.isnan() if y.is_floating_point() else y >= 0
+def labels_of(dataset: Dataset) -> Tensor:
+    """The labels as objectives take them: (n,) classes, else (n, t), also for one target."""
+    return dataset.y if dataset.task == "multiclass" else dataset.y.reshape(dataset.num_rows, -1)
+
+
+def training_labels(y: Tensor, split: Split) -> Tensor:
+    """`hide_labels` for all but the training rows, some of which must have a known label."""
+    seen = hide_labels(y, split.check(y.shape[0]).train)
+    known = ~seen.isnan() if seen.is_floating_point() else seen >= 0
+    if not bool(known.any()):
+        raise ValueError(f"split {split.name!r} must have labelled training rows, it has none")
+    return seen
+
+
+def check_batch_size(batch_size: int | None, n: int) -> None:
+    """Raise a ValueError unless it is None, for all rows at once, or at most their number."""
+    if batch_size is not None and not 1 <= batch_size <= n:
+        raise ValueError(
+            f"batch_size must lie in 1 to {n}, the number of rows, got {batch_size}; "
+            "leave it out to train on all rows at once"
+        )
+
+
+def outputs_of(model: nn.Module, batch: Batch, chunk: int | None) -> Tensor:
+    """The outputs of all rows; a DIFFormer processes `chunk` rows at a time, if it is given."""
+    if chunk is not None and isinstance(model, DIFFormer):
+        return predict_in_chunks(model, batch.x, batch.graph, chunk=chunk)
+    return predict(model, batch).output
 
 
 class FullBatch:
@@ -91,15 +117,11 @@ class FullBatch:
         weight: Tensor | None = None,
         chunk: int | None = None,
     ) -> None:
-        n = dataset.x.shape[0]
+        n = dataset.num_rows
         if weight is not None and weight.shape != (n,):
             raise ValueError(f"weight must be ({n},), one per row, got {tuple(weight.shape)}")
-        # (n, t) also for one target: the objectives compare equal shapes.
-        y = dataset.y if dataset.task == "multiclass" else dataset.y.reshape(n, -1)
-        seen = hide_labels(y, split.check(n).train)
-        if not bool(known_labels(seen).any()):
-            raise ValueError(f"split {split.name!r} must have labelled training rows, it has none")
-        self.y, self._chunk = y, chunk
+        self.y, self._chunk = labels_of(dataset), chunk
+        seen = training_labels(self.y, split)
         self._batch = Batch(dataset.x, seen, graph, split.train, weight=weight)
 
     def observed(self) -> Batch:
@@ -109,15 +131,11 @@ class FullBatch:
         yield self._batch
 
     def evaluate(self, model: nn.Module) -> Tensor:
-        batch = self._batch
-        if self._chunk is not None and isinstance(model, DIFFormer):
-            return predict_in_chunks(model, batch.x, batch.graph, chunk=self._chunk)
-        return predict(model, batch).output
+        return outputs_of(model, self._batch, self._chunk)
 
     def to(self, device: torch.device) -> FullBatch:
         if device == self.y.device:
             return self
-        moved = object.__new__(FullBatch)
-        moved._chunk = self._chunk
+        moved = copy(self)
         moved.y, moved._batch = self.y.to(device), self._batch.to(device)
         return moved

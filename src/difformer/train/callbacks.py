@@ -18,7 +18,7 @@ class Callback:
     """Called by the loop; every method does nothing unless overridden.
 
     A callback may add columns in `on_evaluate`, and may end the run by setting ``fit.stopped``
-    to a word that gives the reason.
+    to the reason, in one word.
     """
 
     def on_start(self, fit: Fit) -> None:

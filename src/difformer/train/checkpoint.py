@@ -90,7 +90,15 @@ class RngState:
 
 def copy_state(model: nn.Module) -> State:
     """A copy of a model's weights and buffers, unaffected by later steps."""
-    return {name: _own(value) for name, value in _tensors(model.state_dict()).items()}
+    copied: State = {}
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor) or value.layout != torch.strided:
+            raise ValueError(
+                f"a model's state must be dense tensors to be saved, {name!r} is not: "
+                "register a sparse buffer with persistent=False, make extra state a tensor"
+            )
+        copied[name] = value.detach().clone(memory_format=torch.contiguous_format)
+    return copied
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -121,7 +129,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         tensors, rest = read_tensors(path, "checkpoint", error=RunError)
     except RunError as error:
-        raise RunError(f"{error}: damaged, delete it to start afresh") from error
+        raise RunError(f"{error}: damaged, delete it to start again") from error
     try:
         cuda = sum(name.startswith("rng.cuda.") for name in tensors)
         best_epoch = cast("int | None", rest["best_epoch"])
@@ -142,7 +150,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             companion=_part(tensors, "companion"),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error!r}): delete it to start afresh") from error
+        raise RunError(f"{path} is damaged ({error!r}): delete it to start again") from error
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
@@ -182,20 +190,6 @@ def _check_moments(number: int, kept: Mapping[str, Any], parameter: Tensor) -> N
         dtype = torch.float32 if name == "step" else parameter.dtype
         if not isinstance(value, Tensor) or value.shape != shape or value.dtype != dtype:
             raise ValueError(f"{name} of parameter {number} is not {tuple(shape)} {dtype}")
-
-
-def _own(value: Tensor) -> Tensor:
-    return value.detach().clone(memory_format=torch.contiguous_format)
-
-
-def _tensors(state: Mapping[str, Any]) -> State:
-    for name, value in state.items():
-        if not isinstance(value, Tensor) or value.layout != torch.strided:
-            raise ValueError(
-                f"a model's state must be dense tensors to be saved, {name!r} is not: "
-                "register a sparse buffer with persistent=False, make extra state a tensor"
-            )
-    return dict(state)
 
 
 def _pack(value: Any, name: str, tensors: State) -> Any:

@@ -111,12 +111,12 @@ def _embed(model: DIFFormer, x: Tensor, chunk: int, looks: bool) -> tuple[Tensor
     compared: list[Tensor] = []
     sparse = None if x.layout == torch.strided else SparseMatrix.from_csr(x)
     for rows in tiles(n, chunk):
-        part = x[rows].to(weight.device) if sparse is None else sparse.block(rows)
+        part = x[rows].to(weight.device) if sparse is None else sparse[rows]
         part = model.check_features(part) if isinstance(part, Tensor) else part
         z[rows] = first = model.embed(part)
         seen = model.compared(part, first) if looks else None
         if seen is not None:
-            compared.append(seen if isinstance(seen, Tensor) else seen.csr.to_dense())
+            compared.append(seen.to_dense())
     return z, torch.cat(compared) if compared else None
 
 
@@ -175,7 +175,7 @@ def _layer(layer: DiffusionLayer, known: _Rows) -> Tensor:
     z, keys, values = known.z, known.keys(layer), known.values(layer)
     context, out = known.context(layer, keys), known.room(layer, values)
     for rows in known.parts:
-        block = None if known.graph is None else known.graph.adjacency.block(rows)
+        block = None if known.graph is None else known.graph.adjacency[rows]
         fixed = None if known.fixed is None else _OfAll(known.fixed.block(rows), values)
         exchange = _Chunk(context, block, values, keys, landmarks=known.landmarks, fixed=fixed)
         moved = layer.move(z[rows], _part(known.first, rows), exchange, _part(known.compared, rows))
@@ -188,7 +188,7 @@ def _layer(layer: DiffusionLayer, known: _Rows) -> Tensor:
 
 
 class _Chunk(Exchange):
-    """Some rows that meet all rows, whose context and values are already known."""
+    """Some rows that interact with all rows, whose context and values are already known."""
 
     here = False
 
@@ -212,7 +212,7 @@ class _Chunk(Exchange):
         return super().context(kernel, q, k, v) if self.merged is None else self.merged
 
     def neighbours(self, value: Tensor | None) -> Tensor | None:
-        return None if self.block is None else self.block.matmul(self.values)
+        return None if self.block is None else self.block @ self.values
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -43,6 +44,12 @@ class Comm:
         """The sum over processes, on each of them; differentiable."""
         return value if self.size == 1 else _Sum.apply(value, self, purpose)
 
+    def sums(self, values: Sequence[Tensor], purpose: str) -> list[Tensor]:
+        """The sum over processes of each of some tensors, in one message; differentiable."""
+        total = self.sum(torch.cat([value.reshape(-1) for value in values]), purpose)
+        pieces = total.split([value.numel() for value in values])
+        return [piece.view(value.shape) for piece, value in zip(pieces, values, strict=True)]
+
     def merge(self, context: C) -> C:
         """The context of all processes' rows: one message, whatever the number of rows.
 
@@ -54,11 +61,8 @@ class Comm:
         if isinstance(context, Pairs):
             parts = {name: self.gather_rows(t.transpose(0, -2)) for name, t in fields.items()}
             return type(context)(**{name: t.transpose(0, -2) for name, t in parts.items()})
-        packed = torch.cat([t.reshape(-1) for t in fields.values()])
-        pieces = self.sum(packed, "context").split([t.numel() for t in fields.values()])
-        return type(context)(
-            **{name: p.view(t.shape) for (name, t), p in zip(fields.items(), pieces, strict=True)}
-        )
+        summed = self.sums(list(fields.values()), "context")
+        return type(context)(**dict(zip(fields, summed, strict=True)))
 
     def exchange(self, rows: Tensor, send: list[int], receive: list[int], purpose: str) -> Tensor:
         """Send rows to each process and receive theirs, in order of rank; differentiable.
@@ -78,10 +82,20 @@ class Comm:
         send = [rows.shape[0]] * self.size
         return self.exchange(rows[index], send, counts, "rows")
 
+    def deal(self, numbers: list[int]) -> list[int]:
+        """One number to each process, and one from each, in order of rank."""
+        one = [1] * self.size
+        return self.swap(torch.tensor(numbers), one, one).tolist()
+
     def counts(self, number: int) -> list[int]:
         """A number from each process, in order of rank."""
-        mine = torch.tensor([number] * self.size)
-        return self.swap(mine, [1] * self.size, [1] * self.size).tolist()
+        return self.deal([number] * self.size)
+
+    def span(self, count: int) -> tuple[slice, int]:
+        """Where this process's `count` rows lie among those of all, and how many there are."""
+        counts = self.counts(count)
+        start = sum(counts[: self.rank])
+        return slice(start, start + count), sum(counts)
 
     def agree(self, **parts: object) -> None:
         """Raise a DifformerError on every process if they differ; it names the first difference."""

@@ -1,4 +1,4 @@
-"""SimCLR in the one loop: two views of each image must find each other among all the others.
+"""SimCLR: the two views of an image should be nearer to each other than to all other views.
 
     L = −1/(2n) Σ_i log( exp(s(i, i⁺)/T) / Σ_{j ≠ i} exp(s(i, j)/T) )                    (NT-Xent)
 
@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import Optimizer
 
 from difformer.data.batch import Batch
 from difformer.data.split import Split
-from difformer.train.objective import Monitor, Objective
+from difformer.train.objective import Monitor
 from difformer.train.views import random_view
 
 __all__ = ["ImageBatches", "NTXent", "SimCLR", "encode_images", "nt_xent"]
@@ -58,7 +58,7 @@ class NTXent:
 
 
 class SimCLR(nn.Module):
-    """An encoder and its projection head; (n, 3, h, w) in [0, 1] to pairs of projections."""
+    """An encoder and its projection head; (n, 3, h, w) uint8 to pairs of projections."""
 
     def __init__(self, encoder: nn.Module, width: int, projection: int = 128) -> None:
         super().__init__()
@@ -67,18 +67,15 @@ class SimCLR(nn.Module):
             nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, projection)
         )
 
+    def forward(self, x: Tensor, *_: Any) -> Tensor:
+        """`project` for the pixels of a batch."""
+        return self.project(_unit(x))
+
     def project(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """(n, 2 d): the projections of two random views side by side."""
         views = [random_view(images, generator) for _ in range(2)]
         a, b = self.head(self.encoder(torch.cat(views))).chunk(2)
         return torch.cat([a, b], dim=1)
-
-    def training_step(self, batch: Batch, objective: Objective, optimizer: Optimizer) -> float:
-        optimizer.zero_grad(set_to_none=True)
-        loss = objective.loss(self.project(_unit(batch.x)), batch)
-        loss.backward()
-        optimizer.step()
-        return float(loss.detach())
 
 
 class ImageBatches:

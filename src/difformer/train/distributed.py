@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.distributed_c10d import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.rendezvous import rendezvous
 
@@ -37,10 +38,12 @@ from difformer.train.loop import fit, pick_device
 from difformer.train.objective import objective_for
 from difformer.train.run import FitResult
 from difformer.train.settings import TrainSettings
-from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Shards, Summable
+from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Summable
+from difformer.train.shards import Shards
 
 if TYPE_CHECKING:
     from difformer.data import Dataset, Split
+    from difformer.train.fromparts import FromParts
 
 # A process that waits this long for another gives up; torchrun then stops the job, or restarts it.
 TIMEOUT = timedelta(minutes=10)
@@ -50,10 +53,10 @@ SKETCH = 4096
 
 @contextmanager
 def processes(*, timeout: timedelta = TIMEOUT) -> Generator[Comm, None, None]:
-    """Join the job that torchrun started, NCCL on GPUs and gloo elsewhere; alone without one.
+    """Join the job that torchrun started, by NCCL on GPUs and gloo elsewhere.
 
-    An error in the block is reported on stderr with its rank, so that the first cause can be told
-    from the lost connections of the others.
+    Without torchrun it is a job of one process. An error in the block is reported on stderr with
+    its rank, so that the first cause can be told from the lost connections of the others.
     """
     if not launched() or dist.is_initialized():  # Ray Train joins the job itself
         yield Comm()
@@ -142,9 +145,7 @@ def fit_distributed(
         folder: as in `fit`; rank 0 writes it, the others read a checkpoint from it.
         callbacks: called on rank 0 only; they must not call the model.
     """
-    agree_on_run(comm, settings, model, _sketch(dataset, split, graph))
-    if settings.consistency:
-        raise ValueError("consistency must be 0 over processes: its rows' pairs are not sharded")
+    agree_on_run(comm, settings, model, _sketch(dataset, split, graph), sharded=True)
     source = Shards(
         dataset,
         split,
@@ -154,23 +155,13 @@ def fit_distributed(
         batch_size=settings.batch_size,
         seed=settings.seed,
     )
-    sharded = ShardedDIFFormer(model.to(pick_device(settings.device)), comm)
-    objective = ShardedObjective(cast("Summable", objective_for(dataset.task)), comm)
-    lead = comm.rank == 0
-    return fit(
-        sharded,
-        source,
-        objective,
-        source.split,
-        settings,
-        folder=folder,
-        config=config,
-        callbacks=callbacks if lead else (),
-        writes=lead,
-    )
+    written: dict[str, Any] = {"folder": folder, "config": config, "callbacks": callbacks}
+    return fit_held(model, source, dataset.task, settings, comm, sharded=True, **written)[0]
 
 
-def agree_on_run(comm: Comm, settings: TrainSettings, model: DIFFormer, data: Any) -> None:
+def agree_on_run(
+    comm: Comm, settings: TrainSettings, model: DIFFormer, data: Any, *, sharded: bool
+) -> None:
     """Raise an error, on every process, if code, settings, model or data differ between them."""
     own = ("device", "threads", "checkpoint_every")  # of one machine
     asked = {name: value for name, value in asdict(settings).items() if name not in own}
@@ -179,6 +170,34 @@ def agree_on_run(comm: Comm, settings: TrainSettings, model: DIFFormer, data: An
         settings={**asked, "model": repr(model), "config": model.config},
         data=data,
     )
+    for name in ("consistency", "pseudo_labels"):
+        if sharded and asked[name]:
+            raise ValueError(f"{name} must be 0 over processes, got {asked[name]}")
+
+
+def fit_held(
+    model: DIFFormer,
+    source: Shards | FromParts,
+    task: str,
+    settings: TrainSettings,
+    comm: Comm,
+    *,
+    sharded: bool,
+    callbacks: Sequence[Callback],
+    **written: Any,
+) -> tuple[FitResult, nn.Module]:
+    """`fit` on the rows that each process holds, and what was trained.
+
+    Rank 0 writes the folder and calls the callbacks; `sharded` spreads the model's steps.
+    """
+    model.to(pick_device(settings.device))
+    trained, objective = model, objective_for(task)
+    if sharded:
+        trained = ShardedDIFFormer(model, comm)
+        objective = ShardedObjective(cast("Summable", objective), comm)
+    lead = comm.rank == 0
+    written |= {"callbacks": callbacks if lead else (), "writes": lead}
+    return fit(trained, source, objective, source.split, settings, **written), trained
 
 
 def _sketch(dataset: Dataset, split: Split, graph: Graph | None) -> list[str]:
@@ -186,7 +205,7 @@ def _sketch(dataset: Dataset, split: Split, graph: Graph | None) -> list[str]:
     n = dataset.num_rows
     some = torch.arange(0, n, max(1, n // SKETCH))
     dense = dataset.x.layout == torch.strided
-    x = dataset.x[some] if dense else SparseMatrix.from_csr(dataset.x).rows(some).csr
+    x = dataset.x[some] if dense else SparseMatrix.from_csr(dataset.x)[some].csr
     parts = [fingerprint(x, dataset.y, split.train, split.val, split.test), f"{dataset.x.shape}"]
     if graph is not None:
         chosen = torch.arange(0, graph.num_edges, max(1, graph.num_edges // SKETCH))

@@ -7,12 +7,11 @@ labels and a few bytes per run.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,25 +21,16 @@ from difformer.data.batch import Batch
 from difformer.data.shards.folder import ShardFolder
 from difformer.data.split import PARTS
 from difformer.nn.model import DIFFormer
-from difformer.train.background import background_worker
-from difformer.train.batches import hide_labels, predict
+from difformer.train.background import Background
+from difformer.train.batches import check_batch_size, hide_labels, outputs_of, predict
 from difformer.train.callbacks import Callback
-from difformer.train.chunks import predict_in_chunks
 from difformer.train.comm import Comm
-from difformer.train.distributed import agree_on_run
-from difformer.train.loop import fit, pick_device
-from difformer.train.objective import objective_for
-from difformer.train.partition import AHEAD, Epoch
+from difformer.train.distributed import agree_on_run, fit_held
+from difformer.train.partition import Epoch
 from difformer.train.run import FitResult
 from difformer.train.settings import TrainSettings
-from difformer.train.sharded import (
-    ShardedDIFFormer,
-    ShardedObjective,
-    Summable,
-    draw_anew,
-    held_split,
-)
 from difformer.train.sharding import LocalEdges, ShardedGraph
+from difformer.train.shards import held_split, seed_epoch
 
 __all__ = ["MOST_RUNS", "FromParts", "fit_from_parts"]
 
@@ -77,10 +67,7 @@ class FromParts:
     ) -> None:
         manifest = shards.manifest
         n = manifest.rows
-        if batch_size is not None and not 1 <= batch_size <= n:
-            raise ValueError(
-                f"batch_size must lie in 1 to {n}, the number of rows, got {batch_size}"
-            )
+        check_batch_size(batch_size, n)
         self.comm, self._size, self._seed, self._chunk = comm, batch_size, seed, chunk
         self.held = shards.hold(*shards.share(comm.rank, comm.size))
         self._starts = list(shards.starts(comm.size))
@@ -95,7 +82,7 @@ class FromParts:
         self._device = torch.device("cpu")
         self._rows = n
         self._run = 1 if batch_size is None else min(-(-n // runs), batch_size)
-        self._worker: ThreadPoolExecutor | None = None
+        self._background = Background[Epoch]()
         self._all = None if batch_size is not None else self._everything()
         self.outputs: Tensor | None = None  # of the rows held, when they were last evaluated
 
@@ -105,7 +92,7 @@ class FromParts:
         return self._all
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        draw_anew(self._seed, number, self.comm)
+        seed_epoch(self._seed, number, self.comm)
         if self._all is not None:
             yield self._all
             return
@@ -116,11 +103,7 @@ class FromParts:
     def evaluate(self, model: nn.Module) -> Tensor:
         """Outputs of the rows held here."""
         if self._all is not None:
-            batch = self._all
-            if self._chunk is not None and isinstance(model, DIFFormer):
-                self.outputs = predict_in_chunks(model, batch.x, batch.graph, chunk=self._chunk)
-            else:
-                self.outputs = predict(model, batch).output
+            self.outputs = outputs_of(model, self._all, self._chunk)
             return self.outputs
         out: Tensor | None = None
         for read in self._batches(0):
@@ -151,24 +134,14 @@ class FromParts:
     def _batches(self, number: int) -> Iterator[_Read]:
         """The batches of an epoch, read ahead in a separate thread."""
         assert self._size is not None
-        self._worker = worker = self._worker or background_worker()
         runs, per_batch = -(-self._rows // self._run), max(1, self._size // self._run)
-        plan = Epoch.draw(runs, per_batch, [self._seed, number], None)
-        counted = self._counted(plan)
-        waiting: deque[Future[_Read]] = deque()
-        try:
-            for index in range(len(plan.rows)):
-                while len(waiting) <= AHEAD and index + len(waiting) < len(plan.rows):
-                    waiting.append(worker.submit(self._read, plan, index + len(waiting)))
-                read = waiting.popleft().result()
-                # Processes agree on the boundary here, all in the same order.
-                graph = None if read.edges is None else self._graph(read.edges, read.starts)
-                x, y = read.batch.x, read.batch.y
-                batch = Batch(x, y, graph, read.batch.rows, counted=counted[index])
-                yield _Read(batch.to(self._device), read.mine, read.starts, None)
-        finally:
-            for future in waiting:
-                future.cancel()
+        plan = Epoch.draw(runs, per_batch, [self._seed, number])
+        reads = self._background.each(partial(self._read, plan), len(plan.rows))
+        for read, counted in zip(reads, self._counted(plan), strict=True):
+            # Processes agree on the boundary here, all in the same order.
+            graph = None if read.edges is None else self._graph(read.edges, read.starts)
+            batch = replace(read.batch, graph=graph, counted=counted)
+            yield replace(read, batch=batch.to(self._device))
 
     def _counted(self, plan: Epoch) -> list[int]:
         """How many training rows each batch has in all processes: one short message."""
@@ -238,32 +211,14 @@ def fit_from_parts(
     Also returns the source, whose `outputs` are those of the best weights for the rows held here,
     and the trained model.
     """
-    agree_on_run(comm, settings, model, shards.manifest.checksum)
+    sharded = comm.size > 1
+    agree_on_run(comm, settings, model, shards.manifest.checksum, sharded=sharded)
     if settings.partition is not None:
         raise ValueError("partition must be left out with shards: their parts say what goes where")
-    if settings.consistency and comm.size > 1:
-        raise ValueError("consistency must be 0 over processes: its rows' pairs are not sharded")
-    model.to(pick_device(settings.device))
     source = FromParts(
-        shards,
-        model,
-        comm,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        chunk=chunk,
+        shards, model, comm, batch_size=settings.batch_size, seed=settings.seed, chunk=chunk
     )
-    objective = cast("Summable", objective_for(shards.manifest.task))
-    spread, alone = comm.size > 1, comm.rank == 0
-    trained = ShardedDIFFormer(model, comm) if spread else model
-    result = fit(
-        trained,
-        source,
-        ShardedObjective(objective, comm) if spread else objective,
-        source.split,
-        settings,
-        folder=folder,
-        config=config,
-        callbacks=callbacks if alone else (),
-        writes=alone,
-    )
+    written: dict[str, Any] = {"folder": folder, "config": config, "callbacks": callbacks}
+    task = shards.manifest.task
+    result, trained = fit_held(model, source, task, settings, comm, sharded=sharded, **written)
     return result, source, trained

@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish to end after this epoch, not as an error in the middle of it."""
+"""Ctrl-C ends training after the current epoch, not in the middle of it."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ It never asks which method or which dataset it is running. A model is an ``nn.Mo
                                validation rows, which no longer count as such
     choose_by(rows, labels)    then: the validation rows, which it must not train on
     training_step(batch, objective, optimizer) -> float    in place of the loop's own step
-    parameter_groups() -> [{"params": ..., "lr": ...}]      options of their own for some weights
+    parameter_groups() -> [{"params": ..., "lr": ...}]      separate options for some weights
     reduce_gradients()         after each backward pass, for a model spread over processes
     save(path)                 in place of writing the state as it is
 
 What the settings may put beside a model (`companion_for`) has ``training_step`` and
-``parameter_groups`` too, takes the model's steps, and is left behind when the run ends.
+``parameter_groups`` too, takes the model's steps, and is dropped when the run ends.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from difformer.train.checkpoint import (
 from difformer.train.consistency import consistency_loss
 from difformer.train.interrupts import interruptible
 from difformer.train.memory import peak_memory
-from difformer.train.objective import CrossEntropy, Monitor, Objective
+from difformer.train.objective import CrossEntropy, Monitor, Objective, supervised_loss
 from difformer.train.optimizer import lr_factor, make_optimizer
 from difformer.train.pseudo import companion_for
 from difformer.train.run import FitResult, Metrics, RunFolder
@@ -61,7 +61,7 @@ from difformer.train.stopping import Stopping
 if TYPE_CHECKING:
     from difformer.data import Split
 
-DIVERGED = 1e8  # times the first loss: training has gone astray, though the loss is finite
+DIVERGED = 1e8  # times the first loss: training has diverged, even if the loss is finite
 
 
 def fit(
@@ -82,10 +82,10 @@ def fit(
     looked at once, at the end. A model without parameters is evaluated and not trained. Equal
     settings give equal bits; the global generators are left as they were.
 
-    With a folder the run is kept there, and a run of the same configuration found there goes on
+    With a folder the run is kept there, and a run of the same configuration found there resumes
     where its last checkpoint left it (a finished one is read back), with the bits of a run that
     never stopped. Ctrl-C ends the run after its epoch, a second one at once: either way with the
-    best weights so far, `interrupted` set, and ready to go on.
+    best weights so far, `interrupted` set, and ready to resume.
 
     Args:
         source: the batches, see `Source`; it hides the labels of validation and test rows.
@@ -125,7 +125,7 @@ def fit(
 
 
 def lend(model: nn.Module, source: Source, split: Split) -> Split:
-    """Hand a model the validation labels it asks for; the split without those it trains on."""
+    """Give a model the validation labels it asks for; the split without those it trains on."""
     choose_by = getattr(model, "choose_by", None)
     if choose_by is not None and split.val.numel():
         rows = split.val.to(source.y.device)
@@ -177,7 +177,7 @@ class Fit:
         self._saved = time.monotonic()
 
     def complete(self, interrupt: threading.Event) -> FitResult:
-        """Run what is left of the epochs, then evaluate the best weights and write the result."""
+        """Run the remaining epochs, then evaluate the best weights and write the result."""
         result = None
         try:
             for callback in self.callbacks:
@@ -239,7 +239,7 @@ class Fit:
             total += loss * batch.size
             rows += batch.size
         if rows == 0:
-            raise ValueError(f"the source must give batches with training rows, epoch {epoch} none")
+            raise ValueError(f"source must give batches with training rows, epoch {epoch} has none")
         return total / rows
 
     def _step(self, batch: Batch, optimizer: Optimizer, epoch: int) -> float:
@@ -257,12 +257,9 @@ class Fit:
         return value
 
     def _loss(self, batch: Batch, epoch: int) -> Tensor:
-        settings = self.settings
-        if settings.consistency:
-            return consistency_loss(self.model, batch, self.objective, settings, epoch)
-        prediction = predict(self.model, batch)
-        loss = self.objective.loss(prediction.output, batch)
-        return loss if prediction.penalty is None else loss + prediction.penalty
+        if self.settings.consistency:
+            return consistency_loss(self.model, batch, self.objective, self.settings, epoch)
+        return supervised_loss(self.objective, predict(self.model, batch), batch)
 
     def _check(self, loss: float, epoch: int) -> None:
         self._first_loss = loss if self._first_loss is None else self._first_loss
@@ -291,7 +288,7 @@ class Fit:
         y = self.source.y
         with torch.no_grad():
             rows: dict[str, Tensor] = {part: getattr(self.split, part) for part in parts}
-            some = getattr(self.source, "evaluate_rows", None)  # rows nobody asks for are not run
+            some = getattr(self.source, "evaluate_rows", None)  # other rows are not run
             if some is None:
                 output = self.source.evaluate(self.model)
             else:
@@ -325,9 +322,9 @@ class Fit:
 
     def _checkpoint(self, now: bool) -> None:
         due = time.monotonic() - self._saved >= self.settings.checkpoint_every
-        if self.run is None or self.optimizer is None or not (now or due):
+        if self.run is None or self.optimizer is None:
             return
-        if not self.run.writes:
+        if not self.run.writes or not (now or due):
             return
         checkpoint = Checkpoint(
             epoch=self.epoch,
@@ -345,23 +342,20 @@ class Fit:
     def _restore(self, path: Path) -> None:
         checkpoint = load_checkpoint(path)
         with reading(path):
-            self._take(checkpoint, path)
-
-    def _take(self, checkpoint: Checkpoint, path: Path) -> None:
-        if checkpoint.best is not None:  # taken at the end only: must fit as well
-            load_weights(self.model, checkpoint.best[1], path)
-        load_weights(self.model, checkpoint.model, path)
-        if self.companion is not None:
-            load_weights(self.companion, checkpoint.companion, path)
-        if self.optimizer is not None:
-            load_optimizer(self.optimizer, checkpoint.optimizer, path)
-        self.epoch, self.history = checkpoint.epoch, list(checkpoint.history)
-        self._seconds, self._best = checkpoint.seconds, checkpoint.best
-        for row in self.history:
-            metrics = {name[4:]: value for name, value in row.items() if name.startswith("val_")}
-            if metrics:
-                self._stopping.update(int(row["epoch"]), metrics)
-        checkpoint.rng.restore()
+            if checkpoint.best is not None:  # used at the end only, but it must fit as well
+                load_weights(self.model, checkpoint.best[1], path)
+            load_weights(self.model, checkpoint.model, path)
+            if self.companion is not None:
+                load_weights(self.companion, checkpoint.companion, path)
+            if self.optimizer is not None:
+                load_optimizer(self.optimizer, checkpoint.optimizer, path)
+            self.epoch, self.history = checkpoint.epoch, list(checkpoint.history)
+            self._seconds, self._best = checkpoint.seconds, checkpoint.best
+            for row in self.history:
+                metrics = {name[4:]: v for name, v in row.items() if name.startswith("val_")}
+                if metrics:
+                    self._stopping.update(int(row["epoch"]), metrics)
+            checkpoint.rng.restore()
 
 
 def pick_device(name: str) -> torch.device:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from difformer.data.batch import Batch
+from difformer.data.batch import Batch, Prediction
 from difformer.train.metrics import (
     HERE,
     Together,
@@ -217,6 +217,12 @@ class SnapshotError(SquaredError):
             each = miss.square().reshape(-1, self.num_nodes).mean(1)
             found["standard_error"] = float(each.std() / len(each) ** 0.5)
         return found
+
+
+def supervised_loss(objective: Objective, prediction: Prediction, batch: Batch) -> Tensor:
+    """The objective's loss, plus the model's own penalty where the prediction has one."""
+    loss = objective.loss(prediction.output, batch)
+    return loss if prediction.penalty is None else loss + prediction.penalty
 
 
 def objective_for(task: str, *, class_weight: Tensor | None = None) -> Objective:

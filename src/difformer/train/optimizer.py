@@ -10,12 +10,12 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from difformer.train.settings import TrainSettings
 
-__all__ = ["lr_factor", "make_optimizer"]
+__all__ = ["lr_factor", "make_optimizer", "parameter_groups"]
 
 
 def make_optimizer(*models: nn.Module, settings: TrainSettings) -> Optimizer | None:
     """Adam over the trainable parameters of these models, or None if there are none."""
-    groups = [group for model in models for group in _groups(model)]
+    groups = [group for model in models for group in parameter_groups(model)]
     for group in groups:
         group["params"] = [p for p in group["params"] if p.requires_grad]
     if not any(group["params"] for group in groups):
@@ -38,6 +38,7 @@ def lr_factor(epoch: int, settings: TrainSettings) -> float:
     return 0.5 * (1 + math.cos(math.pi * max(0, epoch - settings.warmup - 1) / max(1, left)))
 
 
-def _groups(model: nn.Module) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """The model's own groups where it has some, else all its parameters as one."""
     own = getattr(model, "parameter_groups", None)
     return own() if own else [{"params": list(model.parameters())}]

@@ -6,11 +6,11 @@ edge list, not one per batch, in a separate thread, while the model trains on ea
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -20,16 +20,15 @@ from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.data.batch import Batch
 from difformer.nn.model import DIFFormer
-from difformer.train.background import background_worker
-from difformer.train.batches import hide_labels, known_labels, predict
-from difformer.train.chunks import CHUNK_ROWS, predict_in_chunks
-from difformer.train.sharding import EDGE_CHUNK
+from difformer.train.background import Background
+from difformer.train.batches import check_batch_size, labels_of, outputs_of, training_labels
+from difformer.train.chunks import CHUNK_ROWS
 
 if TYPE_CHECKING:
     from difformer.data import Dataset, Split
 
-# Batches prepared in advance while the model trains.
-AHEAD = 2
+# Edges processed at a time: their ends stay in the outer cache.
+EDGE_CHUNK = 2**19
 
 
 class Partitions:
@@ -59,17 +58,11 @@ class Partitions:
         chunk: int = CHUNK_ROWS,
     ) -> None:
         n = dataset.num_rows
-        if not 1 <= batch_size <= n:
-            raise ValueError(
-                f"batch_size must lie in 1 to {n}, the number of rows, got {batch_size}; "
-                "leave it out to train on all rows at once"
-            )
+        check_batch_size(batch_size, n)
         if graph is not None and graph.num_nodes != n:
             raise ValueError(f"graph must have the dataset's {n} rows, it has {graph.num_nodes}")
-        self.y = dataset.y if dataset.task == "multiclass" else dataset.y.reshape(n, -1)
-        seen = hide_labels(self.y, split.check(n).train)
-        if not bool(known_labels(seen).any()):
-            raise ValueError(f"split {split.name!r} must have labelled training rows, it has none")
+        self.y = labels_of(dataset)
+        seen = training_labels(self.y, split)
         self._all = Batch(dataset.x, seen, graph, split.train)
         sparse = dataset.x.layout != torch.strided
         self._sparse = SparseMatrix.from_csr(dataset.x) if sparse else None
@@ -77,54 +70,28 @@ class Partitions:
         self._trains[split.train] = True
         self._size, self._seed, self._chunk = batch_size, seed, chunk
         self._device = torch.device("cpu")
-        self._worker: ThreadPoolExecutor | None = None
-        self._next: tuple[int, Future[Epoch]] | None = None
-
-    @property
-    def num_batches(self) -> int:
-        """How many batches an epoch has."""
-        return -(-self._all.x.shape[0] // self._size)
+        self._background = Background[Epoch]()
 
     def observed(self) -> Batch:
         return self._all.to(self._device)
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        if self._worker is None:
-            self._worker = background_worker()
-        worker = self._worker
-        ready = self._next[1] if self._next and self._next[0] == number else None
-        plan = (ready or worker.submit(self._plan, number)).result()
-        waiting: deque[Future[Batch]] = deque()
-        try:
-            for index in range(self.num_batches):
-                while len(waiting) <= AHEAD and index + len(waiting) < self.num_batches:
-                    waiting.append(worker.submit(self._batch, plan, index + len(waiting)))
-                if index + len(waiting) == self.num_batches and self._pending() != number + 1:
-                    self._next = number + 1, worker.submit(self._plan, number + 1)
-                batch = waiting.popleft().result()
-                if batch.rows.numel():  # a batch without training rows is skipped
-                    yield batch
-        finally:
-            for future in waiting:
-                future.cancel()
+        plan = self._background.start(self._plan, number).result()
+        following = partial(self._background.start, self._plan, number + 1)
+        make = partial(self._batch, plan)
+        for batch in self._background.each(make, len(plan.rows), then=following):
+            if batch.rows.numel():  # a batch without training rows is skipped
+                yield batch
 
     def evaluate(self, model: nn.Module) -> Tensor:
-        if isinstance(model, DIFFormer):
-            graph = self._all.graph if model.config.use_graph else None
-            return predict_in_chunks(model, self._all.x, graph, chunk=self._chunk)
-        return predict(model, self.observed()).output
+        whole = self._all if isinstance(model, DIFFormer) else self.observed()
+        return outputs_of(model, whole, self._chunk)
 
     def to(self, device: torch.device) -> Partitions:
         """The same source, handing out its batches on a device; the data stays where it is."""
-        if device == self._device:
-            return self
-        moved = object.__new__(Partitions)
-        moved.__dict__.update(self.__dict__)
-        moved._device, moved._worker, moved._next = device, None, None
+        moved = copy(self)
+        moved._device = device
         return moved
-
-    def _pending(self) -> int | None:
-        return None if self._next is None else self._next[0]
 
     def _plan(self, number: int) -> Epoch:
         n = self._all.x.shape[0]
@@ -135,8 +102,19 @@ class Partitions:
         whole = self._all
         graph = None if whole.graph is None else plan.subgraph(whole.graph, index)
         trains = self._trains[rows].nonzero().squeeze(1)
-        x = whole.x[rows] if self._sparse is None else self._sparse.rows(rows).csr
+        x = whole.x[rows] if self._sparse is None else self._sparse[rows].csr
         return Batch(x, whole.y[rows], graph, trains).to(self._device)
+
+
+class Edges(Protocol):
+    """A list of directed edges that is read in ranges: a Graph, or one process's part of it."""
+
+    @property
+    def num_edges(self) -> int: ...
+
+    def ends(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Sources and targets of a range of the edges."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -149,25 +127,38 @@ class Epoch:
     edges: list[Tensor]  # the edges inside each batch, in the order of the edge list
 
     @classmethod
-    def draw(cls, n: int, size: int, seed: list[int], graph: Graph | None) -> Epoch:
-        """Draw a partition into batches of `size` rows, in one pass over the edges. O(n + e)."""
+    def draw(
+        cls,
+        n: int,
+        size: int,
+        seed: list[int],
+        edges: Edges | None = None,
+        ids: Tensor | None = None,
+    ) -> Epoch:
+        """Draw a partition into batches of `size` rows, in one pass over the edges. O(n + e).
+
+        Args:
+            ids: (n,) the id of each row in `edges` and in the result, where rows are renumbered.
+        """
         state = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
         drawn = torch.randperm(n, generator=torch.Generator().manual_seed(state))
+        drawn = drawn if ids is None else ids[drawn]
         rows = [part.sort().values for part in drawn.split(size)]
         part = torch.empty(n, dtype=torch.int16 if len(rows) < 2**15 else torch.int32)
         place = torch.empty(n, dtype=torch.int32)
-        for index, ids in enumerate(rows):
-            part[ids] = index
-            place[ids] = torch.arange(ids.numel(), dtype=torch.int32)
-        edges: list[Tensor] = []
-        if graph is not None:
-            edges = bucket(part, graph.ends, graph.num_edges, len(rows))
-        return cls(rows, part, place, edges)
+        for index, members in enumerate(rows):
+            part[members] = index
+            place[members] = torch.arange(members.numel(), dtype=torch.int32)
+        return cls(rows, part, place, [] if edges is None else _inside(part, edges, len(rows)))
+
+    def places(self, ids: Tensor) -> Tensor:
+        """Where in their batches some rows are, as indices."""
+        return self.place.index_select(0, ids).long()
 
     def subgraph(self, graph: Graph, index: int) -> Graph:
         """The graph of one batch, normalised within it. O(its edges)."""
         chosen = self.edges[index]
-        source, target = (self.place.index_select(0, end).long() for end in graph.chosen(chosen))
+        source, target = map(self.places, graph.chosen(chosen))
         weight = None if graph.edge_weight is None else graph.edge_weight[chosen]
         n = self.rows[index].numel()
         return Graph.from_sorted(
@@ -175,17 +166,12 @@ class Epoch:
         )
 
 
-def bucket(
-    part: Tensor, ends: Callable[[int, int], tuple[Tensor, Tensor]], number: int, batches: int
-) -> list[Tensor]:
-    """The positions of the edges whose two ends lie in one batch, for each batch. One pass, O(e).
-
-    `ends(start, stop)` gives sources and targets of a range of the `number` edges.
-    """
+def _inside(part: Tensor, edges: Edges, batches: int) -> list[Tensor]:
+    """The positions of the edges with both ends in one batch, for each batch. One pass, O(e)."""
     found: list[Tensor] = []
     where: list[Tensor] = []
-    for start in range(0, number, EDGE_CHUNK):
-        source, target = ends(start, min(start + EDGE_CHUNK, number))
+    for start in range(0, edges.num_edges, EDGE_CHUNK):
+        source, target = edges.ends(start, min(start + EDGE_CHUNK, edges.num_edges))
         of_target = part.index_select(0, target)
         inside = (part.index_select(0, source) == of_target).nonzero().squeeze(1)
         found.append(inside + start)

@@ -11,11 +11,12 @@ Pseudo Labels", CVPR 2021, algorithm 1, on all rows at once; the paper's appendi
 
 h is the inner product of the original divided by both lengths, so that β has one meaning whatever
 the model, its width and its learning rate. A teacher whose labels point the student away from the
-known ones is thus moved away from them, one whose labels help becomes more confident of them.
+known ones is moved away from them; one whose labels help becomes more confident of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, cast
 
@@ -27,12 +28,14 @@ from torch.optim import Optimizer
 from difformer.data.batch import Batch, Prediction
 from difformer.train.batches import predict
 from difformer.train.consistency import consistency_loss
-from difformer.train.objective import CrossEntropy, Objective
+from difformer.train.objective import CrossEntropy, Objective, supervised_loss
+from difformer.train.optimizer import parameter_groups
 from difformer.train.settings import TrainSettings
 
 __all__ = ["MetaPseudoLabels", "companion_for"]
 
 Gradients = tuple[Tensor | None, ...]
+PseudoLoss = Callable[[Prediction], Tensor]
 
 
 def companion_for(
@@ -50,7 +53,7 @@ def companion_for(
         )
     if hasattr(model, "training_step"):
         raise ValueError(
-            f"pseudo_labels must be 0 for {type(model).__name__}: it has a step of its own"
+            f"pseudo_labels must be 0 for {type(model).__name__}: it has its own training step"
         )
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"pseudo_labels must be 0 for {type(model).__name__}: it does not train")
@@ -77,8 +80,7 @@ class MetaPseudoLabels(nn.Module):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The teacher's parameters, in the groups its model defines."""
-        own = getattr(self.teacher, "parameter_groups", None)
-        return own() if own else [{"params": list(self.teacher.parameters())}]
+        return parameter_groups(self.teacher)
 
     def training_step(self, batch: Batch, objective: Objective, optimizer: Optimizer) -> float:
         """One step of the student, then one of the teacher; the student's loss."""
@@ -88,17 +90,21 @@ class MetaPseudoLabels(nn.Module):
         if int(self.steps) <= self.settings.pseudo_warmup or not bool(others.any()):
             return self._labels_alone(batch, objective, optimizer)
         guess = self._guess(batch)[others]
-        loss, gradient = self._teach(batch, objective, optimizer, others, guess)
+
+        def pseudo_loss(prediction: Prediction) -> Tensor:
+            return F.cross_entropy(prediction.output[others], guess)
+
+        loss, gradient = self._teach(batch, objective, optimizer, pseudo_loss)
         if batch.rows.numel():
             self.h = self._improvement(batch, objective, gradient)
-            self._learn(batch, objective, optimizer, others, guess)
+            self._learn(batch, objective, optimizer, pseudo_loss)
         return loss
 
     def _labels_alone(self, batch: Batch, objective: Objective, optimizer: Optimizer) -> float:
         if batch.rows.numel() == 0:
             return 0.0
         optimizer.zero_grad(set_to_none=True)
-        loss = _supervised(predict(self._student[0], batch), batch, objective)
+        loss = supervised_loss(objective, predict(self._student[0], batch), batch)
         own = self._own_loss(predict(self.teacher, batch), batch, objective)
         (loss + own).backward()
         self._step(optimizer)
@@ -113,23 +119,18 @@ class MetaPseudoLabels(nn.Module):
         return guess
 
     def _teach(
-        self,
-        batch: Batch,
-        objective: Objective,
-        optimizer: Optimizer,
-        others: Tensor,
-        guess: Tensor,
+        self, batch: Batch, objective: Objective, optimizer: Optimizer, pseudo_loss: PseudoLoss
     ) -> tuple[float, Gradients]:
         """The student's step; its loss, and the gradient of the pseudo-labels' part alone."""
         student, weight = self._student[0], self.settings.pseudo_labels
         parameters = _trained(student)
         optimizer.zero_grad(set_to_none=True)
         prediction = predict(student, batch)
-        pseudo = F.cross_entropy(prediction.output[others], guess)
+        pseudo = pseudo_loss(prediction)
         gradient = _gradient(pseudo, parameters, keep=bool(batch.rows.numel()))
         loss = weight * float(pseudo.detach())
         if batch.rows.numel():
-            supervised = _supervised(prediction, batch, objective)
+            supervised = supervised_loss(objective, prediction, batch)
             supervised.backward()
             loss += float(supervised.detach())
         for parameter, part in zip(parameters, gradient, strict=True):
@@ -149,27 +150,21 @@ class MetaPseudoLabels(nn.Module):
         return cosine(after, gradient)
 
     def _learn(
-        self,
-        batch: Batch,
-        objective: Objective,
-        optimizer: Optimizer,
-        others: Tensor,
-        guess: Tensor,
+        self, batch: Batch, objective: Objective, optimizer: Optimizer, pseudo_loss: PseudoLoss
     ) -> None:
         """The teacher's step."""
         optimizer.zero_grad(set_to_none=True)
         prediction = predict(self.teacher, batch)
         loss = self._own_loss(prediction, batch, objective)
         feedback = self.settings.pseudo_feedback * self.h
-        (loss + feedback * F.cross_entropy(prediction.output[others], guess)).backward()
+        (loss + feedback * pseudo_loss(prediction)).backward()
         self._step(optimizer)
 
     def _own_loss(self, prediction: Prediction, batch: Batch, objective: Objective) -> Tensor:
-        """What the teacher minimises beside the feedback, given one prediction of its own."""
-        settings = self.settings
-        if not settings.consistency:
-            return _supervised(prediction, batch, objective)
-        return consistency_loss(self.teacher, batch, objective, settings, self.epoch)
+        """What the teacher minimises beside the feedback, given one prediction by it."""
+        if not self.settings.consistency:
+            return supervised_loss(objective, prediction, batch)
+        return consistency_loss(self.teacher, batch, objective, self.settings, self.epoch)
 
     def _step(self, optimizer: Optimizer) -> None:
         # Parameters without a gradient are skipped: one optimiser takes the steps of both.
@@ -197,11 +192,6 @@ def cosine(a: Gradients, b: Gradients) -> float:
         sum(float(p.square().sum()) for p in part if p is not None) ** 0.5 for part in (a, b)
     ]
     return product / (lengths[0] * lengths[1]) if all(lengths) else 0.0
-
-
-def _supervised(prediction: Prediction, batch: Batch, objective: Objective) -> Tensor:
-    loss = objective.loss(prediction.output, batch)
-    return loss if prediction.penalty is None else loss + prediction.penalty
 
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:

@@ -1,9 +1,9 @@
-"""Train many copies of one averaging model at once, each on rows of its own: cheap validation.
+"""Train many copies of one averaging model at once, each on its own rows: cheap validation.
 
 Where the layers only average (no weights, norm, activation or dropout in between) the last state
 is a fixed linear map of the first, Z⁽ᴷ⁾ = D Z⁽⁰⁾, and a loss on few rows needs only their rows of
 D. These are made once, by one backward pass through the layers, and shared by all copies and
-epochs. With a linear first state even D X is made once: what is left is linear regression.
+epochs. With a linear first state even D X is made once, and only a linear regression is trained.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Replicas:
 
 
 def averages(config: DIFFormerConfig) -> bool:
-    """Whether all that the layers do is to average, by weights that no parameter changes."""
+    """Whether the layers only average, by weights that do not depend on parameters."""
     fixed = config.kernel in ("identity", "constant") or (
         config.compare == "input" and not config.learn_qk and config.learn_reach is None
     )
@@ -117,7 +117,7 @@ def fit_replicas(
         with torch.enable_grad():
             for _ in range(epochs):
                 output = net.outputs(training=True)
-                # A sum over copies: each has a gradient of its own, as if it were alone.
+                # A sum over copies: the gradient of each is the one it would have alone.
                 each = row_losses(output.flatten(0, 1), target).view(share.shape)
                 loss = (each * share).sum()
                 optimizer.zero_grad()
@@ -142,7 +142,7 @@ class _Spread:
     """The labelled rows of D, and the features they are applied to."""
 
     features: Tensor | SparseMatrix  # D X (r, p) where the model is linear, else X (m, p)
-    weights: Tensor | None = None  # (r, m), None where every row keeps to itself or all is linear
+    weights: Tensor | None = None  # (r, m), None where rows do not interact or all is linear
     shift: Tensor | None = None  # (p,) means of the columns of D X, where they are standardised
     scale: Tensor | None = None  # (p,) and their inverse deviations
 
@@ -157,16 +157,16 @@ class _Spread:
         if scaled or (linear and not _is_alone(model, graph) and rows.numel() >= x.shape[1]):
             return cls._in_blocks(model, x, graph, rows, scaled)
         if _is_alone(model, graph):
-            return cls(features[rows] if isinstance(features, Tensor) else features.rows(rows))
+            return cls(features[rows])
         weights = _rows_of_map(model, x, graph, rows)
         near = (weights.abs() > NEGLIGIBLE).any(0).nonzero().squeeze(1)
-        part = features[near] if isinstance(features, Tensor) else features.rows(near)
+        part = features[near]
         weights = weights[:, near].contiguous()
         if not linear:
             return cls(part, weights)
         if isinstance(part, Tensor):
             return cls(weights @ part)
-        return cls(SparseMatrix(part.transpose, part.csr).matmul(weights.T).T.contiguous())
+        return cls((SparseMatrix(part.transpose, part.csr) @ weights.T).T.contiguous())
 
     @classmethod
     def _in_blocks(
@@ -191,7 +191,7 @@ class _Spread:
 
 
 def _is_alone(model: DIFFormer, graph: Graph | None) -> bool:
-    """Whether every row keeps to itself: D is the identity."""
+    """Whether rows do not interact: D is the identity."""
     return model.config.kernel == "identity" and (graph is None or not model.config.use_graph)
 
 
@@ -260,10 +260,8 @@ class _Copies:
 
     def answers(self, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor) -> Tensor:
         """(copies, r, outputs) of any rows, without dropout: all copies through the layers."""
-        features = model.check_features(x)
-        alone = _is_alone(model, graph)
-        if alone:
-            features = features[rows] if isinstance(features, Tensor) else features.rows(rows)
+        features, alone = model.check_features(x), _is_alone(model, graph)
+        features = features[rows] if alone else features
         weight, bias = self._folded()
         z = self._mapped(features, weight) if self.linear else self._first(features, False)
         shape = z.shape[1:]
@@ -286,16 +284,15 @@ class _Copies:
         """X W of every copy, (m, copies, width), in one product."""
         weight = weight.transpose(0, 1)  # (p, copies, width)
         flat = weight.flatten(1)
-        z = x @ flat if isinstance(x, Tensor) else x.matmul(flat)
-        return z.view(-1, *weight.shape[1:])
+        return (x @ flat).view(-1, *weight.shape[1:])
 
     def _first(self, x: Tensor | SparseMatrix, training: bool) -> Tensor:
         """Z⁽⁰⁾ of those rows, (m, copies, d)."""
         rate = self.config.input_dropout
         if isinstance(x, Tensor):
             x = dropout(x, rate, training)
-        elif training and rate:
-            x = x.with_values(dropout(x.values, rate, training))
+        elif training:
+            x = x.dropout(rate)
         z = self._mapped(x, self.own["input.weight"])
         if "input.bias" in self.own:
             z = z + self.own["input.bias"]

@@ -152,14 +152,13 @@ def agree_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Write config.toml, or raise an error that names each setting in which it differs."""
     file, wanted = folder / "config.toml", plain(config)
     if not file.exists():
-        _make_folder(folder)
         write_atomic(file, tomli_w.dumps(wanted).encode())
         return
     differing = differences(read_config(file), wanted)
     if differing:
         raise RunError(
             f"{folder} holds a run of another configuration ({'; '.join(differing)}): "
-            "give the same one to go on with it, or another folder to start a new run"
+            "give the same one to resume it, or another folder to start a new run"
         )
 
 
@@ -247,10 +246,3 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 def _shown(value: Any) -> str:
     return "none" if value is None else repr(value)
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {path}: {error.strerror or error}") from error

@@ -79,7 +79,7 @@ def fit_seeds(
 
     ``make(seed)`` gives the model, its batches and its split, with the global generators seeded:
     five initialisations on one split and ten random splits are the same call. With a folder,
-    each seed is a run of its own in ``seed-<seed>`` and is resumed or read back as `fit` does;
+    each seed is a separate run in ``seed-<seed>`` and is resumed or read back as `fit` does;
     result.json summarises those done so far.
     """
     if not seeds or len(set(seeds)) != len(seeds):

@@ -61,7 +61,7 @@ class TrainSettings(Options):
         1.0, "how much the teacher is moved by what its classes do for the student", NOT_NEGATIVE
     )
     pseudo_warmup: int = option(
-        50, "steps on the labels alone before the teacher is listened to", whole(0)
+        50, "steps on the labels alone before the teacher's classes are used", whole(0)
     )
     batch_size: int | None = option(
         None, "rows per step, a random partition each epoch; none: all rows at once", COUNT
@@ -83,7 +83,9 @@ class TrainSettings(Options):
         "error for numbers",
         PICKS,
     )
-    eval_every: int = option(1, "evaluate every so many epochs, and after the last one", COUNT)
+    eval_every: int = option(
+        1, "epochs between evaluations; the last epoch is always evaluated", COUNT
+    )
     seed: int = option(
         0, "seed of everything random in training; equal seeds give equal bits", whole(0)
     )

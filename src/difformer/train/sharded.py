@@ -1,4 +1,4 @@
-"""Training one model on rows spread over processes: source, model and objective.
+"""A model and an objective whose rows are spread over processes.
 
 The losses and gradients are those of one process with all rows, up to the order of sums. For each
 layer and direction the all-pair term of -s costs one message of d² + 2d + 1 numbers per head,
@@ -8,13 +8,10 @@ round a ring.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,26 +20,16 @@ from difformer.core.diffusivity import Diffusivity, Sharp, Sigmoid
 from difformer.core.euler import AverageOfStates, add_product
 from difformer.core.fixed import FixedAverage
 from difformer.core.fused import RowAverage
-from difformer.core.graph import Graph
-from difformer.core.randomness import generator
 from difformer.core.sparse import SparseMatrix
 from difformer.data.batch import Batch
-from difformer.data.split import PARTS, HeldSplit
 from difformer.nn.exchange import Exchange
 from difformer.nn.model import DIFFormer
 from difformer.nn.remembered import Remembered
-from difformer.train.background import background_worker
-from difformer.train.batches import hide_labels, predict
 from difformer.train.comm import Comm
 from difformer.train.metrics import HERE, Together
-from difformer.train.objective import Monitor
-from difformer.train.partition import Epoch, bucket
+from difformer.train.objective import Monitor, Objective
 from difformer.train.ring import ring_average
-from difformer.train.sharding import Layout, LocalEdges, ShardedGraph
-
-if TYPE_CHECKING:
-    from difformer.data import Dataset, Split
-
+from difformer.train.sharding import ShardedGraph
 
 SAMPLE = 256  # scores sampled per process to divide the range of scores
 
@@ -89,26 +76,19 @@ class ShardedDIFFormer(nn.Module):
         landmarks = self.model.landmarks
         if landmarks is None or not self.model.wants_landmarks:
             return
-        counts = self.comm.counts(features.shape[0])
-        start = sum(counts[: self.comm.rank])
-        sample = self.model.landmark_sample(sum(counts))
-        mine = sample[(sample >= start) & (sample < start + features.shape[0])] - start
-        dense = (
-            features[mine] if isinstance(features, Tensor) else features.rows(mine).csr.to_dense()
-        )
-        self.model.set_landmarks(self.comm.gather_rows(dense))
+        own, total = self.comm.span(features.shape[0])
+        sample = self.model.landmark_sample(total)
+        mine = sample[(sample >= own.start) & (sample < own.stop)] - own.start
+        self.model.set_landmarks(self.comm.gather_rows(features[mine].to_dense()))
         self.comm.broadcast(landmarks.data)
 
     def _fixed_average(self, features: Tensor | SparseMatrix) -> FixedAverage:
         """Ŝ of this process's rows; all rows' features are held while it is computed."""
         kernel = self.model.layers[0].diffusivity
         assert isinstance(kernel, Sharp)
-        mine = features if isinstance(features, Tensor) else features.csr.to_dense()
-        counts = self.comm.counts(mine.shape[0])
-        start = sum(counts[: self.comm.rank])
+        own, _ = self.comm.span(features.shape[0])
         with torch.no_grad():
-            rows = self.comm.gather_rows(mine)
-            own = slice(start, start + mine.shape[0])
+            rows = self.comm.gather_rows(features.to_dense())
             if rows.shape[0] > kernel.exact_rows:  # near rows: cheap enough for every process
                 return _SpreadAverage(kernel.fixed(rows).block(own), self.comm)
             offset = self.comm.gather_rows(kernel.fixed_offsets(rows, own))
@@ -120,11 +100,8 @@ class ShardedDIFFormer(nn.Module):
             return
         trained = [p for p in self.model.parameters() if p.requires_grad]
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
-        packed = torch.cat([g.reshape(-1) for g in grads])
-        self.comm.sum_in_place(packed, "gradients")
-        pieces = packed.split([g.numel() for g in grads])
-        for parameter, piece in zip(trained, pieces, strict=True):
-            parameter.grad = piece.view_as(parameter).clone()
+        for parameter, total in zip(trained, self.comm.sums(grads, "gradients"), strict=True):
+            parameter.grad = total.clone()
 
     def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
         return self.model.state_dict(*arguments, **options)
@@ -189,13 +166,8 @@ class _SpreadAverage(FixedAverage):
         return self.rows.average(self.comm.gather_rows(value))
 
 
-class Summable(Protocol):
+class Summable(Objective, Protocol):
     """An objective whose loss is a weighted mean, and that returns the sum of the weights."""
-
-    @property
-    def monitor(self) -> Monitor: ...
-
-    def loss(self, output: Tensor, batch: Batch) -> Tensor: ...
 
     def mass(self, output: Tensor, batch: Batch) -> Tensor: ...
 
@@ -240,12 +212,12 @@ class SpreadSums(Together):
         return self.comm.sum_in_place(value.clone(), "metrics")
 
     def before(self, count: int) -> int:
-        return sum(self.comm.counts(count)[: self.comm.rank])
+        return self.comm.span(count)[0].start
 
     def by_value(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Each process gets the scores of one range: O(n / P) numbers are sent and held.
 
-        Bounds are quantiles of a sample, and equal scores meet in one process.
+        Bounds are quantiles of a sample, and equal scores go to the same process.
         """
         comm = self.comm
         if comm.size == 1:
@@ -259,156 +231,6 @@ class SpreadSums(Together):
         cuts = pooled[[pooled.numel() * rank // comm.size for rank in range(1, comm.size)]]
         ends = torch.searchsorted(rows[:, 0].contiguous(), cuts, right=True)
         bounds = torch.cat([ends.new_zeros(1), ends, ends.new_tensor([rows.shape[0]])])
-        send = bounds.diff()
-        receive = comm.swap(send, [1] * comm.size, [1] * comm.size)
-        found = comm.swap(rows, send.tolist(), receive.tolist())
+        send = bounds.diff().tolist()
+        found = comm.swap(rows, send, comm.deal(send))
         return found[:, 0], found[:, 1]
-
-
-def held_split(mark: Tensor, split: str, sizes: Mapping[str, int], text: str | None) -> HeldSplit:
-    """The split of the rows held here, by (n_r,) marks: 0, 1, 2 for train, val, test, else -1."""
-    train, val, test = (torch.nonzero(mark == i).flatten() for i in range(len(PARTS)))
-    return HeldSplit(split, train, val, test, sizes=sizes, text=text)
-
-
-def draw_anew(seed: int, number: int, comm: Comm) -> None:
-    """Seed an epoch's dropout by its number and the rank: a restarted run draws the same."""
-    if comm.size == 1:
-        return
-    words = np.random.SeedSequence([seed, number, comm.rank]).generate_state(1)
-    own = generator()
-    draw: Any = torch.manual_seed if own is None else own.manual_seed
-    draw(int(words[0]))
-
-
-class Shards:
-    """The rows this process holds, whole or in the mini-batches of `Partitions`. Source of batches.
-
-    A mini-batch is the same random set of rows for any number of processes; each contributes those
-    it holds. There is one pass over the edges per epoch, in the background. Dropout is seeded for
-    each epoch and process, so that a restarted run draws the same.
-
-    Args:
-        dataset, split, graph: the whole data, the same on every process; only the process's own
-            rows and edges are kept. Features may be memory-mapped: only its rows are read.
-        comm: the processes.
-        partition: "range" or "metis": which rows go where.
-        batch_size: rows in a batch of all processes together; None for all rows.
-        seed: with the epoch's number it decides the batches and, with the rank, dropout.
-    """
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        split: Split,
-        graph: Graph | None,
-        comm: Comm,
-        *,
-        partition: str = "range",
-        batch_size: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        n = dataset.num_rows
-        if batch_size is not None and not 1 <= batch_size <= n:
-            raise ValueError(
-                f"batch_size must lie in 1 to {n}, the number of rows, not {batch_size}"
-            )
-        self.comm, self._size, self._seed = comm, batch_size, seed
-        self.layout = Layout.make(graph, n, comm, partition)
-        labels = dataset.y if dataset.task == "multiclass" else dataset.y.reshape(n, -1)
-        held = self.layout.order[self.layout.own(comm.rank)]
-        self.y = labels[held]
-        mark = torch.full((n,), -1, dtype=torch.int8)
-        for index, part in enumerate(PARTS):
-            mark[getattr(split.check(n), part)] = index
-        sizes = {part: split.size(part) for part in PARTS}
-        self.split = held_split(mark[held], split.name, sizes, split.to_json())
-        trains = torch.zeros(n, dtype=torch.bool)
-        trains[split.train] = True
-        self._trains = trains[self.layout.order]  # by new id, of all rows
-        y = hide_labels(self.y, self.split.train)
-        sparse = dataset.x.layout != torch.strided
-        self._sparse = SparseMatrix.from_csr(dataset.x).rows(held) if sparse else None
-        x = dataset.x[held] if self._sparse is None else self._sparse.csr
-        self._edges = None if graph is None else LocalEdges.of(graph, self.layout, comm.rank)
-        whole = None
-        if self._edges is not None:
-            whole = ShardedGraph.build(self._edges, list(self.layout.starts), comm)
-        self._all = Batch(x, y, whole, self.split.train, counted=int(trains.sum()))
-        self._worker: ThreadPoolExecutor | None = None
-        self._next: tuple[int, Future[Any]] | None = None
-
-    def observed(self) -> Batch:
-        return self._all
-
-    def epoch(self, number: int) -> Iterator[Batch]:
-        draw_anew(self._seed, number, self.comm)
-        if self._size is None:
-            yield self._all
-            return
-        if self._worker is None:
-            self._worker = background_worker()
-        pending = self._next[1] if self._next and self._next[0] == number else None
-        plan: _Plan = (pending or self._worker.submit(self._plan, number)).result()
-        self._next = number + 1, self._worker.submit(self._plan, number + 1)
-        for index in range(len(plan.members)):
-            batch = self._batch(plan, index)
-            if batch.size:
-                yield batch
-
-    def evaluate(self, model: nn.Module) -> Tensor:
-        """Outputs of the rows held here."""
-        return predict(model, self._all).output
-
-    def to(self, device: torch.device) -> Shards:
-        if device == self._all.x.device:
-            return self
-        moved = object.__new__(Shards)
-        moved.__dict__.update(self.__dict__)
-        moved._all, moved.y = self._all.to(device), self.y.to(device)
-        moved._worker, moved._next = None, None
-        return moved
-
-    def _plan(self, number: int) -> _Plan:
-        """The part of an epoch's preparation that needs no other process."""
-        assert self._size is not None
-        n = self.layout.order.numel()
-        part = Epoch.draw(n, self._size, [self._seed, number], None).part[self.layout.order]
-        batches = -(-n // self._size)
-        order = torch.from_numpy(np.argsort(part.numpy(), kind="stable"))
-        members = list(order.split(torch.bincount(part, minlength=batches).tolist()))
-        place = torch.empty(n, dtype=torch.int64)
-        for ids in members:
-            place[ids] = torch.arange(ids.numel())
-        edges: list[Tensor] = []
-        if self._edges is not None:
-            edges = bucket(part, self._edges.ends, self._edges.edge_index.shape[1], batches)
-        return _Plan(members, place, edges)
-
-    def _batch(self, plan: _Plan, index: int) -> Batch:
-        members, own = plan.members[index], self.layout.own(self.comm.rank)
-        starts = torch.searchsorted(members, torch.tensor(self.layout.starts)).tolist()
-        mine = members[starts[self.comm.rank] : starts[self.comm.rank + 1]] - own.start
-        graph = None
-        if self._edges is not None:
-            chosen = plan.edges[index]
-            weight = None if self._edges.weight is None else self._edges.weight[chosen]
-            ends = plan.place[self._edges.edge_index[:, chosen]]
-            local = replace(self._edges, edge_index=ends, weight=weight)
-            graph = ShardedGraph.build(local, starts, self.comm)
-        device = self._all.x.device
-        where = mine.to(device)
-        x = self._all.x[where] if self._sparse is None else self._sparse.rows(mine).csr
-        rows = self._trains[own][mine].nonzero().squeeze(1)
-        counted = int(self._trains[members].sum())
-        y = self._all.y[where]
-        return Batch(x.to(device), y, graph, rows.to(device), counted=counted)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """One epoch's batches: their rows by new id, each row's place in its batch, edges held here."""
-
-    members: list[Tensor]
-    place: Tensor
-    edges: list[Tensor]

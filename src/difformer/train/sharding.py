@@ -8,20 +8,16 @@ ranges) and the edges that enter them. To carry values along the edges it needs 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from difformer.core.graph import Graph
+from difformer.core.graph import Graph, inverse_sqrt
 from difformer.core.sparse import SparseMatrix
-from difformer.errors import missing_extra
+from difformer.data.shards.parts import metis_parts
 from difformer.train.comm import Comm
+from difformer.train.partition import EDGE_CHUNK, Epoch
 from difformer.train.settings import PARTITIONS
-
-# Edges processed at a time: their ends stay in the outer cache.
-EDGE_CHUNK = 2**19
 
 
 @dataclass(frozen=True)
@@ -96,9 +92,20 @@ class LocalEdges:
         ends = torch.stack([source[order], target[order]])
         return cls(ends, weight, graph.symmetric, graph.norm)
 
+    @property
+    def num_edges(self) -> int:
+        return self.edge_index.shape[1]
+
     def ends(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Sources and targets of a range of the edges."""
         return self.edge_index[0, start:stop], self.edge_index[1, start:stop]
+
+    def inside(self, plan: Epoch, index: int) -> LocalEdges:
+        """The edges inside one batch of an epoch, by the places of their ends in the batch."""
+        chosen = plan.edges[index]
+        ends = torch.stack([plan.places(end[chosen]) for end in self.edge_index])
+        weight = None if self.weight is None else self.weight[chosen]
+        return replace(self, edge_index=ends, weight=weight)
 
 
 @dataclass(frozen=True)
@@ -130,20 +137,20 @@ class ShardedGraph:
         wanted, column = torch.unique(source[far], return_inverse=True)
         bounds = torch.searchsorted(wanted, torch.tensor(starts))
         receive = bounds.diff().tolist()
-        send = comm.swap(torch.tensor(receive), [1] * comm.size, [1] * comm.size).tolist()
-        boundary = comm.swap(wanted, receive, send) - low if comm.size > 1 else wanted
+        send = comm.deal(receive)
+        boundary = comm.swap(wanted, receive, send) - low
         weight = torch.ones(source.numel()) if edges.weight is None else edges.weight
         into = weight.new_zeros(n).index_add_(0, target, weight)
-        out_of = weight.new_zeros(n).index_add_(0, source[near] - low, weight[near])
-        if comm.size > 1:
+        if edges.norm == "row":
+            left = into.clamp_min(torch.finfo(into.dtype).tiny).reciprocal()
+            right = torch.ones_like(into)
+        else:
+            out_of = weight.new_zeros(n).index_add_(0, source[near] - low, weight[near])
             # Out-degrees towards other processes are known there: they send them back.
             elsewhere = weight.new_zeros(wanted.numel()).index_add_(0, column, weight[far])
             out_of.index_add_(0, boundary, comm.swap(elsewhere, receive, send))
-        left, right = _inverse_sqrt(into), _inverse_sqrt(out_of)
-        if edges.norm == "row":
-            left = into.clamp_min(torch.finfo(into.dtype).tiny).reciprocal()
-            right = torch.ones_like(right)
-        far_right = comm.swap(right[boundary], send, receive) if comm.size > 1 else right[:0]
+            left, right = inverse_sqrt(into), inverse_sqrt(out_of)
+        far_right = comm.swap(right[boundary], send, receive)
         value = weight.clone()
         value[near] *= left[target[near]] * right[source[near] - low]
         value[far] *= left[target[far]] * far_right[column]
@@ -159,11 +166,11 @@ class ShardedGraph:
             raise ValueError(
                 f"value must have this process's {self.num_nodes} rows, got {value.shape[0]}"
             )
-        here = self.inner.matmul(value)
-        return here if self.comm.size == 1 else here + self.outer.matmul(self.received(value))
+        here = self.inner @ value
+        return here if self.comm.size == 1 else here + self.outer @ self.received(value)
 
     def received(self, value: Tensor) -> Tensor:
-        """The values of the boundary rows of other processes; sends those of one's own."""
+        """The values of the boundary rows of other processes; sends the own ones they need."""
         needed = value.index_select(0, self.boundary)
         return self.comm.exchange(needed, self.send, self.receive, "boundary")
 
@@ -176,20 +183,11 @@ class ShardedGraph:
         return replace(self, inner=inner, outer=self.outer.to(like), boundary=boundary)
 
 
-def _inverse_sqrt(degree: Tensor) -> Tensor:
-    return torch.where(degree > 0, degree.clamp_min(torch.finfo(degree.dtype).tiny).rsqrt(), 0.0)
-
-
 def _metis(graph: Graph, parts: int) -> Tensor:
-    try:
-        import pymetis
-    except ImportError as error:
-        raise missing_extra("partition 'metis'", "scale") from error
     edges = graph.edge_index
     if not graph.symmetric:
         edges = Graph.from_edges(edges, graph.num_nodes, undirected=True).edge_index
     source, target = edges[:, edges[0] != edges[1]]
-    starts: Any = np.zeros(graph.num_nodes + 1, dtype=np.int64)
-    np.cumsum(torch.bincount(target, minlength=graph.num_nodes).numpy(), out=starts[1:])
-    adjacency = pymetis.CSRAdjacency(starts, source.numpy())
-    return torch.tensor(pymetis.part_graph(parts, adjacency=adjacency)[1])
+    ends = torch.bincount(target, minlength=graph.num_nodes).cumsum(0)
+    whole = (0, ends.numpy(), source.numpy())
+    return torch.from_numpy(metis_parts(lambda: [whole], graph.num_nodes, parts))

@@ -1,8 +1,9 @@
-"""Batches over time: snapshots go through a model together, each as a graph of its own."""
+"""Batches over time: snapshots go through a model together, as separate graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from difformer.core.graph import Graph
 from difformer.data.batch import Batch
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
-from difformer.train.batches import hide_labels, predict
+from difformer.train.batches import predict, training_labels
 
 # Rows and edges that a model processes at a time in evaluation.
 CHUNK = 2**21
@@ -47,15 +48,12 @@ class Snapshots:
         self._dataset = dataset if use_graph else dataset.with_edges(())
         self._prepared: dict[tuple[int, ...], tuple[Graph | None, Tensor]] = {}
         self.y = dataset.y
-        split.check(dataset.num_rows)
-        self._seen = hide_labels(dataset.y, split.train)
-        self._train = split.train
-        if bool(self._seen.isnan().all()):
-            raise ValueError(f"split {split.name!r} must have known training targets, it has none")
+        self._seen, self._train = training_labels(dataset.y, split), split.train
         training = torch.unique(split.train // dataset.num_nodes).tolist()
         step = per_step or len(training)
         self._steps = [self._batch(part) for part in _parts(training, step)]
-        self._size = max(1, CHUNK // max(dataset.num_nodes, _edges_a_snapshot(self._dataset)))
+        edges = max((index.shape[1] for index, _ in self._dataset.edges), default=0)
+        self._size = max(1, CHUNK // max(dataset.num_nodes, edges))  # snapshots per chunk
         everything = range(dataset.num_snapshots)
         self._chunks = [self._batch(part) for part in _parts(everything, self._size)]
         self._some: dict[tuple[int, ...], list[Batch]] = {}  # batches made for `evaluate_rows`
@@ -79,7 +77,7 @@ class Snapshots:
             return self.evaluate(model)
         if wanted not in self._some:
             parts = _parts(wanted, self._size)
-            self._some[wanted] = [_moved(self._batch(p), self.y.device) for p in parts]
+            self._some[wanted] = [self._batch(p).to(self.y.device) for p in parts]
         done = torch.cat([predict(model, batch).output for batch in self._some[wanted]])
         output = done.new_full((self.y.shape[0], done.shape[1]), float("nan"))
         output.view(-1, n, done.shape[1])[list(wanted)] = done.view(-1, n, done.shape[1])
@@ -88,11 +86,10 @@ class Snapshots:
     def to(self, device: torch.device) -> Snapshots:
         if device == self.y.device:
             return self
-        moved = object.__new__(Snapshots)
-        moved.__dict__ = dict(self.__dict__)
+        moved = copy(self)
         moved.y, moved._some = self.y.to(device), {}
-        moved._steps = [_moved(batch, device) for batch in self._steps]
-        moved._chunks = [_moved(batch, device) for batch in self._chunks]
+        moved._steps = [batch.to(device) for batch in self._steps]
+        moved._chunks = [batch.to(device) for batch in self._chunks]
         return moved
 
     def _batch(self, snapshots: Sequence[int]) -> Batch:
@@ -123,20 +120,3 @@ class Snapshots:
 
 def _parts(items: Sequence[int], size: int) -> list[Sequence[int]]:
     return [items[i : i + size] for i in range(0, len(items), size)]
-
-
-def _edges_a_snapshot(dataset: TemporalDataset) -> int:
-    return max((index.shape[1] for index, _ in dataset.edges), default=0)
-
-
-def _moved(batch: Batch, device: torch.device) -> Batch:
-    if device == batch.x.device:
-        return batch
-    graph = None if batch.graph is None else batch.graph.to(batch.x.to(device))
-    return Batch(
-        batch.x.to(device),
-        batch.y.to(device),
-        graph,
-        batch.rows.to(device),
-        None if batch.segments is None else batch.segments.to(device),
-    )

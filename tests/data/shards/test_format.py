@@ -150,7 +150,7 @@ def test_without_a_manifest_there_is_no_dataset(folder: Path) -> None:
     assert is_shards(folder)
     (folder / "manifest.json").unlink()
     assert not is_shards(folder)
-    with pytest.raises(DataError, match=r"is no sharded dataset: it has no manifest\.json"):
+    with pytest.raises(DataError, match=r"is not a sharded dataset: it has no manifest\.json"):
         ShardFolder(folder)
 
 

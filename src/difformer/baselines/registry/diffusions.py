@@ -106,11 +106,11 @@ class GRANDConfig(Width):
 
     attention_channels: int = option(16, "width of a head's query and key", COUNT)
     num_heads: int = option(4, "attention heads, averaged", COUNT)
-    nonlinear: bool = option(False, "attention follows the state; off: that of the first state")
+    nonlinear: bool = option(False, "compute the attention of every state; off: of the first only")
     source: bool = option(False, "GRAND++: labelled rows are sources")
     source_dropout: float = option(
         0.5,
-        "share of GRAND++'s sources left out of a training step, which learns from these only",
+        "share of GRAND++'s sources left out of a training step, which learns from their rows only",
         RATE,
     )
     learned_scale: bool = option(True, "learn how fast X(t) moves and how strong the sources are")
@@ -120,7 +120,7 @@ class GRANDConfig(Width):
     )
     step: float = option(1.0, "step size of the fixed-step solvers", POSITIVE)
     tolerance: float = option(
-        1e-3, "relative and absolute tolerance of the adaptive ones", POSITIVE
+        1e-3, "relative and absolute tolerance of the adaptive solvers", POSITIVE
     )
     scale_features: bool = option(False, SCALE)
 

@@ -77,7 +77,7 @@ _APPNP = System(
 class SmoothConfig(Perceptron):
     """A perceptron, corrected and smoothed along edges."""
 
-    steps: int = option(50, "propagation steps of each of the two", COUNT)
+    steps: int = option(50, "propagation steps, of correcting and of smoothing each", COUNT)
     correct_alpha: float = option(0.9, "how far errors spread, in (0, 1)", SHARE)
     smooth_alpha: float = option(0.8, "how far labels spread, in (0, 1)", SHARE)
 

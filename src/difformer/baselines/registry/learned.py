@@ -19,7 +19,7 @@ class LDSConfig(Options):
     hidden_channels: int = option(16, "width of the hidden layer", COUNT)
     dropout: float = option(0.5, "dropout on features and hidden layer", RATE)
     inner_steps: int = option(5, "weight updates per epoch", COUNT)
-    unroll: int = option(1, "gradient steps the hypergradient goes through", whole(0))
+    unroll: int = option(1, "gradient steps that the hypergradient is taken through", whole(0))
     inner_lr: float = option(0.1, "learning rate of those steps", POSITIVE)
     theta_lr: float = option(1.0, "learning rate of the edge probabilities", POSITIVE)
     outer: str = option(

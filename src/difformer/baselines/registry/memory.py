@@ -1,7 +1,7 @@
 """How much memory a training step takes: (rows, edges, features, outputs, config) -> bytes.
 
-A rough upper estimate, so that a run that cannot fit is refused before it starts. Shared rules are
-here; a system with its own rule has it next to its entry.
+A rough upper estimate, by which a run that does not fit is refused before it starts. Rules that
+several systems share are here; others are next to the entry of their system.
 """
 
 from __future__ import annotations

@@ -42,9 +42,17 @@ def _fitted(n: int, e: int, p: int, c: int, config: Any) -> float:
     return 2 * FLOAT * n * (4 * p + 3 * c)
 
 
-def _library(name: str, title: str, model: str, config: type[Any], **more: Any) -> System:
-    tasks = more.pop("tasks", ("multiclass", "regression"))
-    numbers = more.pop("numbers", "")
+def _library(
+    name: str,
+    title: str,
+    model: str,
+    config: type[Any],
+    *,
+    tasks: tuple[str, ...] = ("multiclass", "regression"),
+    numbers: str = "",
+    **space: tuple[Any, ...],
+) -> System:
+    """A system that scikit-learn fits; `space` has the values to try."""
     return System(
         name=name,
         title=title,
@@ -54,13 +62,13 @@ def _library(name: str, title: str, model: str, config: type[Any], **more: Any) 
         graph="none",
         tasks=tasks,
         numbers=numbers,
-        space=more,
+        space=space,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled(Options):
-    """Columns brought to one scale, by all rows."""
+    """Features that are scaled by all rows."""
 
     scale: str = option(
         "auto",
@@ -74,16 +82,16 @@ class LogisticConfig(Scaled):
     """Logistic regression; for numbers ridge regression."""
 
     C: float = option(1.0, "one over the weight of the penalty", POSITIVE)
-    iterations: int = option(1000, "the most iterations of the solver", COUNT)
+    iterations: int = option(1000, "most iterations of the solver", COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForestConfig(Options):
     """Random forest."""
 
-    trees: int = option(300, "trees", COUNT)
-    max_features: str = option("sqrt", "columns tried at a split", ("sqrt", "log2"))
-    min_samples_leaf: int = option(1, "rows in a leaf, at least", COUNT)
+    trees: int = option(300, "number of trees", COUNT)
+    max_features: str = option("sqrt", "columns considered at each split", ("sqrt", "log2"))
+    min_samples_leaf: int = option(1, "least rows in a leaf", COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +100,8 @@ class BoostingConfig(Options):
 
     learning_rate: float = option(0.1, "weight of each tree", POSITIVE)
     iterations: int = option(100, "rounds of boosting", COUNT)
-    max_leaf_nodes: int = option(31, "leaves of a tree, at most", whole(2))
-    min_samples_leaf: int = option(5, "rows in a leaf, at least", COUNT)
+    max_leaf_nodes: int = option(31, "most leaves of a tree", whole(2))
+    min_samples_leaf: int = option(5, "least rows in a leaf", COUNT)
     l2: float = option(1.0, "penalty on the leaves' values", NOT_NEGATIVE)
 
 
@@ -101,8 +109,8 @@ class BoostingConfig(Options):
 class KNNConfig(Scaled):
     """Nearest labelled rows."""
 
-    k: int = option(5, "labelled neighbours asked", COUNT)
-    weights: str = option("distance", "how they are weighed", ("uniform", "distance"))
+    k: int = option(5, "number of labelled neighbours", COUNT)
+    weights: str = option("distance", "weights of the neighbours", ("uniform", "distance"))
     metric: str = option("euclidean", "distance between rows", ("euclidean", "cosine"))
 
 

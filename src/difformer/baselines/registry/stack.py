@@ -37,7 +37,7 @@ class Width(Options):
 class Stack(Width):
     """Several layers of one width."""
 
-    num_layers: int = option(2, "layers", COUNT)
+    num_layers: int = option(2, "number of layers", COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)

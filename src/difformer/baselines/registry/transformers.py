@@ -16,7 +16,7 @@ __all__ = ["SYSTEMS", "NodeFormerConfig", "SGFormerConfig"]
 class NodeFormerConfig(Stack):
     """Kernelised Gumbel-softmax message passing; `hidden_channels` is also a head's width."""
 
-    num_heads: int = option(4, "heads", COUNT)
+    num_heads: int = option(4, "attention heads", COUNT)
     features: int = option(30, "random features m of the kernel", COUNT)
     gumbels: int = option(10, "Gumbel samples while training; 0: none", whole(0))
     tau: float = option(0.25, "temperature", POSITIVE)

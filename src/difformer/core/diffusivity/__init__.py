@@ -1,4 +1,4 @@
-"""Diffusivities: how strongly every pair of instances pulls on each other.
+"""Diffusivities: how strongly each pair of rows influences each other.
 
 One protocol, eight forms. Letters: q (..., h, n, d) queries, k (..., h, m, d) keys,
 v (..., h, m, e) values; ω_ij ≥ 0 is the unnormalised diffusivity of a pair, and
@@ -46,10 +46,10 @@ KERNELS: dict[str, type[Diffusivity]] = {
 
 
 def make_diffusivity(kernel: str | Diffusivity, qk_norm: str = "row", **knobs: Any) -> Diffusivity:
-    """The diffusivity a name stands for; an object is returned unchanged.
+    """The diffusivity of this name; a Diffusivity is returned unchanged.
 
-    `knobs` are options such as sharpness; each class takes those it names in its `knobs`, and None
-    is its own default.
+    `knobs` are options such as sharpness. Each class takes those in its `knobs`; None stands for
+    the default of the class.
     """
     if qk_norm not in ("row", "tensor"):
         raise ValueError(f"qk_norm must be 'row' or 'tensor', got {qk_norm!r}")

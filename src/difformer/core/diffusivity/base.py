@@ -1,4 +1,4 @@
-"""What every diffusivity is: a pairwise ω, and all that follows from it."""
+"""The base class of diffusivities: a pairwise ω, and all that follows from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from difformer.core.context import Context, Pairs
 from difformer.core.euler import Affine, AverageOfStates, average_of_states
 from difformer.core.fixed import FixedAverage
-from difformer.core.pairs import pull_and_mass, total_over_pairs
+from difformer.core.pairs import pull_and_mass, squared_distances, total_over_pairs
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import average_by_rows
 
@@ -32,7 +32,7 @@ class Diffusivity(ABC):
     local: ClassVar[bool] = False
     """Whether a row's average is its own value, so that a new row needs no context."""
     compares: ClassVar[bool] = True
-    """Whether queries and keys matter at all; where not, a layer learns none."""
+    """Whether the weights depend on queries and keys; if not, a layer learns none."""
     prepares: bool = False
     """Whether rows must pass through `prepare` before they are compared."""
     anchored: ClassVar[bool] = False
@@ -47,19 +47,19 @@ class Diffusivity(ABC):
 
     def f(self, z2: Tensor) -> Tensor:
         """The diffusivity as a function of the squared distance of two states: δ'(z²)."""
-        raise NotImplementedError(f"the {self.name} diffusivity states no energy: it has no f")
+        raise NotImplementedError(f"the {self.name} diffusivity has no f, so it has no energy")
 
     def delta(self, z2: Tensor) -> Tensor:
         """The penalty δ of a squared distance in the energy of eq. 4: δ(0) = const, δ' = f."""
-        raise NotImplementedError(f"the {self.name} diffusivity states no energy: it has no delta")
+        raise NotImplementedError(f"the {self.name} diffusivity has no delta, so it has no energy")
 
     def pair_penalty(self, z: Tensor) -> Tensor:
         """Σ_ij δ(‖z_i − z_j‖²) over all ordered pairs of z (n, d): a scalar, O(n² d) in tiles."""
-        return total_over_pairs(self.delta, z)
+        return total_over_pairs(lambda rows: self.delta(squared_distances(z[rows], z)), z)
 
     def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1), ω_ij = f(‖z_i − z_j‖²): O(n² d) in tiles."""
-        return pull_and_mass(self.f, z)
+        return pull_and_mass(lambda rows: self.f(squared_distances(z[rows], z)), z)
 
     def at(self, states: Tensor) -> Diffusivity:
         """This diffusivity with what it calibrates at these states (n, d), for their energy."""
@@ -68,8 +68,8 @@ class Diffusivity(ABC):
     def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Queries and keys as all other methods take them, (..., n, ·), of the same n rows.
 
-        What depends on other rows is made from `known` (..., m, d) where it is given, and from k
-        where not. Here: the rows as they are.
+        What depends on other rows is computed from `known` (..., m, d) if given, else from k. The
+        base class returns the rows unchanged.
         """
         return q, k
 
@@ -89,7 +89,7 @@ class Diffusivity(ABC):
         return self.weights(q[..., rows, :], k)
 
     def summarise(self, k: Tensor, v: Tensor, q: Tensor | None = None) -> Context:
-        """The additive context of some rows' keys and values (q: their queries, where wanted)."""
+        """The additive context of some rows' keys and values; some classes need the queries q."""
         return Pairs(k, v)
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
@@ -98,10 +98,9 @@ class Diffusivity(ABC):
         return average_by_rows(self.weights, q, context.key, context.value)
 
     def closed_form(self, heads: int) -> AverageOfStates | None:
-        """The average over all rows where q, k and v are affine maps of the states, in one piece.
+        """The average over all rows where q, k and v are affine maps of the states, or None.
 
-        With hand-written gradients, in less memory than `summarise` and `apply`; None if there is
-        none.
+        It has hand-written gradients and needs less memory than `summarise` and `apply`.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""The constant diffusivity: every pair pulls alike."""
+"""The constant diffusivity: every pair has the same weight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Constant"]
 
 
 class Constant(Diffusivity):
-    """Ablation: every pair alike, Ŝ = 1/m; O(n d). f = 1, δ(z²) = z²."""
+    """Ablation: the same weight for every pair, Ŝ = 1/m; O(n d). f = 1, δ(z²) = z²."""
 
     name = "constant"
     separable = True

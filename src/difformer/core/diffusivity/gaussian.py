@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from difformer.core.context import Context, Pairs
-from difformer.core.diffusivity.at_rows import AtRows
 from difformer.core.diffusivity.base import Diffusivity
+from difformer.core.diffusivity.given import AtRows
 from difformer.core.diffusivity.reach import widths_for_reach
 from difformer.core.diffusivity.softmax import softmax_average
 from difformer.core.pairs import squared_distances
-from difformer.core.tiled import CHUNK_SCORES, tiles
+from difformer.core.tiled import by_rows
 
 __all__ = ["Gaussian"]
 
@@ -54,17 +54,16 @@ class Gaussian(Diffusivity):
         return AtRows(self, width, lambda a, b: a * b, self._f, self._delta)
 
     def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if self.reach is None:
+        reach = self.reach
+        if reach is None:
             return q, k
         against = k if known is None else known[..., : q.shape[-1]]
-        size = max(1, CHUNK_SCORES // max(1, q.shape[:-2].numel() * against.shape[-2]))
-        whole = torch.compiler.is_compiling() or q.shape[-2] <= size
         with torch.no_grad():
-            parts = [
-                widths_for_reach(squared_distances(q[..., rows, :], against), self.reach)
-                for rows in ([slice(None)] if whole else tiles(q.shape[-2], size))
-            ]
-        width = torch.cat(parts, dim=-2)
+            width = by_rows(
+                lambda rows: widths_for_reach(squared_distances(rows, against), reach),
+                q,
+                against.shape[-2],
+            )
         left = torch.cat([q, width], dim=-1)
         return left, left if q is k else torch.cat([k, width], dim=-1)
 

@@ -1,4 +1,4 @@
-"""The identity diffusivity: no instance pulls on another."""
+"""The identity diffusivity: no row influences another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Identity"]
 
 
 class Identity(Diffusivity):
-    """Ablation: no instance influences another, Ŝ = I; the model is then an MLP. δ = 0."""
+    """Ablation: no row influences another, Ŝ = I; the model is then an MLP. δ = 0."""
 
     name = "identity"
     local = True
@@ -32,22 +32,20 @@ class Identity(Diffusivity):
         return z, torch.ones_like(z[:, :1])  # every row influences only itself
 
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
-        _same_rows(q, k)
-        eye = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device)
-        return eye.expand(*q.shape[:-2], -1, -1)
+        return self.weights_of(slice(None), q, k)
 
     def weights_of(self, rows: Tensor | slice, q: Tensor, k: Tensor) -> Tensor:
-        _same_rows(q, k)
+        _check_rows(q, k)
         own = torch.arange(k.shape[-2], device=q.device)[rows]
         return F.one_hot(own, k.shape[-2]).to(q.dtype).expand(*q.shape[:-2], -1, -1)
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, Pairs)
-        _same_rows(q, context.value)
+        _check_rows(q, context.value)
         return context.value
 
 
-def _same_rows(q: Tensor, k: Tensor) -> None:
+def _check_rows(q: Tensor, k: Tensor) -> None:
     if q.shape[-2] != k.shape[-2]:
         raise ValueError(
             f"the identity diffusivity needs as many queries as keys, got {q.shape[-2]} "

@@ -1,4 +1,4 @@
-"""The landmark diffusivity: rows meet through a few hundred landmarks, in linear time."""
+"""The landmark diffusivity: rows interact through a few hundred landmarks, in linear time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from difformer.core.context import Context, LandmarkSums
-from difformer.core.cosine import landmark_sample, make_landmarks, unit_rows
+from difformer.core.cosine import unit_rows
 from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.diffusivity.reach import offsets_for_reach
 from difformer.core.fixed import FixedLandmarks
 from difformer.core.sparse import SparseMatrix
-from difformer.core.tiled import CHUNK_SCORES, tiles
+from difformer.core.tiled import chunk_rows, tiles
 
-__all__ = ["Landmarks", "landmark_sample", "make_landmarks"]
+__all__ = ["Landmarks"]
 
 
 class Landmarks(Diffusivity):
@@ -67,12 +67,8 @@ class Landmarks(Diffusivity):
         n, unit = rows.shape[0], unit_rows(known).T.contiguous()
         columns: list[Tensor] = []
         values: list[Tensor] = []
-        for part in tiles(n, max(1, CHUNK_SCORES // unit.shape[1])):
-            if isinstance(rows, SparseMatrix):
-                scores = rows.block(part).unit_rows().matmul(unit)
-            else:
-                scores = unit_rows(rows[part]) @ unit
-            value, index = self._largest(scores)
+        for part in tiles(n, chunk_rows(unit.shape[1])):
+            value, index = self._largest(unit_rows(rows[part]) @ unit)
             index, order = index.sort(-1)
             columns.append(index.int())
             values.append(value.gather(-1, order))

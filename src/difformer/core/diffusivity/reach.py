@@ -13,18 +13,18 @@ __all__ = ["offsets_for_reach", "widths_for_reach"]
 STEPS = 100
 # Traced code cannot stop early; this many steps suffice for the sharpness values in use.
 TRACED_STEPS = 24
-# Exported code starts as well as other code does, from the last partner, and needs fewer.
+# Exported code starts from the score of the last partner, as untraced code does, and needs fewer.
 EXPORTED_STEPS = 4  # and one for each unit of the sharpness' square root
 # Halvings of a width's logarithm, from 42 down to the last digits.
 WIDTH_STEPS = 50
-_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # PyTorch 2.6 has it not
+_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # missing in PyTorch 2.6
 
 
 def offsets_for_reach(scores: Tensor, sharpness: float, reach: float) -> Tensor:
     """t (..., n, 1) with Σ_j σ(s (c_ij − t_i)) = reach, for scores c (..., n, m): O(n m) per step.
 
     A reach of m or more includes every row. A row's offset depends on its own scores alone, to the
-    last bit: a row that has converged stays.
+    last bit: a row that has converged does not change again.
     """
     m = scores.shape[-1]
     count = torch.full((), m, dtype=torch.float64, device=scores.device)

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.core.cosine import score_rows, take_rows, unit_rows
-from difformer.core.diffusivity.at_rows import AtRows
+from difformer.core.cosine import score_rows, unit_rows
 from difformer.core.diffusivity.base import Diffusivity
+from difformer.core.diffusivity.given import AtRows
 from difformer.core.diffusivity.reach import offsets_for_reach
 from difformer.core.diffusivity.sigmoid import Sigmoid
 from difformer.core.fixed import FixedWeights, Order, keep_pairs, keep_partners
 from difformer.core.near import NearRows, near_rows
 from difformer.core.sparse import SparseMatrix
-from difformer.core.tiled import CHUNK_SCORES, SIGMOID_FLOOR, tiles
+from difformer.core.tiled import SIGMOID_FLOOR, by_rows, chunk_rows, tiles
 
 # Up to this many rows all pairs are compared once: some minutes on one core.
 EXACT_ROWS = 60_000
 # Rows searched for each row beyond, per partner it is to have.
 SEARCHED = 4
-# Rows whose weights to all others are computed, to say what the search has missed.
+# Rows whose weights to all others are computed, to estimate what the search has missed.
 CHECKED = 256
 
 __all__ = ["Sharp"]
@@ -44,10 +44,10 @@ class Sharp(Sigmoid):
             added.
         exact_rows: up to how many rows `fixed` compares all pairs; beyond, near ones (`near_rows`).
         offset: t where it is not calibrated, and in `f` and `delta`.
-        unit: scale rows to unit length. Without, s = 1 and t = 0 is the sigmoid of DIFFormer-a.
     """
 
     name = "sharp"
+    prepares = True
     knobs = ("sharpness", "reach", "exact_rows")
 
     def __init__(
@@ -57,17 +57,14 @@ class Sharp(Sigmoid):
         exact_rows: int = EXACT_ROWS,
         *,
         offset: float = 0.0,
-        unit: bool = True,
     ) -> None:
         for name, value in (("sharpness", sharpness), ("reach", reach)):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value!r}")
-        self.sharpness, self.reach, self.offset, self.unit = sharpness, reach, offset, unit
+        self.sharpness, self.reach, self.offset = sharpness, reach, offset
         self.exact_rows = exact_rows
         self.scale: Tensor | float = 1.0
         self.shift: Tensor | float = 0.0
-
-    prepares = True
 
     def tuned(self, scale: Tensor, shift: Tensor) -> Sharp:
         """This diffusivity with sharpness s · scale and offsets t_i + shift, both learned scalars.
@@ -80,7 +77,7 @@ class Sharp(Sigmoid):
 
     @property
     def steepness(self) -> Tensor | float:
-        """s, tuned."""
+        """s times the learned factor."""
         return self.sharpness * self.scale
 
     def f(self, z2: Tensor) -> Tensor:
@@ -92,41 +89,34 @@ class Sharp(Sigmoid):
     def at(self, states: Tensor) -> Diffusivity:
         if self.reach is None:
             return self
-        unit = unit_rows(states) if self.unit else states
+        unit = unit_rows(states)
         offset = self.offsets(unit, unit)
         return AtRows(self, offset, lambda a, b: (a + b) / 2, self._f, self._delta)
 
     def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         tied = q is k
-        if self.unit:
-            q = unit_rows(q)
-            k = q if tied else unit_rows(k)
+        q = unit_rows(q)
+        k = q if tied else unit_rows(k)
         if self.reach is None:
             return q, k
         # Known rows may already be prepared, with their offset as last column.
-        against = k if known is None else known[..., : q.shape[-1]]
-        if known is not None and self.unit:
-            against = unit_rows(against)
+        against = k if known is None else unit_rows(known[..., : q.shape[-1]])
         offset = self.offsets(q, against)
         q = torch.cat([q, offset], dim=-1)
         return q, q if tied else torch.cat([k, offset], dim=-1)
 
     def prepared_by(self, rows: Tensor, offset: Tensor) -> Tensor:
         """What `prepare` gives for rows (n, d) whose offsets (n, 1) are known already."""
-        return torch.cat([unit_rows(rows) if self.unit else rows, offset], dim=-1)
+        return torch.cat([unit_rows(rows), offset], dim=-1)
 
     @torch.no_grad()
     def offsets(self, q: Tensor, k: Tensor) -> Tensor:
         """t (..., n, 1) of unit queries (..., n, d) among unit keys (..., m, d), in row tiles."""
         assert self.reach is not None
-        size = max(1, CHUNK_SCORES // max(1, q.shape[:-2].numel() * k.shape[-2]))
-        if torch.compiler.is_compiling() or q.shape[-2] <= size:
-            return offsets_for_reach(q @ k.mT, self.sharpness, self.reach)
-        parts = [
-            offsets_for_reach(q[..., rows, :] @ k.mT, self.sharpness, self.reach)
-            for rows in tiles(q.shape[-2], size)
-        ]
-        return torch.cat(parts, dim=-2)
+        reach = self.reach
+        return by_rows(
+            lambda rows: offsets_for_reach(rows @ k.mT, self.sharpness, reach), q, k.shape[-2]
+        )
 
     def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         # s (q̃·k̃ − (t_i + t_j)/2) = [s q̃, −s t_i/2, 1] · [k̃, 1, −s t_j/2]
@@ -142,10 +132,9 @@ class Sharp(Sigmoid):
         return left, torch.cat([k[..., :-1], torch.ones_like(b), b], dim=-1)
 
     def fixed(self, rows: Tensor | SparseMatrix, known: Tensor | None = None) -> FixedWeights:
-        n = rows.shape[0]
-        if n > self.exact_rows and self.unit and self.reach is not None:
+        if rows.shape[0] > self.exact_rows and self.reach is not None:
             return self.fixed_near(rows)
-        return self.fixed_rows(rows, slice(0, n))
+        return self.fixed_rows(rows, slice(0, rows.shape[0]))
 
     @torch.no_grad()
     def fixed_near(self, rows: Tensor | SparseMatrix) -> FixedWeights:
@@ -169,10 +158,8 @@ class Sharp(Sigmoid):
         n, unit = rows.shape[0], unit_rows(rows)
         chosen = torch.linspace(0, n - 1, min(n, CHECKED)).long()
         share: list[Tensor] = []
-        for part in chosen.split(max(1, CHUNK_SCORES // n)):
-            asking = take_rows(unit, part)
-            dense = isinstance(unit, Tensor)
-            scores = asking @ unit.T if dense else unit.matmul(asking.T.contiguous()).T
+        for part in chosen.split(chunk_rows(n)):
+            scores = score_rows(unit[part], unit)
             omega = torch.sigmoid((scores - (t[part] + t.mT) / 2) * self.sharpness)
             found = omega.gather(1, near.row[part]) * near.score[part].isfinite()
             share.append(1 - found.sum(1) / omega.sum(1))
@@ -184,10 +171,10 @@ class Sharp(Sigmoid):
     ) -> FixedWeights:
         """The rows `own` of Ŝ; `offset` (n, 1) those of all rows, where they are known already."""
         t = self.fixed_offsets(rows, slice(0, rows.shape[0])) if offset is None else offset
-        unit = unit_rows(rows) if self.unit else rows
+        unit = unit_rows(rows)
 
         def omega(part: slice) -> Tensor:
-            scores = score_rows(unit, part).sub_((t[part] + t.mT) / 2)
+            scores = score_rows(unit[part], unit).sub_((t[part] + t.mT) / 2)
             return scores.mul_(self.sharpness).sigmoid_().add_(SIGMOID_FLOOR)
 
         kept = keep_partners(omega, own, rows.shape[0])
@@ -196,14 +183,15 @@ class Sharp(Sigmoid):
     @torch.no_grad()
     def fixed_offsets(self, rows: Tensor | SparseMatrix, own: slice) -> Tensor:
         """The offsets (own, 1) of a range of rows among all of them, in row tiles."""
-        rows, n = unit_rows(rows) if self.unit else rows, rows.shape[0]
-        values = rows.values if isinstance(rows, SparseMatrix) else rows
+        unit, n = unit_rows(rows), rows.shape[0]
+        values = unit.values if isinstance(unit, SparseMatrix) else unit
         if self.reach is None:
             return values.new_full((own.stop - own.start, 1), self.offset)
         parts = [values.new_empty(0, 1)]
-        for part in tiles(own.stop - own.start, max(1, CHUNK_SCORES // n)):
+        for part in tiles(own.stop - own.start, chunk_rows(n)):
             part = slice(own.start + part.start, own.start + part.stop)
-            parts.append(offsets_for_reach(score_rows(rows, part), self.sharpness, self.reach))
+            scores = score_rows(unit[part], unit)
+            parts.append(offsets_for_reach(scores, self.sharpness, self.reach))
         return torch.cat(parts)
 
     def _f(self, z2: Tensor, offset: Tensor) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from difformer.core.context import Context, Moments, ScaledMoments, row_count
+from difformer.core.cosine import unit_rows
 from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.euler import AverageOfStates
 from difformer.core.fused import RowAverage
@@ -53,10 +53,10 @@ class Simple(Diffusivity):
         return pull, mass
 
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
-        return 1.0 + FLOOR + _unit(q) @ _unit(k).mT
+        return 1.0 + FLOOR + unit_rows(q) @ unit_rows(k).mT
 
     def summarise(self, k: Tensor, v: Tensor, q: Tensor | None = None) -> Moments:
-        key = _unit(k)
+        key = unit_rows(k)
         return Moments(
             value_sum=v.sum(-2, keepdim=True),
             key_value=key.mT @ v,
@@ -66,7 +66,7 @@ class Simple(Diffusivity):
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, Moments)
-        return self._average(_unit(q), context)
+        return self._average(unit_rows(q), context)
 
     def closed_form(self, heads: int) -> AverageOfStates:
         return RowAverage(heads, 1.0 + FLOOR)
@@ -85,13 +85,16 @@ class WholeTensorSimple(Simple):
     """
 
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
-        return 1.0 + FLOOR + (q / _square(q).sqrt()) @ (k / _square(k).sqrt()).mT
+        return self._omega_of(slice(None), q, k)
 
     def weights_of(self, rows: Tensor | slice, q: Tensor, k: Tensor) -> Tensor:
+        omega = self._omega_of(rows, q, k)
+        return omega / omega.sum(-1, keepdim=True)
+
+    def _omega_of(self, rows: Tensor | slice, q: Tensor, k: Tensor) -> Tensor:
         # The norm is that of all queries, not of the chosen ones.
         query = (q / _square(q).sqrt())[..., rows, :]
-        omega = 1.0 + FLOOR + query @ (k / _square(k).sqrt()).mT
-        return omega / omega.sum(-1, keepdim=True)
+        return 1.0 + FLOOR + query @ (k / _square(k).sqrt()).mT
 
     def closed_form(self, heads: int) -> AverageOfStates:
         return WholeTensorAverage(heads, 1.0 + FLOOR)
@@ -111,11 +114,6 @@ class WholeTensorSimple(Simple):
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, ScaledMoments)
         return self._average(q / context.query_square.sqrt() / context.key_square.sqrt(), context)
-
-
-def _unit(x: Tensor) -> Tensor:
-    """Rows scaled to unit length; a zero row stays zero."""
-    return F.normalize(x, dim=-1, eps=torch.finfo(x.dtype).tiny)
 
 
 def _square(x: Tensor) -> Tensor:

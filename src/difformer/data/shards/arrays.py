@@ -1,4 +1,4 @@
-"""Arrays of a part: .npy files that are written row by row, atomically, and memory-mapped."""
+"""Arrays of a part: .npy files that are written piece by piece, atomically, and memory-mapped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GAP = 1 << 16  # bytes that one page fault maps
 
 
 class ArrayWriter(AbstractContextManager["ArrayWriter"]):
-    """A .npy file written row by row in O(1) memory; it appears when the block succeeds."""
+    """A .npy file written piece by piece in O(1) memory; it appears when the block succeeds."""
 
     def __init__(self, path: Path, dtype: Any, tail: tuple[int, ...] = ()) -> None:
         """`tail` is the shape of one row."""
@@ -83,7 +83,7 @@ class ArrayWriter(AbstractContextManager["ArrayWriter"]):
 
 
 def _header(dtype: Any, shape: tuple[int, ...]) -> bytes:
-    """The .npy header, of one length for any number of rows: numpy leaves room to grow."""
+    """The .npy header; numpy pads it, so that its length is the same for any number of rows."""
     text = io.BytesIO()
     described: Any = {
         "descr": npy.dtype_to_descr(dtype),
@@ -119,10 +119,10 @@ def map_array(path: Path, record: ArrayRecord) -> Array:
 
 
 def whole_array(array: Array) -> Array:
-    """A mapped array that a tensor can share: mapped again, as torch wants it writable."""
+    """A mapped array that a tensor can share: mapped again, because torch wants it writable."""
     if not isinstance(array, np.memmap):
         return array
-    # Mode c: reads come from the file; nobody can write to it through the tensor.
+    # Mode c: the tensor reads from the file and cannot write to it.
     again: Any = array
     return np.memmap(again.filename, again.dtype, "c", again.offset, again.shape)
 
@@ -177,7 +177,7 @@ def _take_mapped(array: Any, rows: Array, out: Array, block: int) -> None:
 
 
 def let_go(array: Array) -> None:
-    """Give the pages of a mapped file back; they are read again when needed."""
+    """Release the memory of a mapped file; it is read again when needed."""
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)

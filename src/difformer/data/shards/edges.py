@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from difformer.data.shards.parts import Block
 from difformer.errors import DataError
-from difformer.files import cannot_write, open_scratch, reading, write_atomic
+from difformer.files import cannot_write, open_scratch, read_json, reading, write_atomic
 
 __all__ = [
     "MOST_ROWS",
@@ -38,13 +38,14 @@ __all__ = [
     "both_ways",
     "merged",
     "sorted_keys",
+    "with_loops",
 ]
 
 MOST_ROWS = 2**31
 ROW = 2**32
-BUCKET = 1 << 21  # keys sorted together, about: they and the sort's own room fit the outer cache
+BUCKET = 1 << 21  # keys sorted together, about: they and the sort's work space fit the outer cache
 MOST_BUCKETS = 512  # files that are open at once
-THREADS = 2  # that sort or spread keys; each holds a bucket or a batch
+THREADS = 2  # threads that sort or spread keys; each holds a bucket or a batch
 
 Array = NDArray[Any]
 Given = TypeVar("Given")
@@ -52,38 +53,38 @@ Made = TypeVar("Made")
 
 
 class Pairs(NamedTuple):
-    """Some edges of the file by the numbers of their rows."""
+    """Edges of the file by the numbers of their rows."""
 
     source: Array
     target: Array
     weight: Array | None
 
     def renumbered(self, new: Array) -> Pairs:
-        """The same edges by other numbers of the rows."""
+        """The same edges where row i has the number new[i]."""
         source, target = new[self.source].astype(np.int64), new[self.target].astype(np.int64)
         return Pairs(source, target, self.weight)
 
 
 @dataclass(frozen=True)
 class Sorted:
-    """Some rows' edges, each pair once: (edges,) targets, sources and optionally weights."""
+    """The edges of some rows, sorted, each pair once: (edges,) targets, sources and weights."""
 
     target: Array
     source: Array
     weight: Array | None
-    repeated: int  # edges of the file that were repeated
+    repeated: int  # how many edges of the file repeat another
 
 
 @dataclass(frozen=True)
 class _State:
-    """What is known of a table of edges; written when all its buckets are."""
+    """What is known about a table of edges; written after all its buckets."""
 
     rows: int
     weighted: bool
     shift: int  # a bucket is 2^shift rows
-    kept: int = 0  # edges of the file that were taken in, loops among them
+    kept: int = 0  # edges of the file that were taken in, loops included
     loops: int = 0
-    repeated: int | None = None  # edges found repeated; None as long as the keys are not sorted
+    repeated: int | None = None  # how many edges repeat another; None before the keys are sorted
 
 
 class EdgeTable:
@@ -98,7 +99,7 @@ class EdgeTable:
     def spread(
         cls, folder: Path, rows: int, pairs: Iterable[Pairs], edges: int, weighted: bool
     ) -> EdgeTable:
-        """Take in the edges of a file, at most so many, both ways. O(edges), a batch at a time."""
+        """Store the edges of a file, at most `edges` of them, both ways. O(edges), in batches."""
         if rows >= MOST_ROWS:
             raise DataError(f"rows must be fewer than {MOST_ROWS:,}, got {rows:,}")
         table = cls._begun(folder, _State(rows, weighted, _shift(rows, 2 * edges + rows)))
@@ -111,15 +112,15 @@ class EdgeTable:
 
     @classmethod
     def read(cls, folder: Path) -> EdgeTable | None:
-        """The table that an earlier call wrote, if it came to its end."""
+        """The table that an earlier call finished, or None."""
         path = folder / "table.json"
         if not path.exists():
             return None
         with reading(path, error=DataError):
-            return cls(folder, _State(**json.loads(path.read_text(encoding="utf-8"))))
+            return cls(folder, _State(**read_json(path)))
 
     def settle(self) -> EdgeTable:
-        """Sort every bucket once and keep it so, for several passes over the edges."""
+        """Sort every bucket once and store it sorted, for several passes over the edges."""
         done = EdgeTable.read(self.folder)
         if done is not None and done.state.repeated is not None:
             return done
@@ -127,8 +128,8 @@ class EdgeTable:
         repeated = 0
         for k, bucket in enumerate(self._sorted(0, self.rows)):
             repeated += bucket.repeated
-            keys = bucket.target * ROW + bucket.source * 2
-            write_atomic(settled.path(k, "keys"), keys.tobytes(), error=DataError)
+            keys = _keys(bucket.source, bucket.target).tobytes()
+            write_atomic(settled.path(k, "keys"), keys, error=DataError)
             if bucket.weight is not None:
                 weights = bucket.weight.tobytes()
                 write_atomic(settled.path(k, "weights"), weights, error=DataError)
@@ -139,12 +140,12 @@ class EdgeTable:
         return settled
 
     def renumbered(self, new: Array, folder: Path) -> EdgeTable:
-        """The edges of a settled table by other numbers of the rows."""
+        """The edges of a settled table where row i has the number new[i]."""
         table = self._begun(folder, self.state)
 
         def moved(piece: Sorted) -> _Spread:
-            target, source = new[piece.target].astype(np.int64), new[piece.source].astype(np.int64)
-            return table._by_bucket(target * ROW + source * 2, piece.weight)
+            pairs = Pairs(piece.source, piece.target, piece.weight).renumbered(new)
+            return table._by_bucket(_keys(pairs.source, pairs.target), pairs.weight)
 
         with _BucketFiles(table) as files:
             for spread in ahead(moved, self._sorted(0, self.rows)):
@@ -152,9 +153,9 @@ class EdgeTable:
         return table._written(self.state)
 
     def between(self, bounds: Sequence[int]) -> Iterator[tuple[int, Sorted]]:
-        """The edges that enter the rows between two bounds, and these bounds' place, in order.
+        """The edges that enter the rows from bounds[k] to bounds[k + 1], with k, in order.
 
-        Every row has a loop, so that none of them is left out.
+        Every row has a loop, so every k occurs.
         """
         for bucket in self._sorted(bounds[0], bounds[-1]):
             ends = np.searchsorted(bucket.target, bounds).tolist()
@@ -167,7 +168,7 @@ class EdgeTable:
                     repeated = 0
 
     def blocks(self) -> Iterator[Block]:
-        """Compressed rows without loops, in order: every row once, also without edges."""
+        """Compressed rows without loops, in order; rows without edges too."""
         for k, bucket in enumerate(self._sorted(0, self.rows)):
             first, last = self._range(k)
             keep = bucket.target != bucket.source
@@ -200,7 +201,7 @@ class EdgeTable:
         return self.folder / f"{bucket:05d}.{what}{once}"
 
     def _both_ways(self, pairs: Pairs) -> tuple[_Spread, tuple[int, int]]:
-        """The keys of a batch by bucket, and how many edges and loops it has."""
+        """The keys of a batch by bucket, and how many edges and loops the batch has."""
         keys, weights = both_ways(*pairs)
         loops = len(pairs.source) - len(keys) // 2
         return self._by_bucket(keys, weights), (len(pairs.source), loops)
@@ -212,7 +213,7 @@ class EdgeTable:
         return _Spread(keys[order], None if weights is None else weights[order], ends)
 
     def _sorted(self, first: int, last: int) -> Iterator[Sorted]:
-        """The buckets that hold some rows, sorted, some ahead in threads of their own."""
+        """The buckets that hold a range of rows, sorted, some in advance by other threads."""
         low, high = first >> self.state.shift, (last - 1 >> self.state.shift) + 1
         return ahead(self._bucket, range(low, high))
 
@@ -221,10 +222,7 @@ class EdgeTable:
             keys = np.fromfile(self.path(k, "keys"), np.int64)
             weights = np.fromfile(self.path(k, "weights"), np.float32) if self.weighted else None
         if self.state.repeated is None:
-            loop = np.arange(*self._range(k), dtype=np.int64)
-            keys = np.concatenate([keys, loop * (ROW + 2)])
-            if weights is not None:
-                weights = np.concatenate([weights, np.ones(len(loop), np.float32)])
+            keys, weights = with_loops(keys, weights, *self._range(k))
         return merged(*sorted_keys(keys, weights))
 
 
@@ -258,17 +256,21 @@ class _BucketFiles(ExitStack):
         return self
 
     def append(self, spread: _Spread) -> None:
-        """Add a batch; a full disk is one line."""
+        """Add a batch; DataError where the disk is full."""
         arrays = [spread.keys, *([] if spread.weights is None else [spread.weights])]
         starts = np.concatenate([[0], spread.ends[:-1]])
         try:
             for files, array in zip(self.files, arrays, strict=True):
                 for k in np.flatnonzero(spread.ends > starts).tolist():
                     piece = array[starts[k] : spread.ends[k]].view(np.uint8).data
-                    while len(piece):  # a file may take less than it is given
+                    while len(piece):  # a write may take a part of it only
                         piece = piece[files[k].write(piece) :]
         except OSError as problem:
             raise cannot_write(self.table.folder, problem, DataError) from problem
+
+
+def _keys(source: Array, target: Array) -> Array:
+    return target * ROW + source * 2
 
 
 def both_ways(source: Array, target: Array, weight: Array | None) -> tuple[Array, Array | None]:
@@ -287,6 +289,16 @@ def both_ways(source: Array, target: Array, weight: Array | None) -> tuple[Array
     return keys, None if weight is None else np.concatenate([weight, weight])
 
 
+def with_loops(
+    keys: Array, weights: Array | None, first: int, last: int
+) -> tuple[Array, Array | None]:
+    """Keys and weights with a loop of weight 1 added to each row from `first` to `last`."""
+    keys = np.concatenate([keys, np.arange(first, last, dtype=np.int64) * (ROW + 2)])
+    if weights is not None:
+        weights = np.concatenate([weights, np.ones(last - first, np.float32)])
+    return keys, weights
+
+
 def _shift(rows: int, keys: int) -> int:
     """The size of buckets, 2^shift rows, that have about `BUCKET` keys each."""
     wanted = min(MOST_BUCKETS, -(-keys // BUCKET))
@@ -294,8 +306,8 @@ def _shift(rows: int, keys: int) -> int:
 
 
 def sorted_keys(keys: Array, weights: Array | None) -> tuple[Array, Array | None]:
-    """Keys in order, equal ones by weight: the same answer in whatever order they came. O(keys)."""
-    import torch  # a task that only spreads keys starts without
+    """Keys in order, equal ones by weight: the order of the file does not matter. O(keys)."""
+    import torch  # here, because a task that only spreads keys does not need it
 
     if weights is None:
         return torch.sort(torch.from_numpy(keys)).values.numpy(), None
@@ -306,7 +318,7 @@ def sorted_keys(keys: Array, weights: Array | None) -> tuple[Array, Array | None
 
 
 def merged(keys: Array, weights: Array | None) -> Sorted:
-    """Each pair once: without weights it counts once, with them as `Graph.from_edges` adds up."""
+    """Each pair once; weights are combined as in `Graph.from_edges`."""
     new = np.empty(len(keys), bool)
     new[:1] = True
     np.not_equal(keys[1:], keys[:-1], out=new[1:])
@@ -322,7 +334,7 @@ def merged(keys: Array, weights: Array | None) -> Sorted:
 
 
 def ahead(work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:
-    """`map` with some threads that compute a few answers in advance, in order."""
+    """`map`, in order, with threads that compute a few results in advance."""
     waiting: deque[Future[Made]] = deque()
     with ThreadPoolExecutor(THREADS, "difformer-edges", initializer=_alone) as workers:
         try:
@@ -340,5 +352,5 @@ def ahead(work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Mad
 def _alone() -> None:
     import torch
 
-    torch.get_num_threads()  # a thread starts with the common number; only then can it set its own
+    torch.get_num_threads()  # a thread must read the common number before it can set its own
     torch.set_num_threads(1)

@@ -1,22 +1,26 @@
-"""DuckDB for data larger than memory: reading files, joining ids, sorting edges."""
+"""Tables larger than memory: DuckDB queries them, Arrow reads their rows in chunks."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from difformer.data.rawtable import Chunk
+from difformer.data.rawtable import Chunk, rows_of
 from difformer.errors import DataError, missing_extra
 from difformer.files import one_line, replacing
 
 __all__ = [
     "Engine",
     "Files",
+    "Reported",
+    "Tell",
     "cells_of",
     "key",
     "matching",
@@ -28,7 +32,7 @@ __all__ = [
 
 Array = NDArray[Any]
 Tell = Callable[[str, float | None], None]
-"""Called with the name of a stage and the share of it that is done, None if unknown."""
+"""Called with the name of a stage and the share of it that is done, None where unknown."""
 
 READERS = {
     ".parquet": "read_parquet([{}])",
@@ -36,18 +40,25 @@ READERS = {
     ".tsv": "read_csv([{}], all_varchar = true, header = true, delim = '\t')",
 }
 WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
-KEPT_FREE = 400 * 10**6  # of the memory allowed: for chunks in transit and DuckDB's own overhead
-LEAST = 256 * 10**6
-GROUP = 1 << 16  # rows of a row group of a table that was copied
+KEPT_FREE = 400 * 10**6  # bytes left for chunks in transit and DuckDB's own overhead
+LEAST = 256 * 10**6  # bytes that DuckDB needs
+MISSING = -(2**63)  # stands for an id that is not a whole number
+GROUP = 1 << 16  # rows in a row group of a table that is copied to Parquet
 PAGE = 1 << 17  # bytes of a column that Arrow reads together
 POLL = 0.2  # seconds between looks at a query's progress
 
 
 class Engine:
-    """A DuckDB database in a folder of its own, with a bound on its memory."""
+    """A DuckDB database in a folder, with a bound on its memory.
+
+    Args:
+        folder: where the database and what it spills to disk are kept.
+        memory: bytes that this process may use.
+        held: bytes of them that it uses already.
+        tell: called with the progress of long queries.
+    """
 
     def __init__(self, folder: Path, memory: int, held: int, tell: Tell) -> None:
-        """`held` are the bytes that this process already holds, of the `memory` it may use."""
         try:
             import duckdb
         except ImportError as error:
@@ -57,8 +68,7 @@ class Engine:
             least = (held + KEPT_FREE + LEAST) / 1e9
             raise DataError(f"memory must be at least {least:.1f}GB here, got {memory / 1e9:g}GB")
         self._error: Any = duckdb.Error
-        self._limit = limit
-        self._tell = tell
+        self.tell = tell
         folder.mkdir(parents=True, exist_ok=True)
         settings: Any = {
             "memory_limit": f"{limit // 10**6}MB",
@@ -73,14 +83,14 @@ class Engine:
         """Flush to disk and close the database."""
         self._connection.close()
 
-    def run(self, statement: str, stage: str = "", values: Sequence[Any] = ()) -> list[Any]:
-        """Run a statement, reporting its progress; returns its (few) rows."""
+    def run(self, statement: str, stage: str = "") -> list[Any]:
+        """Run a statement and return its rows, which must be few; `stage` names its progress."""
         failed: list[BaseException] = []
         rows: list[Any] = []
 
         def work() -> None:
             try:
-                rows.extend(self._connection.execute(statement, list(values)).fetchall())
+                rows.extend(self._connection.execute(statement).fetchall())
             except BaseException as error:
                 failed.append(error)
 
@@ -91,7 +101,7 @@ class Engine:
                 thread.join(POLL)
                 if stage:
                     share = self._connection.query_progress()
-                    self._tell(stage, share / 100 if share >= 0 else None)
+                    self.tell(stage, share / 100 if share >= 0 else None)
         except BaseException:
             self._connection.interrupt()
             thread.join()
@@ -102,9 +112,9 @@ class Engine:
             raise failed[0]
         return rows
 
-    def one(self, statement: str, stage: str = "", values: Sequence[Any] = ()) -> Any:
-        """The first row of what a statement returns, or None."""
-        return next(iter(self.run(statement, stage, values)), None)
+    def one(self, statement: str, stage: str = "") -> Any:
+        """The first row that a statement returns, or None."""
+        return next(iter(self.run(statement, stage)), None)
 
     def batches(self, statement: str, size: int) -> Iterator[Any]:
         """The result of a statement as Arrow record batches, a few in memory at a time."""
@@ -123,13 +133,13 @@ class Engine:
                 return
             yield batch
 
-    def shrink(self, share: float) -> None:
-        """Let DuckDB hold only a share of what it was allowed."""
-        self.run(f"SET memory_limit = '{max(LEAST, int(share * self._limit)) // 10**6}MB'")
+    def shrink(self) -> None:
+        """Leave DuckDB only the memory that it needs."""
+        self.run(f"SET memory_limit = '{LEAST // 10**6}MB'")
 
 
 class Files:
-    """One or more Parquet or CSV files of one layout, read in the order of their rows."""
+    """Parquet or CSV files with the same columns, read as one table in the order of their rows."""
 
     def __init__(self, engine: Engine, paths: Sequence[str | Path], what: str) -> None:
         self.engine, self.what = engine, what
@@ -139,7 +149,8 @@ class Files:
         endings = {path.suffix.lower() for path in found}
         if len(endings) > 1 or not endings <= set(READERS):
             kinds = ", ".join(READERS)
-            raise DataError(f"{what} must be files of one kind, one of {kinds}, got {endings}")
+            got = ", ".join(sorted(endings))
+            raise DataError(f"{what} must be files of one kind, one of {kinds}, got {got}")
         self.paths = found
         self.sql = READERS[endings.pop()].format(", ".join(quoted(str(p)) for p in found))
         described = engine.run(f"DESCRIBE SELECT * FROM {self.sql}")
@@ -148,17 +159,17 @@ class Files:
     def __str__(self) -> str:
         return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and others"
 
-    def count(self) -> int:
-        """How many rows there are."""
+    @cached_property
+    def rows(self) -> int:
+        """How many rows there are, counted once."""
         return int(self.engine.one(f"SELECT count(*) FROM {self.sql}", f"counting {self.what}")[0])
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """The cells, chunk by chunk: arrays where a column is of numbers, else lists."""
-        for batch in self._batches(size):
-            yield cells_of(batch)
+        return map(cells_of, self._batches(size))
 
     def _batches(self, size: int) -> Iterator[Any]:
-        """Parquet by Arrow, a page of each column at a time; DuckDB holds whole row groups."""
+        """Arrow reads Parquet page by page; DuckDB would hold whole row groups."""
         if self.paths[0].suffix.lower() != ".parquet":
             yield from self.engine.batches(f"SELECT * FROM {self.sql}", size)
             return
@@ -173,7 +184,7 @@ class Files:
                 raise DataError(f"{path} cannot be read: {one_line(error)}") from error
 
     def as_parquet(self, folder: Path) -> list[str]:
-        """The same rows as Parquet: its own files, or one that is made of them in a folder."""
+        """Parquet files with these rows: the files themselves, or a copy in a folder."""
         if self.paths[0].suffix.lower() == ".parquet":
             return [str(path.resolve()) for path in self.paths]
         copy = folder.resolve() / f"{self.what}.parquet"
@@ -185,8 +196,26 @@ class Files:
         return [str(copy)]
 
     def whole(self, column: str) -> bool:
-        """Whether a column holds whole numbers by its type."""
+        """Whether the type of a column is of whole numbers."""
         return self.types[column] in WHOLE
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A table that is read in chunks under the name of a stage, with its progress."""
+
+    files: Files
+    stage: str
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        done = 0
+        for chunk in self.files.chunks(size):
+            self.files.engine.tell(self.stage, done / self.files.rows)
+            yield chunk
+            done += rows_of(chunk)
+
+    def __str__(self) -> str:
+        return str(self.files)
 
 
 def quoted(text: str) -> str:
@@ -200,23 +229,23 @@ def named(column: str) -> str:
 
 
 def key(column: str, integers: bool) -> str:
-    """A column in the form in which ids are compared, in SQL."""
+    """SQL for a column of ids in the form in which they are compared."""
     name = named(column)
     return f"CAST({name} AS BIGINT)" if integers else f"trim(CAST({name} AS VARCHAR))"
 
 
-def number(column: str, missing: int) -> str:
-    """A column as whole numbers, `missing` where a cell is none, in SQL."""
-    return f"coalesce(TRY_CAST({named(column)} AS BIGINT), {missing})"
+def number(column: str) -> str:
+    """SQL for a column as whole numbers, `MISSING` where a cell is not one."""
+    return f"coalesce(TRY_CAST({named(column)} AS BIGINT), {MISSING})"
 
 
 def weights(column: str | None) -> str:
-    """A further column `w` of a query, if there are weights."""
+    """SQL for one more column `w` of a query, where there are weights."""
     return "" if column is None else f", TRY_CAST({named(column)} AS FLOAT) AS w"
 
 
 def matching(name: str) -> list[Path]:
-    """The files a name stands for: itself, those of a folder, or those that match a pattern."""
+    """The files that a name stands for: one file, those of a folder or those of a pattern."""
     path = Path(name)
     if path.is_dir():
         return sorted(p for p in path.iterdir() if p.suffix.lower() in READERS)
@@ -226,21 +255,19 @@ def matching(name: str) -> list[Path]:
 
 
 def cells_of(batch: Any) -> Chunk:
-    """The cells of an Arrow record batch: arrays where a column is of numbers, else lists."""
+    """The cells of an Arrow record batch, as `Files.chunks` returns them."""
     names = batch.schema.names
     return {name: _cells(column) for name, column in zip(names, batch.columns, strict=True)}
 
 
 def _cells(column: Any) -> Any:
-    """Numbers as float64 with NaN where null; dates as their ISO text; the others as they are."""
+    """Numbers as float64 with NaN for null, dates as ISO text, other cells unchanged."""
     import pyarrow
 
-    types = pyarrow.types
-    if types.is_floating(column.type) or types.is_integer(column.type):
-        cells: Array = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
-        return cells
-    if types.is_decimal(column.type):
-        return column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
+    types, kind = pyarrow.types, column.type
+    if types.is_floating(kind) or types.is_integer(kind) or types.is_decimal(kind):
+        cells = column.cast(pyarrow.float64(), safe=types.is_decimal(kind))
+        return cells.to_numpy(zero_copy_only=False)
     return [c.isoformat() if hasattr(c, "isoformat") else c for c in column.to_pylist()]
 
 

@@ -1,4 +1,4 @@
-"""Opening a sharded dataset: a process maps only the parts it holds."""
+"""Reading a sharded dataset: a process maps only the parts it holds."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Array = NDArray[Any]
 
 
 class ShardFolder:
-    """A sharded dataset on the disk, or at a URL. Opening reads the manifest alone.
+    """A sharded dataset in a folder or at a URL. Opening it reads only the manifest.
 
-    The parts that are held of one at a URL are copied to the user's cache first.
+    Parts at a URL are copied to the user's cache when they are held.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -45,7 +45,7 @@ class ShardFolder:
         """Map the parts `first` to `last` (exclusive); `verify` reads each file once.
 
         Raises:
-            DataError: a file is missing, cut short or was changed.
+            DataError: a file is missing, cut short or changed.
         """
         parts: list[dict[str, Array]] = []
         for number in range(first, last):
@@ -60,11 +60,11 @@ class ShardFolder:
         return Held(self.manifest, start, tuple(parts))
 
     def _file(self, part: int, name: str, record: ArrayRecord) -> Path:
-        """Where an array is on this machine."""
+        """The file of an array on this machine."""
         if isinstance(self.path, Path):
             return part_folder(self.path, part) / f"{name}.npy"
         place = f"{part_folder(Path(), part)}/{name}.npy"
-        # Named by its checksum: a dataset that was made anew has other files.
+        # Named by its checksum, because a dataset that is made again has other files.
         kept = f"{record.sha256[:32]}-{name}.npy"
         check = partial(check_array, record=record)
         return copied(f"{self.path}/{place}", kept, npy_size(record), check)
@@ -86,7 +86,7 @@ class ShardFolder:
         return (*(starts[bound] for bound in bounds), starts[-1])
 
     def dataset(self) -> Dataset:
-        """All of it in memory, with its split as "given": for data that fits."""
+        """The whole dataset in memory, with its split under the name "given"."""
         manifest = self.manifest
         held = self.hold(0, len(manifest.parts))
         train, val, test = (torch.nonzero(held.split == i).flatten() for i in range(len(PARTS)))
@@ -111,7 +111,7 @@ class ShardFolder:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Neighbouring parts of a sharded dataset, mapped; data is read on demand."""
+    """Consecutive parts of a sharded dataset, mapped; data is read on demand."""
 
     manifest: Manifest
     start: int  # the first row held
@@ -119,7 +119,7 @@ class Held:
 
     @cached_property
     def starts(self) -> Array:
-        """Where each part begins among the rows held, and how many these are."""
+        """Where each part begins among the rows held, and the number of these."""
         return np.cumsum([0, *(len(part["row"]) for part in self.parts)])
 
     @property
@@ -128,7 +128,7 @@ class Held:
 
     @cached_property
     def x(self) -> Tensor:
-        """(rows, p): mapped where there is one part, else joined in memory."""
+        """(rows, p): mapped where one part is held, else joined in memory."""
         return self._joined("x")
 
     @cached_property
@@ -163,21 +163,17 @@ class Held:
         return self._joined("weight") if "weight" in self.parts[0] else None
 
     def features(self, rows: Tensor) -> Tensor:
-        """(m, p): some of the rows held, by sorted places; only they are read."""
+        """(m, p): the features of rows by their sorted places among those held; reads only them."""
         return self._taken("x", rows)
 
-    def labels(self, rows: Tensor) -> Tensor:
-        """The labels of some of the rows held, by sorted places."""
-        return self._taken("y", rows)
-
     def splits(self, rows: Tensor) -> Tensor:
-        """The split of some of the rows held, by sorted places."""
+        """The split of rows by their sorted places among those held."""
         return self._taken("split", rows)
 
     def entering(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Sources (among all rows), targets (places in `rows`) and weights of the edges into them.
 
-        Only these edges are read: O(their number). Sorted by target, then source.
+        Only these edges are read, in O(their number). Sorted by target, then source.
         """
         sources, targets, weights = list[Array](), list[Array](), list[Array]()
         for part, inside, first in self._by_part(rows):
@@ -197,7 +193,7 @@ class Held:
         return torch.from_numpy(source), torch.from_numpy(target), weight
 
     def ids(self) -> list[str]:
-        """The ids of the rows held; their numbers if they have none."""
+        """The ids of the rows held; their numbers in the table if they have none."""
         found: list[str] = []
         for part in self.parts:
             if "id_ends" not in part:
@@ -209,7 +205,7 @@ class Held:
         return found
 
     def _by_part(self, rows: Tensor) -> list[tuple[dict[str, Array], Array, int]]:
-        """Each part with some of the rows, their positions in it, and the first one's in `rows`."""
+        """Each part that has some of the rows, their places in it, and the first in `rows`."""
         places: Array = rows.numpy()
         if len(places) and not 0 <= int(places[0]) <= int(places[-1]) < self.rows:
             raise DataError(f"rows must lie in 0..{self.rows - 1}")

@@ -1,42 +1,127 @@
-"""Edges by the numbers of their rows: ids are looked up in an array, or joined by DuckDB.
+"""Edges by the numbers of their rows: ids are looked up in memory, or joined by DuckDB.
 
-Whole numbers that lie close together are looked up in an array of row numbers; other ids, texts
-among them, are joined.
+Whole numbers that lie close together are looked up in an array of row numbers. A cluster, every
+machine of which has room for the ids, looks other ids up in a sorted array; one machine joins them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from difformer.data.shards.edges import Pairs
-from difformer.data.shards.engine import Engine, Files, key, number, numbers, weights
+from difformer.data.shards.engine import Files, key, number, numbers, weights
 from difformer.errors import DataError
 
-__all__ = ["RowNumbers", "edge_columns", "pairs_of"]
+__all__ = [
+    "DenseIds",
+    "Lookup",
+    "NumberedRows",
+    "SortedIds",
+    "edge_columns",
+    "edge_query",
+    "known_pairs",
+    "pairs_of",
+]
 
-BATCH = 1 << 20  # edges read together
-LOOKED_UP = 0.25  # the share of the memory that an array of row numbers may take
+BATCH = 1 << 20  # edges, or ids, read together
+LOOKED_UP = 0.25  # share of the memory that an array of row numbers may take
 
 Array = NDArray[Any]
 
 
+class Lookup(Protocol):
+    """From ids to the numbers of rows."""
+
+    def rows_of(self, ids: Any) -> Array:
+        """The row of each id of an Arrow column, -1 where there is none."""
+        ...
+
+
 @dataclass(frozen=True)
-class RowNumbers:
+class NumberedRows:
+    """Ids that are the numbers of the rows."""
+
+    rows: int
+
+    def rows_of(self, ids: Any) -> Array:
+        given = numbers(ids)
+        return np.where((given >= 0) & (given < self.rows), given, -1)
+
+
+@dataclass(frozen=True)
+class DenseIds:
     """The row of each id from `low` on, -1 where there is none; the last entry is always -1."""
 
     low: int
     row: Array  # int32
 
-    def of(self, ids: Array) -> Array:
-        """The rows of some ids, -1 for unknown ones. O(ids)."""
-        # Ids below the first become huge as unsigned numbers.
-        place = np.minimum((ids - self.low).view(np.uint64), np.uint64(len(self.row) - 1))
+    def rows_of(self, ids: Any) -> Array:
+        # As unsigned numbers, ids below the first are huge.
+        place = np.minimum((numbers(ids) - self.low).view(np.uint64), np.uint64(len(self.row) - 1))
         return self.row.take(place.view(np.int64))
+
+    @classmethod
+    def read(cls, nodes: Files, id: str, room: int) -> DenseIds | None:
+        """The array of whole numbers; None if it needs more bytes, or one is empty or repeated."""
+        engine, cell = nodes.engine, key(id, True)
+        query = f"SELECT min({cell}), max({cell}), count({cell}) FROM {nodes.sql}"
+        low, high, count = engine.one(query)
+        if count < nodes.rows or 4 * (high - low + 2) > room:
+            return None
+        row: Array = np.full(high - low + 2, -1, np.int32)
+        first = 0
+        for batch in engine.batches(f"SELECT {cell} FROM {nodes.sql}", BATCH):
+            ids = numbers(batch.column(0))
+            row[ids - low] = np.arange(first, first + len(ids), dtype=np.int32)
+            first += len(ids)
+        return cls(int(low), row) if int(np.count_nonzero(row >= 0)) == nodes.rows else None
+
+
+@dataclass(frozen=True)
+class SortedIds:
+    """Ids in order, numbers or texts of one width, and the row of each."""
+
+    ids: Array
+    row: Array  # int32
+
+    def rows_of(self, ids: Any) -> Array:
+        if self.ids.dtype.kind == "S":
+            width = self.ids.dtype.itemsize
+            texts = [(text or "").encode() for text in ids.to_pylist()]
+            cells = np.array([b"" if len(text) > width else text for text in texts], self.ids.dtype)
+        else:
+            cells = numbers(ids)
+        place = np.searchsorted(self.ids, cells).clip(max=len(self.ids) - 1)
+        return np.where(self.ids[place] == cells, self.row[place], -1)
+
+    @classmethod
+    def read(cls, nodes: Files, id: str, whole: bool) -> SortedIds:
+        """All ids, as numbers where `whole`; DataError where one is empty or repeated."""
+        pieces: list[Array] = []
+        for batch in nodes.engine.batches(f"SELECT {key(id, whole)} FROM {nodes.sql}", BATCH):
+            column = batch.column(0)
+            cells = column.to_pylist() if column.null_count or not whole else None
+            empty = next((i for i, c in enumerate(cells or []) if c is None or c == ""), None)
+            if empty is not None:
+                raise _empty(nodes, id, sum(map(len, pieces)) + empty)
+            pieces.append(
+                numbers(column) if cells is None else np.array([c.encode() for c in cells], "S")
+            )
+        ids = np.concatenate(pieces)
+        row = np.argsort(ids, kind="stable").astype(np.int32)
+        ids = ids[row]
+        twice = np.flatnonzero(ids[1:] == ids[:-1])
+        if len(twice):
+            first, again = row[twice[0] : twice[0] + 2].tolist()
+            said = ids[twice[0]].item()
+            said = said.decode() if isinstance(said, bytes) else said
+            raise _repeated(nodes, id, said, first, again)
+        return cls(ids, row)
 
 
 def edge_columns(edges: Files) -> tuple[list[str], str | None]:
@@ -47,97 +132,79 @@ def edge_columns(edges: Files) -> tuple[list[str], str | None]:
     return names[:2], names[2] if len(names) == 3 else None
 
 
-def pairs_of(
-    engine: Engine, edges: Files, nodes: Files, id: str | None, rows: int, memory: int
-) -> Iterator[Pairs]:
+def edge_query(ends: list[str], weight: str | None, table: str, whole: bool) -> str:
+    """SQL for the ids of each edge, as numbers where `whole`, and its weight."""
+    source, target = (number(end) if whole else key(end, False) for end in ends)
+    return f"SELECT {source} AS s, {target} AS t{weights(weight)} FROM {table}"
+
+
+def known_pairs(batch: Any, ids: Lookup, weights_of: str) -> Pairs:
+    """The edges of an Arrow batch between known rows; `weights_of` names the weights in errors."""
+    rows = (ids.rows_of(batch.column(end)) for end in (0, 1))
+    source, target = (each.astype(np.int64, copy=False) for each in rows)
+    weight = numbers(batch.column(2), np.float32) if batch.num_columns == 3 else None
+    known = (source >= 0) & (target >= 0)
+    if not known.all():
+        source, target = source[known], target[known]
+        weight = None if weight is None else weight[known]
+    if weight is not None and not ((weight >= 0) & (weight < np.inf)).all():
+        raise DataError(f"{weights_of} must hold finite weights, 0 or more, in every row")
+    return Pairs(source, target, weight)
+
+
+def pairs_of(edges: Files, nodes: Files, id: str | None, memory: int) -> Iterator[Pairs]:
     """The edges between known rows, batch by batch; without `id`, rows are named by number."""
-    ends, weight = edge_columns(edges)
-    weighted = weights(weight)
+    engine, (ends, weight) = edges.engine, edge_columns(edges)
+    ids: Lookup | None = None
     if id is None:
-        none = np.concatenate([np.arange(rows, dtype=np.int32), np.array([-1], np.int32)])
-        found = _looked_up(engine, edges, RowNumbers(0, none), weighted)
+        ids = NumberedRows(nodes.rows)
+    elif nodes.whole(id) and all(edges.whole(end) for end in ends):
+        ids = DenseIds.read(nodes, id, int(LOOKED_UP * memory))
+    if ids is not None:
+        query = edge_query(ends, weight, edges.sql, True)
     else:
-        known = None
-        if all(edges.whole(end) for end in ends):
-            known = _row_numbers(engine, nodes, id, rows, int(LOOKED_UP * memory))
-        if known is None:
-            _number_ids(engine, nodes, id)
-            found = _joined(engine, edges, weighted)
-        else:
-            found = _looked_up(engine, edges, known, weighted)
-    for pairs in found:
-        if pairs.weight is not None and not ((pairs.weight >= 0) & (pairs.weight < np.inf)).all():
-            raise DataError(
-                f"{edges}: column {weight!r} must hold weights, 0 or more, in every row"
-            )
-        yield pairs
+        assert id is not None
+        ids, query = NumberedRows(nodes.rows), _joined(edges, nodes, id)
+    for batch in engine.batches(query, BATCH):
+        yield known_pairs(batch, ids, f"{edges}: column {weight!r}")
     engine.run("DROP TABLE IF EXISTS ids")
 
 
-def _looked_up(engine: Engine, edges: Files, known: RowNumbers, weight: str) -> Iterator[Pairs]:
-    ends, _ = edge_columns(edges)
-    cells = [number(end, known.low - 1) for end in ends]
-    query = f"SELECT {cells[0]} AS s, {cells[1]} AS t{weight} FROM {edges.sql}"
-    for pairs in _batches(engine, query):
-        source, target = known.of(pairs.source), known.of(pairs.target)
-        unknown = (source < 0) | (target < 0)
-        if unknown.any():
-            keep = ~unknown
-            source, target = source[keep], target[keep]
-            pairs = pairs._replace(weight=None if pairs.weight is None else pairs.weight[keep])
-        yield pairs._replace(source=source.astype(np.int64), target=target.astype(np.int64))
-
-
-def _joined(engine: Engine, edges: Files, weight: str) -> Iterator[Pairs]:
-    ends, _ = edge_columns(edges)
-    known = any(row[0] == "id" and row[1] == "BIGINT" for row in engine.run("DESCRIBE ids"))
+def _joined(edges: Files, nodes: Files, id: str) -> str:
+    """SQL for the rows of each edge, by a join with a table of ids that is made here."""
+    ends, weight = edge_columns(edges)
+    known = nodes.whole(id)
+    _number_ids(nodes, id)
     integers = known and all(edges.whole(end) for end in ends)
     of = "CAST({}.id AS VARCHAR)" if known and not integers else "{}.id"
     cells = [key(end, integers) for end in ends]
-    return _batches(
-        engine,
-        f"SELECT a.row AS s, b.row AS t{weight} FROM {edges.sql} "
-        f"JOIN ids a ON {of.format('a')} = {cells[0]} JOIN ids b ON {of.format('b')} = {cells[1]}",
+    return (
+        f"SELECT a.row AS s, b.row AS t{weights(weight)} FROM {edges.sql} "
+        f"JOIN ids a ON {of.format('a')} = {cells[0]} JOIN ids b ON {of.format('b')} = {cells[1]}"
     )
 
 
-def _batches(engine: Engine, query: str) -> Iterator[Pairs]:
-    for batch in engine.batches(query, BATCH):
-        weight = numbers(batch.column(2), np.float32) if batch.num_columns == 3 else None
-        yield Pairs(numbers(batch.column(0)), numbers(batch.column(1)), weight)
-
-
-def _row_numbers(engine: Engine, nodes: Files, id: str, rows: int, room: int) -> RowNumbers | None:
-    """The array of row numbers; None if it would not fit, or if an id is empty or repeated."""
-    if not nodes.whole(id):
-        return None
-    cell = key(id, True)
-    query = f"SELECT min({cell}), max({cell}), count({cell}) FROM {nodes.sql}"
-    low, high, count = engine.one(query)
-    if count < rows or 4 * (high - low + 2) > room:
-        return None
-    row: Array = np.full(high - low + 2, -1, np.int32)
-    first = 0
-    for batch in engine.batches(f"SELECT {cell} FROM {nodes.sql}", BATCH):
-        ids = numbers(batch.column(0))
-        row[ids - low] = np.arange(first, first + len(ids), dtype=np.int32)
-        first += len(ids)
-    return RowNumbers(int(low), row) if int(np.count_nonzero(row >= 0)) == rows else None
-
-
-def _number_ids(engine: Engine, nodes: Files, id: str) -> None:
-    """A table `ids` with the number of each; DataError where one is empty or repeated."""
-    cell = key(id, nodes.whole(id))
+def _number_ids(nodes: Files, id: str) -> None:
+    """A table `ids` with the row of each id; DataError where one is empty or repeated."""
+    engine, cell = nodes.engine, key(id, nodes.whole(id))
     engine.run("DROP TABLE IF EXISTS ids")
     numbered = f"SELECT row_number() OVER () - 1 AS row, {cell} AS id FROM {nodes.sql}"
     engine.run(f"CREATE TABLE ids AS {numbered}", "numbering ids")
     empty = engine.one("SELECT row FROM ids WHERE id IS NULL OR CAST(id AS VARCHAR) = '' LIMIT 1")
     if empty is not None:
-        raise DataError(f"{nodes}: row {empty[0] + 1}, column {id!r}: the id is empty")
+        raise _empty(nodes, id, empty[0])
     twice = engine.one(
         "SELECT id, min(row), max(row) FROM ids GROUP BY id HAVING count(*) > 1 LIMIT 1",
         "looking for repeated ids",
     )
     if twice is not None:
-        where = f"{nodes}: row {twice[2] + 1}, column {id!r}"
-        raise DataError(f"{where}: the id {str(twice[0])!r} is also that of row {twice[1] + 1}")
+        raise _repeated(nodes, id, *twice)
+
+
+def _empty(nodes: Files, column: str, row: int) -> DataError:
+    return DataError(f"{nodes}: row {row + 1}, column {column!r}: the id is empty")
+
+
+def _repeated(nodes: Files, column: str, name: Any, first: int, again: int) -> DataError:
+    where = f"{nodes}: row {again + 1}, column {column!r}"
+    return DataError(f"{where}: the id {str(name)!r} is also that of row {first + 1}")

@@ -31,7 +31,7 @@ class ArrayRecord:
     def from_json(cls, record: Mapping[str, Any]) -> ArrayRecord:
         shape = tuple(record["shape"])
         if any(type(size) is not int or size < 0 for size in shape):
-            raise ValueError(f"an array of the shape {shape}")
+            raise ValueError(f"the shape of an array must be whole numbers from 0 on, got {shape}")
         return cls(str(record["dtype"]), shape, str(record["sha256"]))
 
 
@@ -70,9 +70,9 @@ class Manifest:
     class_names: tuple[str, ...] = ()
     split: str = ""  # how the rows were split
     graph: bool = True
-    encoder: str = ""  # of the table, as `TableEncoder.to_json` has it; empty where there was none
+    encoder: str = ""  # `TableEncoder.to_json` of the table; empty where there was no table
     found: Mapping[str, int] = field(default_factory=dict[str, int])
-    """What was found while sharding: duplicate, dangling and loop edges, and the like."""
+    """Counts made while sharding: edges read, and how many are dangling, loops or repeated."""
 
     @property
     def starts(self) -> list[int]:
@@ -90,7 +90,7 @@ class Manifest:
 
     @property
     def cut(self) -> float:
-        """The share of the edges, loops aside, whose ends lie in different parts."""
+        """The share of the edges, loops excluded, whose ends lie in different parts."""
         between = self.edges - self.rows
         return sum(part.cut for part in self.parts) / between if between > 0 else 0.0
 
@@ -99,7 +99,7 @@ class Manifest:
         return sum(getattr(record, part) for record in self.parts)
 
     def describe(self) -> str:
-        """One line for people."""
+        """One line for a person to read."""
         edges = f"{self.edges:,} directed edges, {self.cut:.1%} cut" if self.graph else "no graph"
         return (
             f"{self.name}: {self.rows:,} rows; {self.features:,} features; {self.outputs} outputs "
@@ -108,19 +108,19 @@ class Manifest:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of the manifest's content, by which a run recognises its data."""
+        """SHA-256 of the content, by which a run recognises its data."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
-        """Make the folder a dataset: all parts must be there."""
+        """Write the file that makes a folder a dataset; all parts must be written before."""
         record = {"format": FORMAT, "version": VERSION, **asdict(self), "checksum": self.checksum}
         write_atomic(folder / MANIFEST, json.dumps(record, indent=1) + "\n", error=DataError)
 
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:
-        """Read the manifest of a folder or URL; DataError, in one line, if there is none."""
+        """Read the manifest of a folder or URL; DataError if there is none or it is damaged."""
         if not is_shards(folder):
-            raise DataError(f"{folder} is no sharded dataset: it has no {MANIFEST}")
+            raise DataError(f"{folder} is not a sharded dataset: it has no {MANIFEST}")
         path = _manifest(folder)
         try:
             text = read_text(path) if isinstance(path, str) else path.read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Nearest neighbours of rows that are in parts: faiss, two blocks of rows in memory at a time.
+"""Exact nearest neighbours of rows in parts, by faiss, with two blocks of rows in memory.
 
-Every block of rows is compared with every other, and the nearest found so far are kept: exact,
-O(n² p) time, in memory for two blocks. Blocks are as large as the memory allows.
+Every block of rows is compared with every other, and the nearest found so far are kept: O(n² p)
+time. Blocks are as large as the memory allows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from difformer.errors import missing_extra
 __all__ = ["nearest_pairs"]
 
 Array = NDArray[Any]
-SHARE = 0.1  # of the memory: what the rows of one block may take
+SHARE = 0.1  # share of the memory that the rows of one block may take
 
 
 def nearest_pairs(
@@ -38,18 +38,18 @@ def nearest_pairs(
     blocks = _blocks(parts, max(1, int(SHARE * memory)))
     for number, (part, first, last, start) in enumerate(blocks):
         queries = _unit(parts[part], first, last)
-        near: Array = np.full((len(queries), 0), 0, np.float32)
-        found: Array = np.full((len(queries), 0), 0, np.int64)
+        near: Array = np.empty((len(queries), 0), np.float32)
+        found: Array = np.empty((len(queries), 0), np.int64)
         for other, (its, low, high, its_start) in enumerate(blocks):
             index: Any = faiss.IndexFlatIP(queries.shape[1])
             index.add(_unit(parts[its], low, high))
-            # A row finds itself: one more, and what is not there is marked.
+            # One more than k, because a row finds itself, which is then ranked last.
             score, place = index.search(queries, min(k + 1, high - low))
             place = place + its_start
             own = place == np.arange(start, start + len(queries))[:, None]
             score = np.where(own, -np.inf, score)
             near, found = np.hstack([near, score]), np.hstack([found, place])
-            # Of equally near ones the first rows are kept, in whatever blocks they are.
+            # Of equally near rows the first are kept, whichever blocks they are in.
             order = np.lexsort((found, -near), axis=1)[:, :k]
             near = np.take_along_axis(near, order, 1)
             found = np.take_along_axis(found, order, 1)
@@ -59,7 +59,7 @@ def nearest_pairs(
 
 
 def _blocks(parts: list[Array], room: int) -> list[tuple[int, int, int, int]]:
-    """Blocks of rows: their part, their range in it, and the number of the first."""
+    """Blocks of rows: their part, their range in it, and the number of the first row."""
     found: list[tuple[int, int, int, int]] = []
     start = 0
     for number, part in enumerate(parts):
@@ -72,7 +72,7 @@ def _blocks(parts: list[Array], room: int) -> list[tuple[int, int, int, int]]:
 
 
 def _unit(part: Array, first: int, last: int) -> Array:
-    """Rows of length one: their product is the cosine."""
+    """Rows scaled to length one: their product is the cosine."""
     rows = np.ascontiguousarray(take_rows(part, np.arange(first, last)), np.float32)
     norm = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.maximum(norm, np.finfo(np.float32).tiny)

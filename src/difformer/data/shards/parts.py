@@ -1,7 +1,7 @@
-"""Which part each row goes to: by ranges, at random, by METIS, or in a stream of the graph.
+"""Which part each row goes to: by its hash, by METIS, or by a stream of the graph.
 
-A partitioner sees the graph as blocks of compressed rows, in order, as often as it needs, and holds
-a few bytes per row; only METIS holds all edges.
+A partitioner reads the graph as blocks of compressed rows, in order, as often as it needs, and
+holds a few bytes per row; only METIS holds all edges.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from numpy.typing import NDArray
 
 from difformer.errors import missing_extra
 
-__all__ = ["PARTITIONERS", "Block", "hashed", "metis_parts", "stream_parts"]
+__all__ = ["METIS_BYTES", "PARTITIONERS", "Block", "hashed", "metis_parts", "stream_parts"]
 
 PARTITIONERS = ("range", "hash", "metis", "streaming")
+METIS_BYTES = 60  # bytes of memory that METIS takes per directed edge, about
 SLACK = 1.05  # how much larger than the mean a part may become
-PASSES = 3  # in which rows are placed: from the second on, all neighbours have a part
+PASSES = 3  # passes in which rows are placed: from the second on, all neighbours have a part
 TOGETHER = 512  # rows placed at once: they do not see each other's parts
 
 Array = NDArray[Any]
 Block = tuple[int, Array, Array]
-"""The first row, where each row's edges end (from 0 on), and the rows they come from."""
+"""The first row, where the edges of each row end (from 0 on), and the rows they come from."""
+Blocks = Callable[[], Iterable[Block]]
+"""A symmetric graph without loops; each call passes over all of it."""
 
 
 def hashed(numbers: Array, seed: int = 0) -> Array:
-    """Evenly spread 64-bit numbers, the same for the same row and seed everywhere (SplitMix64)."""
+    """Evenly spread 64-bit numbers that depend on the row and the seed alone (SplitMix64)."""
     with np.errstate(over="ignore"):
         z = numbers.astype(np.uint64) + np.uint64(seed + 1) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -35,25 +38,30 @@ def hashed(numbers: Array, seed: int = 0) -> Array:
     return z ^ (z >> np.uint64(31))
 
 
-def metis_parts(starts: Array, sources: Array, parts: int) -> Array:
-    """METIS's parts of a symmetric graph in compressed rows without loops; all edges in memory."""
+def metis_parts(blocks: Blocks, rows: int, parts: int) -> Array:
+    """The parts that METIS finds, with all edges in memory: `METIS_BYTES` per edge."""
     try:
         import pymetis
     except ImportError as error:
         raise missing_extra("partition 'metis'", "scale") from error
-    adjacency = pymetis.CSRAdjacency(starts, sources)
+    counts, sources = list[Array](), list[Array]()
+    for _, ends, near in blocks():
+        counts.append(np.diff(ends, prepend=0))
+        sources.append(near)
+    starts = np.cumsum(np.concatenate([[0], *counts]))
+    adjacency = pymetis.CSRAdjacency(starts, np.concatenate(sources))
     return np.asarray(pymetis.part_graph(parts, adjacency=adjacency)[1], dtype=np.int32)
 
 
-def stream_parts(blocks: Callable[[], Iterable[Block]], rows: int, parts: int) -> Array:
+def stream_parts(blocks: Blocks, rows: int, parts: int) -> Array:
     """Linear deterministic greedy, several passes: O(edges) per pass, 8 bytes per row.
 
         part(i) = argmax_p |neighbours of i in p| · (1 − |p| / capacity)
 
-    (Stanton and Kliot, KDD 2012; passes again as Nishimura and Ugander, KDD 2013.) Rows are placed
-    `TOGETHER` at a time, so that a block is one matrix of counts. After the first pass the ranges
-    of the file take the place of what it found where they cut fewer edges: files often have rows
-    that belong together beside each other, which a stream without them finds late.
+    (Stanton and Kliot, KDD 2012; several passes as in Nishimura and Ugander, KDD 2013.) Rows are
+    placed `TOGETHER` at a time, so that a block is one matrix of counts. After the first pass, the
+    ranges of the file replace its result if they cut fewer edges: in many files, rows that belong
+    together are next to each other, which a stream finds late.
     """
     capacity = max(1, int(np.ceil(SLACK * rows / parts)))
     together = max(1, min(TOGETHER, rows // (4 * parts)))
@@ -89,7 +97,7 @@ def _cuts(blocks: Iterable[Block], *choices: Array) -> list[int]:
 
 
 def _place(part: Array, size: Array, first: int, counts: Array, near: Array, room: int) -> None:
-    """Assign some rows to parts; `near` are their neighbours, `counts` how many each row has."""
+    """Assign rows to parts; `near` are their neighbours, `counts` how many each row has."""
     rows, parts = len(counts), len(size)
     own = slice(first, first + rows)
     before = part[own]

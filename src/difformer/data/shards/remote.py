@@ -1,4 +1,4 @@
-"""A sharded dataset at a URL that fsspec opens: files are copied to a cache, to be mapped there."""
+"""A sharded dataset at a URL: fsspec reads its files, which are copied to a cache and mapped."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def is_url(name: str | Path) -> bool:
 
 
 def read_text(url: str) -> str:
-    """A small file; DataError, in one line, if it cannot be read."""
+    """The text of a small file; DataError if it cannot be read."""
     with _opened(url) as file:
         return file.read().decode("utf-8")
 
 
 def url_exists(url: str) -> bool:
-    """Whether there is a file; DataError if its place cannot be asked."""
+    """Whether a file exists; DataError if its file system does not answer."""
     with _said(url):
         import fsspec
 
@@ -40,10 +40,10 @@ def url_exists(url: str) -> bool:
 
 
 def copied(url: str, name: str, size: int, check: Callable[[Path], None]) -> Path:
-    """The local copy of a file of `size` bytes, made if it is not there yet.
+    """The local copy of a file of `size` bytes, made unless it exists.
 
-    `name` is its place in the cache. A copy that is cut off, or that `check` refuses with a
-    DataError, leaves nothing.
+    `name` is its name in the cache. A copy that is interrupted, or for which `check` raises a
+    DataError, leaves nothing behind.
     """
     path = cache_dir() / "shards" / name
     if path.is_file() and path.stat().st_size == size:
@@ -79,7 +79,7 @@ def _opened(url: str) -> Generator[Any, None, None]:
 
 @contextmanager
 def _said(url: str) -> Generator[None, None, None]:
-    """One line for whatever a file system says: it is missing, not allowed, or the link is cut."""
+    """A DataError of one line for any error of a file system, such as a lost connection."""
     try:
         yield
     except (DataError, KeyboardInterrupt):

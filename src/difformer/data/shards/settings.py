@@ -1,4 +1,4 @@
-"""What is to be sharded, and how. No torch here."""
+"""The settings of sharding. No torch here."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from difformer.data.shards.parts import PARTITIONERS
 
 __all__ = ["ShardSettings", "memory_bytes"]
 
-MOST_OPEN = 128  # parts that are written at once: each has a few files
+MOST_OPEN = 128  # parts that can be written at the same time: each has a few open files
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _RATIO = re.compile(r"ratio:([\d.]+)/([\d.]+)/([\d.]+)(?::(\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSettings:
-    """What is to be sharded, and how."""
+    """What to shard, and how."""
 
     nodes: Sequence[str]
     label: Sequence[str]
@@ -30,8 +30,8 @@ class ShardSettings:
     parts: int = 16
     partition: str = "range"
     memory: str = "4GB"
-    features: Sequence[str] = ()  # .npy files with more features of each row, mapped
-    neighbours: int = 0  # each row is joined to so many nearest ones, where there are no edges
+    features: Sequence[str] = ()  # .npy files with more features, one row per node
+    neighbours: int = 0  # without edges: how many nearest rows each row is joined to
 
     def __post_init__(self) -> None:
         memory_bytes(self.memory)
@@ -58,13 +58,15 @@ class ShardSettings:
 
     @cached_property
     def ratios(self) -> tuple[float, float, float, int] | None:
-        """The shares of train, val and test, and the seed, where rows are drawn."""
+        """The shares of train, val and test, and the seed; None where a column has the split."""
         match = _RATIO.fullmatch(self.split)
         if match is None:
             return None
         a, b, c = (float(match[i]) for i in (1, 2, 3))
         if not 0 < a <= 1 or a + b + c > 1 + 1e-9:
-            raise ValueError(f"split must train on some and sum to at most 1, got {self.split!r}")
+            raise ValueError(
+                f"split must have a train share above 0 and a sum of at most 1, got {self.split!r}"
+            )
         return a, b, c, int(match[4] or 0)
 
     @property
@@ -73,7 +75,7 @@ class ShardSettings:
 
 
 def memory_bytes(text: str) -> int:
-    """The bytes that a size such as 4GB or 512MB says.
+    """The number of bytes of a size such as 4GB or 512MB.
 
     >>> memory_bytes("1.5GB")
     1500000000

@@ -42,8 +42,8 @@ def load_source(
     if path.suffix == ".txt" and path.is_file():
         return read_lines(path)
     raise DataError(
-        f"source must be {', '.join(raw_datasets())}, a folder of images or a .txt file with a "
-        f"text a line, got {source!r}"
+        f"source must be {', '.join(raw_datasets())}, a folder of images or a .txt file with one "
+        f"text per line, got {source!r}"
     )
 
 
@@ -54,7 +54,7 @@ def make_features(
     folder: Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> FeatureFile:
-    """The features of each row; SimCLR is trained first, in `folder` where it is to be resumed."""
+    """The features of each row; SimCLR is trained first, in `folder` if it is to be resumed."""
     encoder = ENCODERS[settings.encoder]
     if encoder.takes != source.kind:
         raise ValueError(f"encoder {settings.encoder} does not take {source.kind}")
@@ -73,9 +73,9 @@ def make_features(
 def write_text_features(
     path: Path, out: Path, settings: FeatureSettings, *, size: int = LINES
 ) -> tuple[int, int]:
-    """Encode a text per line into a .npy file, `size` lines in memory at a time; its shape.
+    """Encode one text per line into a .npy file, `size` lines at a time; returns its shape.
 
-    An empty line is an empty text, so that rows stay those of the table the texts are from.
+    An empty line is an empty text, so that the rows stay those of the table the texts are from.
     """
     with ExitStack() as stack:
         file: ArrayWriter | None = None

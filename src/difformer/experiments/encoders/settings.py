@@ -12,7 +12,7 @@ __all__ = ["FeatureSettings"]
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSettings:
-    """How features are made; only `encoder` and `device` matter but for SimCLR."""
+    """How features are made; encoders other than SimCLR use only `encoder` and `device`."""
 
     encoder: str = "simclr"
     width: int = 64

@@ -28,9 +28,9 @@ def simclr(
     folder: Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> tuple[Tensor, dict[str, Any]]:
-    """The features (n, d), and how they were made; trained in `folder` where it is to be resumed.
+    """The features (n, d), and how they were made; trained in `folder` if it is to be resumed.
 
-    Raises KeyboardInterrupt where training was: half-trained features are none.
+    Raises KeyboardInterrupt if training was interrupted: half-trained features are of no use.
     """
     model, made = _untrained(settings)
     made |= {"epochs": settings.train.epochs, "batch_size": settings.batch_size}

@@ -11,7 +11,6 @@ from scipy import sparse
 
 from difformer.data.convert import scipy_csr
 from difformer.data.dataset import Dataset
-from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.rows import Rows
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.scores import HeldOut
@@ -21,14 +20,14 @@ __all__ = ["column_importance"]
 MOST_ROWS = 400  # held-out rows that are answered again
 MOST_COLUMNS = 60
 REPEATS = 3
-# What is looked at, and whether more of it is worse.
+# The metric of each task, and 1 if a larger value is worse, else -1.
 METRICS = {"multiclass": ("log_loss", 1), "multilabel": ("roc_auc", -1), "regression": ("rmse", 1)}
 
 
 def column_importance(
     run: OwnRun, data: Dataset, kept: HeldOut, *, seed: int = 0
 ) -> tuple[str, list[tuple[str, float]]]:
-    """(metric, [(column, how much worse it gets)]), the most important first.
+    """(metric, [(column, how much worse the metric gets)]), the most important column first.
 
     Permutation importance: the cells of one column are exchanged between held-out labelled rows,
     which are then answered as new ones. O(columns × rows), of at most `MOST_ROWS` rows.
@@ -41,7 +40,7 @@ def column_importance(
     metric, sign = METRICS[kept.task]
 
     def loss(rows: Any) -> float:
-        told = replace(some, found=_answers(run, rows, graph)).metrics()
+        told = replace(some, found=run.outputs(Rows(rows, None), graph)).metrics()
         values = [v for k, v in told.items() if k.startswith(metric) and np.isfinite(v)]
         return sign * float(np.mean(values))
 
@@ -58,13 +57,6 @@ def column_importance(
     return metric, sorted(found, key=lambda pair: -pair[1])
 
 
-def _answers(run: OwnRun, features: Any, graph: Any) -> Any:
-    model, rows = run.estimator, Rows(features, None)
-    if isinstance(model, DIFFormerClassifier):
-        return model.predict_proba(rows, graph)
-    return model.predict(rows, graph).reshape(len(rows), -1)
-
-
 def _shuffled(features: Any, block: slice, order: Any) -> Any:
     if not sparse.issparse(features):
         changed = features.copy()
@@ -75,7 +67,7 @@ def _shuffled(features: Any, block: slice, order: Any) -> Any:
 
 
 def _edges(run: OwnRun, rows: Any) -> Any:
-    """The edges of some rows of fit, as a new row would bring them; None where it finds its own."""
+    """The edges of some rows of fit, as a new row would bring them; None if it finds its own."""
     model: Any = run.estimator
     graph = model.graph_
     if graph is None or model._neighbours is not None:

@@ -1,9 +1,8 @@
-"""What people would take instead of ours, scored on a table's held-out labels."""
+"""Simple systems that a table may be compared with, scored on its held-out labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
@@ -20,26 +19,18 @@ from difformer.train.objective import objective_for
 __all__ = ["PEERS", "PEERS_UP_TO", "simple_peers"]
 
 PEERS = ("logistic", "forest", "boosting", "knn", "label-spreading", "self-training")
-PEERS_UP_TO = 5_000_000  # numbers of a table; above, the peers may take longer than ours
+PEERS_UP_TO = 5_000_000  # numbers of a table; above, the peers may take longer than DIFFormer
 FOLDS = 5
-
-
-@dataclass(frozen=True)
-class PeerScore:
-    """The metric of one peer on held-out labels, and which one it is."""
-
-    system: str
-    title: str
-    metric: str
-    value: float
 
 
 def simple_peers(data: Dataset, split: Split, *, seed: int = 0) -> list[dict[str, Any]]:
     """The scores of the simple systems that can learn the task, best first.
 
-    They train on `split.train` and are scored on `split.val`; without validation rows on five
-    parts of the training rows in turn, each by what the others say. None where a class has a
-    single label, or the table is large.
+    They train on `split.train` and are scored on `split.val`; without validation rows, by five
+    folds of the training rows. Empty if a class has a single label, or the table is large.
+
+    Returns:
+        One dict per system: "system", "title", "metric" and "value".
     """
     if data.num_rows * data.num_features > PEERS_UP_TO:
         return []
@@ -47,18 +38,17 @@ def simple_peers(data: Dataset, split: Split, *, seed: int = 0) -> list[dict[str
     if not parts:
         return []
     monitor = objective_for(data.task).monitor
-    found: list[PeerScore] = []
+    found: list[dict[str, Any]] = []
     for name in PEERS:
         try:
             value = mean(_score(data, part, name, seed)[monitor.name] for part in parts)
         except CannotRunError:
             continue
         # An error in the units of the labels, as the table's other figures are.
-        root = monitor.name == "mse"
-        figure = ("rmse", value**0.5) if root else (monitor.name, value)
-        found.append(PeerScore(name, get_system(name).title_for(data.task), *figure))
-    found.sort(key=lambda one: one.value, reverse=monitor.direction == "max")
-    return [asdict(one) for one in found]
+        metric, value = ("rmse", value**0.5) if monitor.name == "mse" else (monitor.name, value)
+        title = get_system(name).title_for(data.task)
+        found.append({"system": name, "title": title, "metric": metric, "value": value})
+    return sorted(found, key=lambda one: one["value"], reverse=monitor.direction == "max")
 
 
 def _score(data: Dataset, part: Split, system: str, seed: int) -> dict[str, float]:

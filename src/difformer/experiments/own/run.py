@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.conformal import conformal_set
 from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.estimators.rows import Rows
-from difformer.files import reading
+from difformer.files import read_json, reading
 
 __all__ = ["CLASSES", "Estimator", "OwnRun", "read_result"]
 
@@ -36,7 +35,7 @@ CLASSES: dict[str, type[Estimator]] = {
 
 @dataclass(frozen=True)
 class OwnRun:
-    """A finished run, ready to answer for rows it has not seen.
+    """A finished run on a table, ready to answer for rows it has not seen.
 
     Args:
         influential: rows of fit named for each answer.
@@ -50,7 +49,7 @@ class OwnRun:
 
     @classmethod
     def load(cls, folder: str | Path, *, level: float | None = None) -> OwnRun:
-        """Read a run folder, or say in one line why it is none."""
+        """Read a run folder; RunError if it is not a finished run, or has no such level."""
         folder = Path(folder)
         try:
             result = read_result(folder)
@@ -66,7 +65,7 @@ class OwnRun:
         if estimator.encoder_ is None:
             raise RunError(f"{folder} is not a run on a table: its columns have no names")
         if level is not None:
-            cls(estimator, 0, level).fitted(())  # a level that cannot be had is an error now
+            cls(estimator, 0, level).fitted(())  # raises now if the level is not available
         return cls(estimator, influential, level)
 
     @property
@@ -77,7 +76,7 @@ class OwnRun:
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """The id of each row of fit: its number where the table has no column of ids."""
+        """The id of each row of fit; its number if the table has no column of ids."""
         rows = len(self.estimator.embedding_)
         return tuple(self.estimator.ids_ or map(str, range(rows)))
 
@@ -113,27 +112,27 @@ class OwnRun:
     ) -> list[dict[str, Any]]:
         """For each encoded row its labels, probabilities and influential rows [{"id", "weight"}].
 
-        `ids` tell the rows of fit, which are answered as in fit while their values are the same;
-        other rows are new.
+        A row with the id and the values of a row of fit is answered as in fit; others are new.
         """
-        model, rows = self.estimator, Rows(features, None if ids is None else tuple(ids))
-        if isinstance(model, DIFFormerClassifier):
-            found = model.predict_proba(rows, graph)
-        else:
-            found = model.predict(rows, graph)
-        records = self.describe(found)
+        rows = Rows(features, None if ids is None else tuple(ids))
+        records = self.describe(self.outputs(rows, graph))
         if self.influential:
-            self._name(records, *model.influence(rows, graph, top_k=self.influential))
+            self._name(records, *self.estimator.influence(rows, graph, top_k=self.influential))
         return records
 
-    def fitted(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """The same for rows of fit by their position: what `transduction_` holds."""
-        model, where = self.estimator, np.asarray(rows, np.int64)
+    def outputs(self, rows: Rows, graph: Any = None) -> Array:
+        """The estimator's answers: probabilities (m, classes), or numbers (m, targets)."""
+        model = self.estimator
         if isinstance(model, DIFFormerClassifier):
-            found = model.label_distributions_[where]
-        else:
-            found = model.transduction_[where]
-        records = self.describe(found)
+            return model.predict_proba(rows, graph)
+        return model.predict(rows, graph).reshape(len(rows), -1)
+
+    def fitted(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The same for rows of fit, by their positions, as fit left them."""
+        model, where = self.estimator, np.asarray(rows, np.int64)
+        classes = isinstance(model, DIFFormerClassifier)
+        kept = model.label_distributions_ if classes else model.transduction_
+        records = self.describe(kept[where])
         if self.influential:
             self._name(records, *model.influence_in_fit(where, top_k=self.influential))
         return records
@@ -202,9 +201,5 @@ def _cells(value: Any) -> list[Any]:
 
 def read_result(folder: Path) -> dict[str, Any]:
     """What result.json holds."""
-    file = folder / "result.json"
-    with reading(file):
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("it is not an object")
-        return found
+    with reading(folder / "result.json"):
+        return read_json(folder / "result.json")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ class HeldOut:
 
     @classmethod
     def of(cls, estimator: Estimator, data: Dataset, names: Sequence[str]) -> HeldOut | None:
-        """What a fit held out; None where it held nothing out."""
+        """The rows that a fit held out; None if there are none."""
         kept = held_out(estimator)
         if kept is None or not len(kept[0]):
             return None
@@ -58,29 +58,27 @@ class HeldOut:
 
     def metrics(self, where: Array | None = None) -> Metrics:
         """Metrics of all held-out rows, or of some."""
-        truth, found = (
-            (self.truth, self.found) if where is None else (self.truth[where], self.found[where])
-        )
+        where = np.arange(len(self.rows)) if where is None else where
+        truth, found = self.truth[where], self.found[where]
         if self.task == "multiclass":
             return _of_classes(truth, found)
-        each = [_of_numbers if self.task == "regression" else _of_labels] * found.shape[1]
+        each = _of_numbers if self.task == "regression" else _of_labels
         return _by_column(each, truth.reshape(len(truth), -1), found, self.names)
 
     def baseline(self) -> Metrics:
-        """The same of an answer that knows no columns: the usual class, or the mean."""
+        """The metrics of a constant answer: the shares of the classes, or the mean."""
         truth = self.truth.reshape(len(self.truth), -1)
         if self.task == "multiclass":
             counts = np.bincount(self.truth, minlength=self.found.shape[1])
             constant = counts / counts.sum()
         else:
             constant = np.nanmean(truth, axis=0)
-        found = np.broadcast_to(constant, self.found.shape)
-        return HeldOut(self.task, self.rows, self.truth, found, self.names).metrics()
+        return replace(self, found=np.broadcast_to(constant, self.found.shape)).metrics()
 
     def intervals(self) -> dict[str, list[float]]:
-        """95 % intervals of the metrics, by drawing the held-out rows again (seed 0).
+        """95 % intervals of the metrics, by bootstrap over the held-out rows (seed 0).
 
-        A share has Wilson's interval: where all of a few rows are right, every drawing is, too.
+        An accuracy has Wilson's interval: if all of a few rows are right, so are all of a sample.
         """
         draw = np.random.default_rng(0)
         m = len(self.rows)
@@ -106,7 +104,7 @@ def _wilson(share: float, rows: int) -> list[float]:
 
 
 def score(kept: HeldOut | None) -> dict[str, Any]:
-    """What result.json says of the held-out rows: how many, metrics, intervals, the baseline."""
+    """What result.json holds of the held-out rows: how many, metrics, intervals, the baseline."""
     if kept is None:
         return {}
     return {
@@ -155,20 +153,14 @@ def _of_numbers(truth: Array, found: Array) -> Metrics:
 
 
 def _by_column(
-    each: Sequence[Callable[[Array, Array], Metrics]],
-    truth: Array,
-    found: Array,
-    names: Sequence[str],
+    metrics: Callable[[Array, Array], Metrics], truth: Array, found: Array, names: Sequence[str]
 ) -> Metrics:
-    """Metrics of each column over its known values; where there are several, named by it."""
-    parts: list[Mapping[str, float]] = []
-    for j, metrics in enumerate(each):
+    """Metrics of each column over its known values; if there are several, named by column."""
+    together: Metrics = {}
+    for j in range(found.shape[1]):
         known = ~np.isnan(truth[:, j])
-        parts.append(
-            metrics(truth[known, j].astype(np.float64), found[known, j]) if known.any() else {}
-        )
-    if len(parts) == 1:
-        return dict(parts[0])
-    return {
-        f"{k}_{name}": v for name, own in zip(names, parts, strict=True) for k, v in own.items()
-    }
+        if known.any():
+            own = metrics(truth[known, j].astype(np.float64), found[known, j])
+            end = f"_{names[j]}" if found.shape[1] > 1 else ""
+            together |= {f"{name}{end}": value for name, value in own.items()}
+    return together

@@ -15,7 +15,7 @@ __all__ = ["OwnTable"]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTable:
-    """What `read_table` is asked for."""
+    """The arguments of `read_table`."""
 
     nodes: str
     label: str | list[str]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shutil
 from collections.abc import Mapping
@@ -19,15 +17,12 @@ from difformer.experiments.own.peers import simple_peers
 from difformer.experiments.own.run import CLASSES, Estimator, OwnRun, read_result
 from difformer.experiments.own.scores import HeldOut, labelled, score
 from difformer.experiments.own.table import OwnTable
-from difformer.files import write_atomic
+from difformer.files import csv_lines, write_atomic
 from difformer.train.run import agree_config, csv_text
 
 __all__ = ["NAMED_UP_TO", "train_own"]
 
 NAMED_UP_TO = 5000  # rows; naming the influential ones costs rows × rows
-
-DOOR: Mapping[str, Any] = {"random_state": 0}
-"""Where a run on a table differs from the estimators' defaults: it can be resumed."""
 
 
 def train_own(
@@ -47,9 +42,9 @@ def train_own(
     `interrupted`, there is no run, and nothing else is written.
 
     Args:
-        params: parameters of `DIFFormerClassifier` or `DIFFormerRegressor`; see `DOOR` for what is
-            different here.
-        table: the files the data was read from, for a later look inside.
+        params: parameters of `DIFFormerClassifier` or `DIFFormerRegressor`; `random_state` is 0
+            by default, so that the run can be resumed.
+        table: the files the data was read from, to read it again later.
         influential: rows of fit named for each prediction; by default 3, and none above
             `NAMED_UP_TO` rows.
     """
@@ -58,7 +53,8 @@ def train_own(
         raise ValueError(f"influential must be 0 or more, got {influential!r}")
     if (folder / "config.toml").exists() and not resume:
         raise RunError(f"{folder} holds a run already: resume it, or give another folder")
-    estimator = CLASSES[data.task](**{**DOOR, **(params or {})})
+    given: dict[str, Any] = {"random_state": 0, **(params or {})}
+    estimator = CLASSES[data.task](**given)
     agree_config(folder, _config(data, table, estimator))
     if (folder / "result.json").exists():
         _forget_fits(folder)  # it may have been killed right before this
@@ -72,83 +68,86 @@ def train_own(
         return {"interrupted": True}, None
     if influential is None:
         influential = 3 if data.num_rows <= NAMED_UP_TO else 0
-    empty = (~labelled(data)).nonzero()[0].tolist()
     run = OwnRun(estimator, influential)
+    _write(folder, run, data)
+    return read_result(folder), run
+
+
+def _write(folder: Path, run: OwnRun, data: Dataset) -> None:
+    """Fill the folder of a fitted run; result.json comes last: with it the run is finished."""
+    estimator = run.estimator
+    empty = (~labelled(data)).nonzero()[0].tolist()
     kept = HeldOut.of(estimator, data, run.classes or run.labels)
-    told = score(kept)
-    peers = simple_peers(data, estimator.split_, seed=_seed(estimator))
+    write_atomic(folder / "metrics.csv", csv_text(_history(estimator)))
+    write_atomic(folder / "split.json", estimator.split_.to_json() + "\n")
+    estimator.set_params(checkpoint=None).save(folder / "estimator.safetensors")
+    if kept is not None:
+        write_atomic(folder / "held_out.csv", csv_lines(_held_out(run, data, kept)))
+    if empty:
+        lines = run.lines([run.ids[row] for row in empty], run.fitted(empty))
+        write_atomic(folder / "predictions.csv", csv_lines([run.header, *lines]))
+    result = _result(run, data, score(kept), len(empty))
+    result["files"] = {"estimator.safetensors": sha256_of(folder / "estimator.safetensors")}
+    write_atomic(folder / "result.json", json.dumps(result, indent=2) + "\n")
+    _forget_fits(folder)
+
+
+def _result(run: OwnRun, data: Dataset, told: Mapping[str, Any], empty: int) -> dict[str, Any]:
+    """What result.json holds, apart from the checksums; `told` is the `score` of held-out rows."""
+    estimator = run.estimator
+    seed = estimator.random_state if isinstance(estimator.random_state, int) else 0
     trained = estimator.result_.to_json()
     if told:  # in the table's units, where the loop's are standardised
         trained["metrics"] = {"val": told["metrics"]}
-    result = {
+    members = estimator.members_
+    return {
         "task": data.task,
         "rows": data.num_rows,
-        "labelled": data.num_rows - len(empty),
+        "labelled": data.num_rows - empty,
         "features": data.num_features,
         "graph": _graph_name(data, estimator),
         "kernel": str(estimator.kernel_),
         "validation": told.get("metrics", {}),
         "held_out": told,
-        "peers": peers,
+        "peers": simple_peers(data, estimator.split_, seed=seed),
         "tried": estimator.candidates_,
-        "members": _members(estimator),
+        "members": {m.name: m.weight for m in members} if len(members) > 1 else {},
         "choice": estimator.choice_,
         **trained,
-        "influential": influential,
+        "influential": run.influential,
     }
-    write_atomic(folder / "metrics.csv", csv_text(_history(estimator)).encode())
-    if kept is not None:
-        write_atomic(folder / "held_out.csv", _held_out_csv(run, data, kept))
-    _write(folder, run, result, empty)
-    return read_result(folder), run
-
-
-def _members(estimator: Estimator) -> dict[str, float]:
-    """The members of the average by name, with their weights; none where one model answers."""
-    members: Any = getattr(estimator, "members_", [])
-    return {m.name: m.weight for m in members} if len(members) > 1 else {}
 
 
 def _history(estimator: Estimator) -> list[dict[str, Any]]:
-    """The epochs, with errors in the target's units: its standardised mse becomes an rmse."""
-    if not isinstance(estimator, DIFFormerRegressor):
+    """The epochs; of one number per row with the rmse in its units, in place of the standardised.
+
+    The loss is left out then: it is the same curve again.
+    """
+    if not isinstance(estimator, DIFFormerRegressor) or len(estimator.target_scale_) > 1:
         return estimator.history_
-    scale: Any = estimator._scale  # pyright: ignore[reportPrivateUsage]
-    if len(scale) > 1:
-        return estimator.history_
-    # The loss is the same curve again.
-    return [
-        {
-            (k[:-3] + "rmse" if k.endswith("_mse") else k): (
-                v**0.5 * float(scale[0]) if k.endswith("_mse") else v
-            )
-            for k, v in row.items()
-            if not k.endswith("_loss")
-        }
-        for row in estimator.history_
-    ]
+    scale = float(estimator.target_scale_[0])
+
+    def in_units(name: str, value: float) -> tuple[str, float]:
+        return (f"{name[:-3]}rmse", value**0.5 * scale) if name.endswith("_mse") else (name, value)
+
+    epochs = estimator.history_
+    return [dict(in_units(k, v) for k, v in e.items() if not k.endswith("_loss")) for e in epochs]
 
 
-def _held_out_csv(run: OwnRun, data: Dataset, kept: HeldOut) -> bytes:
-    """The held-out rows: id, true labels, and what was predicted without them."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+def _held_out(run: OwnRun, data: Dataset, kept: HeldOut) -> list[list[Any]]:
+    """The held-out rows as lines of a CSV file: id, true labels, and what was predicted."""
     bare = OwnRun(run.estimator)
     header = bare.header
-    writer.writerow([header[0], *(f"true {name}" for name in run.labels), *header[1:]])
+    found = [[header[0], *(f"true {name}" for name in run.labels), *header[1:]]]
     lines = bare.lines([run.ids[row] for row in kept.rows], bare.describe(kept.found))
     for line, truth in zip(lines, kept.truth.reshape(len(kept.rows), -1).tolist(), strict=True):
         known = [kept.names[truth[0]]] if data.task == "multiclass" else map(_true, truth)
-        writer.writerow([line[0], *known, *line[1:]])
-    return text.getvalue().encode()
+        found.append([line[0], *known, *line[1:]])
+    return found
 
 
 def _true(value: float) -> str:
     return "" if value != value else f"{value:.9g}"
-
-
-def _seed(estimator: Estimator) -> int:
-    return estimator.random_state if isinstance(estimator.random_state, int) else 0
 
 
 def _graph_name(data: Dataset, estimator: Estimator) -> str:
@@ -167,22 +166,6 @@ def _config(data: Dataset, table: OwnTable | None, estimator: Estimator) -> dict
         "data": {**files, "fingerprint": data.fingerprint},
         "own": params,
     }
-
-
-def _write(folder: Path, run: OwnRun, result: Mapping[str, Any], empty: list[int]) -> None:
-    estimator = run.estimator
-    write_atomic(folder / "split.json", (estimator.split_.to_json() + "\n").encode())
-    estimator.set_params(checkpoint=None).save(folder / "estimator.safetensors")
-    if empty:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(run.header)
-        writer.writerows(run.lines([run.ids[row] for row in empty], run.fitted(empty)))
-        write_atomic(folder / "predictions.csv", text.getvalue().encode())
-    files = {"estimator.safetensors": sha256_of(folder / "estimator.safetensors")}
-    text = json.dumps({**result, "files": files}, indent=2) + "\n"
-    write_atomic(folder / "result.json", text.encode())
-    _forget_fits(folder)
 
 
 def _forget_fits(folder: Path) -> None:

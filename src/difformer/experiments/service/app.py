@@ -1,4 +1,4 @@
-"""The FastAPI application of a run: its routes, who is let in, and what is counted."""
+"""The FastAPI application of a run: its routes, its token, and its counters."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 
 from difformer.errors import missing_extra
 from difformer.experiments.own.run import OwnRun
+from difformer.experiments.service.limits import Limits
 from difformer.experiments.service.requests import (
     Answers,
-    Limits,
     RefusedError,
     RequestModel,
     answers_schema,
@@ -27,7 +27,7 @@ from difformer.files import one_line
 
 __all__ = ["make_app"]
 
-OPEN_TO_ALL = ("/health", "/")  # answered without the token: nothing of the run is in them
+OPEN_TO_ALL = ("/health", "/")  # answered without the token: they hold nothing of the run
 PAGE = Path(__file__).parent / "page.html"
 
 REFUSALS: dict[int | str, str] = {
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Counted:
-    """Counts the answers by status, straight from what is sent."""
+    """Counts the answers by status."""
 
     app: Any
     counter: Any
@@ -68,7 +68,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class WithToken:
-    """Lets in who shows the token; compared in constant time."""
+    """Refuses requests without the token, which is compared in constant time."""
 
     app: Any
     token: str
@@ -102,7 +102,7 @@ class Service:
         )
 
     async def predict(self, request: Any) -> Any:
-        """POST /predict; what is wrong with a request is one line."""
+        """POST /predict; an error is one line."""
         from starlette.responses import JSONResponse
 
         try:
@@ -168,8 +168,8 @@ def make_app(
     """The FastAPI application of a run.
 
     Args:
-        token: what a client must send as `Authorization: Bearer TOKEN`, but for /health.
-        hosts: the names a client may call the service by; any where empty.
+        token: what a client must send as `Authorization: Bearer TOKEN`, except to /health.
+        hosts: the host names that a client may use; empty for any.
     """
     try:
         import prometheus_client  # noqa: F401 # pyright: ignore[reportUnusedImport]

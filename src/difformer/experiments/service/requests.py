@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 FLOAT32 = 3.4e38
-RETRY_AFTER = 1  # seconds after which a client that was sent away may come back
+RETRY_AFTER = 1  # seconds after which a refused client may try again
 CHOICES = 200  # values of a category that the page offers
 BODY = 'the body must be {"rows": [{column: value, ...}, ...]}, and maybe "edges"'
 
@@ -47,13 +47,13 @@ class RefusedError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What tells the client to come back, or that the rest of its body will not be read."""
+        """Tell the client when to try again, or that the rest of its body will not be read."""
         again = {"retry-after": str(RETRY_AFTER)} if self.status == 503 else {}
         return again | ({"connection": "close"} if self.status in (408, 413, 503) else {})
 
 
 async def read_body(request: Any, limits: Limits, held: Any) -> bytes:
-    """The body, never more than allowed of it in memory; `held.bytes` counts that of all bodies."""
+    """The body, of which no more than allowed is held; `held.bytes` counts the bytes of all."""
     import anyio
 
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
@@ -76,12 +76,11 @@ async def read_body(request: Any, limits: Limits, held: Any) -> bytes:
                     raise RefusedError(413, f"the body must have at most {limits.bytes} bytes")
                 if held.bytes > max(limits.waiting_bytes, size):
                     raise RefusedError(503, "too many requests wait: try again later")
-    except TimeoutError as error:
+    except BaseException as error:
         held.bytes -= size
-        reason = f"the body must arrive within {limits.seconds:g} seconds"
-        raise RefusedError(408, reason) from error
-    except BaseException:
-        held.bytes -= size
+        if isinstance(error, TimeoutError):
+            reason = f"the body must arrive within {limits.seconds:g} seconds"
+            raise RefusedError(408, reason) from error
         raise
     return b"".join(parts)
 
@@ -132,17 +131,12 @@ class RequestModel:
             case ["rows", int(row)]:
                 return RefusedError(422, f"row {row + 1} must be an object of column: value")
             case ["rows", int(row), column]:
-                name = repr(str(column)[:50])
-                if kind == "extra_forbidden":
-                    return RefusedError(
-                        422, f"row {row + 1}: column {name} was not there in training"
-                    )
-                if kind == "missing":
-                    return RefusedError(
-                        422, f"row {row + 1}: column {name} is missing (null is a value)"
-                    )
-                what = told.removeprefix("Value error, ")
-                return RefusedError(422, f"row {row + 1}, column {name} {what}")
+                reasons = {
+                    "extra_forbidden": "was not there in training",
+                    "missing": "is missing (null is a value)",
+                }
+                what = reasons.get(kind, told.removeprefix("Value error, "))
+                return RefusedError(422, f"row {row + 1}, column {str(column)[:50]!r} {what}")
             case ["edges"] if self.id is None and set(content) == {"rows", "edges"}:
                 return RefusedError(422, "edges must be left out: the table has no column of ids")
             case _:
@@ -183,7 +177,7 @@ def _typed(name: str, fields: Mapping[str, Any], **config: Any) -> Any:
 
 
 def _cell_type(kind: str, learned: Mapping[str, Any], limits: Limits) -> Any:
-    """One value of a column, with a usual value for whoever types a row."""
+    """The type of one cell of a column, with examples of its values."""
     from pydantic import AfterValidator, WithJsonSchema
 
     schema: dict[str, Any] = {"type": ["string", "number", "boolean", "null"], "description": kind}
@@ -209,7 +203,7 @@ def _check_cell(value: Any, *, longest: int, largest: float) -> Any:
 
 
 def _size(value: Any) -> float:
-    """A number's absolute value, infinite where a float cannot hold it; 0 for what is none."""
+    """A number's absolute value, infinite if too large for a float; 0 if it is not a number."""
     try:
         size = abs(float(value))
     except OverflowError:
@@ -220,7 +214,7 @@ def _size(value: Any) -> float:
 
 
 def _read_edges(edges: Any, *, most: int) -> Edges:
-    """[[id, id], ...] or [[id, id, weight], ...] by column; None where there are none."""
+    """[[id, id], ...] or [[id, id, weight], ...] by column; None if there are no edges."""
     if edges is None or edges == []:
         return None
     if not isinstance(edges, list):

@@ -1,7 +1,7 @@
-"""Listens for the service: bounded connections, headers that must arrive, and a graceful stop.
+"""The HTTP server of the service: bounded connections, time limits, and a graceful stop.
 
-uvicorn bounds neither the time a header takes nor a client that does not read its answer; the
-protocol here does, and sends away with a 503 who comes when every connection is taken.
+uvicorn limits neither the time a header takes nor a client that does not read its answer; the
+protocol here limits both, and answers 503 if every connection is taken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 from difformer.errors import DifformerError, missing_extra
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.service.app import make_app
-from difformer.experiments.service.requests import RETRY_AFTER, Limits
+from difformer.experiments.service.limits import Limits
+from difformer.experiments.service.requests import RETRY_AFTER
 
 __all__ = ["listen", "make_server", "serve"]
 
@@ -76,7 +77,7 @@ def make_server(app: Any, limits: Limits | None = None) -> Any:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, or one line that says why not."""
+    """A socket that listens; DifformerError if the port cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
@@ -86,7 +87,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class OncePerSecond(logging.Filter):
-    """Lets a message through once per second: what thousands of clients do wrong fills no disk."""
+    """Logs each message at most once per second, so that many bad clients do not fill the disk."""
 
     def __init__(self) -> None:
         super().__init__()

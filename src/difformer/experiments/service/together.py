@@ -1,6 +1,6 @@
-"""Answer the requests that wait in one batch: most of what one costs, it costs only once.
+"""Answer the requests that wait in one batch, because a batch costs little more than one request.
 
-A row's answer does not depend on who else asks, because predictions go through the frozen context.
+A row's answer does not depend on the other requests: predictions go through the frozen context.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from itertools import accumulate
 from difformer.data.cells import cell_text
 from difformer.errors import DataError, DifformerError
 from difformer.experiments.own.run import OwnRun
-from difformer.experiments.service.requests import Answers, Chunk, Edges, Limits, RefusedError
+from difformer.experiments.service.limits import Limits
+from difformer.experiments.service.requests import Answers, Chunk, Edges, RefusedError
 
 __all__ = ["Together", "predict_together"]
 
@@ -43,7 +44,7 @@ class Together:
         self.workers: set[asyncio.Task[None]] = set()
 
     async def predict(self, chunk: Chunk, rows: int, edges: Edges = None) -> Answers:
-        """The answers for one request's rows; RefusedError where a value is wrong."""
+        """The answers for one request's rows; RefusedError if a value is wrong."""
         if self.rows + rows > max(self.limits.waiting_rows, rows):
             raise RefusedError(503, "too many rows wait for their answer: try again later")
         mine = Waiting(chunk, rows, asyncio.get_running_loop().create_future(), edges)
@@ -58,13 +59,10 @@ class Together:
     async def _work(self) -> None:
         while self.waiting:
             batch = self._next()
-            chunks = [request.chunk for request in batch]
-            if (edges := batch[0].edges) is None:
-                found = await asyncio.to_thread(predict_together, self.run, chunks)
-            else:
-                found = await asyncio.to_thread(_predict_joined, self.run, chunks[0], edges)
+            chunks, edges = [request.chunk for request in batch], batch[0].edges
+            found = await asyncio.to_thread(predict_together, self.run, chunks, edges)
             for request, answers in zip(batch, found, strict=True):
-                if request.answers.done():  # whoever asked has gone
+                if request.answers.done():  # the client has gone
                     continue
                 if isinstance(answers, Exception):
                     request.answers.set_exception(answers)
@@ -72,9 +70,9 @@ class Together:
                     request.answers.set_result(answers)
 
     def _next(self) -> list[Waiting]:
-        """The requests that have waited longest, of together no more rows than one may have.
+        """The requests that have waited longest, together of no more rows than one may have.
 
-        One with edges is answered alone: they join its rows and no others.
+        A request with edges is answered alone, because they join only its own rows.
         """
         batch = [self.waiting.popleft()]
         rows = batch[0].rows
@@ -89,20 +87,17 @@ class Together:
         return batch
 
 
-def _predict_joined(run: OwnRun, chunk: Chunk, edges: Edges) -> list[Answers | Exception]:
-    """The answers of one request whose rows have edges."""
-    try:
-        return [_predict(run, chunk, edges)]
-    except Exception as error:
-        return [error]
+def predict_together(
+    run: OwnRun, chunks: list[Chunk], edges: Edges = None
+) -> list[Answers | Exception]:
+    """The answers of each request; if one of them cannot be answered, each on its own.
 
-
-def predict_together(run: OwnRun, chunks: list[Chunk]) -> list[Answers | Exception]:
-    """The answers of each request; where one of them cannot be answered, each on its own."""
+    With `edges` there is one request, whose rows they join.
+    """
     sizes = [len(next(iter(chunk.values()))) for chunk in chunks]
     merged = {name: [v for chunk in chunks for v in chunk[name]] for name in chunks[0]}
     try:
-        found = _predict(run, merged)
+        found = _predict(run, merged, edges)
         ends = list(accumulate(sizes))
         return [found[end - size : end] for size, end in zip(sizes, ends, strict=True)]
     except Exception as error:
@@ -111,7 +106,7 @@ def predict_together(run: OwnRun, chunks: list[Chunk]) -> list[Answers | Excepti
         return [predict_together(run, [chunk])[0] for chunk in chunks]
 
 
-def _predict(run: OwnRun, chunk: Chunk, edges: Edges = None) -> Answers:
+def _predict(run: OwnRun, chunk: Chunk, edges: Edges) -> Answers:
     import torch
 
     from difformer.experiments.own.predict import edges_of
@@ -134,6 +129,6 @@ def _predict(run: OwnRun, chunk: Chunk, edges: Edges = None) -> Answers:
 
 
 def _ids(run: OwnRun, chunk: Chunk) -> list[str] | None:
-    """The rows' ids, empty where a row has none: a row of training is answered as in training."""
+    """The rows' ids, '' for a row without: a row of training is answered as in training."""
     names = chunk.get(run.encoder.id or "")
     return names and ["" if name is None else cell_text(name) for name in names]

@@ -312,7 +312,7 @@
         if (panel.searched < count) box.append(element("p", {}, `The strongest were looked for among ${panel.searched.toLocaleString("en")} of the drawn rows.`));
         if (!(high > low)) box.append(element("p", {}, "All these edges are equally strong."));
       }
-      Plotly.newPlot(plot, shown(traces()), layout({ xaxis: bare, yaxis: bare, margin: { l: 8, r: 8, t: 8, b: 8 }, legend: { orientation: "h", x: 0, y: -0.02, yanchor: "top", itemsizing: "constant" } }), CONFIG).then(() => {
+      draw().then(() => {
         drawn += 1;
         const row = (event) => event.points.map((p) => p.customdata).find((i) => i !== undefined);
         plot.on("plotly_hover", (event) => { const i = row(event); if (i !== undefined && selected === null) show(i); });

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from difformer.data.snapshots import TemporalDataset
 from difformer.experiments.loaded import LoadedRun
-from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
-from difformer.report.diffusivity import LayerWeights
+from difformer.report.diffusivity import layer_weights
 from difformer.report.figures.drawing import Drawn, Row, Work, axes, style
 
 TITLES = {"simple": "DIFFormer-s", "sigmoid": "DIFFormer-a"}
@@ -96,11 +95,7 @@ def _weights(
     total, scores = torch.zeros(n, n), []
     for week in range(first, first + SNAPSHOTS):
         rows = slice(week * n, (week + 1) * n)
-        with torch.no_grad():
-            state = model.states(data.x[rows])[layer]
-        module = model.layers[layer]
-        assert isinstance(module, DiffusionLayer)
-        weights = LayerWeights(module, state).rows(torch.arange(n))
+        weights = layer_weights(model, data.x[rows])[layer].rows(torch.arange(n))
         y = data.y[rows].flatten()
         apart = (y.unsqueeze(0) - y.unsqueeze(1)).abs()
         off = ~torch.eye(n, dtype=torch.bool)

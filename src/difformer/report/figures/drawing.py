@@ -30,6 +30,7 @@ __all__ = [
     "notes",
     "panels",
     "save",
+    "save_image",
     "style",
     "summary",
 ]
@@ -206,22 +207,25 @@ def _range(values: set[int]) -> str:
 
 def save(work: Work, drawn: Drawn) -> list[Path]:
     """Write the figure as PNG and SVG, its numbers as CSV, and what it shows as README.md."""
-    folder, written = work.folder, []
+    folder = work.folder
     with style():
-        for ending in ("png", "svg"):
-            path = folder / f"{work.name}.{ending}"
-            metadata = {"Software": None} if ending == "png" else {"Date": None}
-            image = io.BytesIO()
-            drawn.figure.savefig(image, format=ending, metadata=metadata)
-            write_atomic(path, image.getvalue())
-            written.append(path)
-    for name, rows in drawn.tables.items():
-        path = folder / f"{name}.csv"
-        write_atomic(path, csv_text(rows))
-        written.append(path)
-    path = folder / "README.md"
-    write_atomic(path, _readme(work, drawn).encode())
-    return [*written, path]
+        written = [
+            save_image(drawn.figure, folder / f"{work.name}.{end}") for end in ("png", "svg")
+        ]
+    texts = {f"{name}.csv": csv_text(rows) for name, rows in drawn.tables.items()}
+    for name, text in {**texts, "README.md": _readme(work, drawn)}.items():
+        write_atomic(folder / name, text)
+        written.append(folder / name)
+    return written
+
+
+def save_image(figure: Any, path: Path) -> Path:
+    """Write a figure as png or svg, by the suffix of the file; equal figures have equal bytes."""
+    image = io.BytesIO()
+    metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+    figure.savefig(image, format=path.suffix[1:], metadata=metadata)
+    write_atomic(path, image.getvalue())
+    return path
 
 
 def _readme(work: Work, drawn: Drawn) -> str:

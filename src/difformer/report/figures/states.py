@@ -10,8 +10,8 @@ import torch
 from difformer.data.dataset import Dataset
 from difformer.experiments.loaded import LoadedRun
 from difformer.nn.model import DIFFormer
-from difformer.report.blocks import COLOURS
-from difformer.report.diffusivity import LayerWeights, flow_between, spread, strongest
+from difformer.report.blocks import colour
+from difformer.report.diffusivity import flow_between, layer_weights, spread, strongest
 from difformer.report.embedding import project, sample_rows
 from difformer.report.figures.drawing import MARKERS, Drawn, Row, Work, axes, style
 
@@ -41,12 +41,12 @@ def _look(run: LoadedRun) -> dict[str, list[Row]]:
     assert isinstance(model, DIFFormer)
     with torch.no_grad():
         states = model.states(data.x)
+    layers = layer_weights(model, data.x)
     accuracy = run.result.metrics["test"]["accuracy"]
-    rows = sample_rows(data.y, MOST_POINTS)
+    rows = sample_rows(data.num_rows, MOST_POINTS)
     tables: dict[str, list[Row]] = {name: [] for name in KINDS}
     for title, k in (("first layer", 0), ("last layer", len(states) - 2)):
-        module: Any = model.layers[k]
-        weights = LayerWeights(module, states[k])
+        weights = layers[k]
         xy = project(states[k + 1][rows], "tsne")
         tables["points"] += [
             {"layer": title, "row": row, "class": _name(data, row), "x": _few(x), "y": _few(y)}
@@ -97,7 +97,7 @@ def _panel(ax: Any, layer: str, tables: dict[str, list[Row]]) -> None:
             [r["y"] for r in mine],
             s=7,
             marker=MARKERS[i % len(MARKERS)],
-            color=COLOURS[i % len(COLOURS)],
+            color=colour(i),
             linewidths=0,
             label=name,
             zorder=2,

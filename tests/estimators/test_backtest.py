@@ -1,0 +1,171 @@
+"""Backtests: no look-ahead, errors as defined, intervals that cover as much as they say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from difformer import DIFFormerForecaster
+from difformer.estimators.backtest import Backtest
+
+FAST: dict[str, Any] = {"epochs": 5, "patience": None, "random_state": 0, "hidden_channels": 4}
+
+
+@pytest.fixture(autouse=True)
+def without_classical(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """statsforecast takes seconds: only the tests of it wait for it."""
+    if "classical" not in request.node.name:
+        monkeypatch.setattr("difformer.estimators.backtest.MOST_NODES", 0)
+
+
+def waves(steps: int = 80, nodes: int = 5, seed: int = 0) -> np.ndarray:
+    noise = np.random.default_rng(seed).normal(0, 0.1, (steps, nodes))
+    level = 100 * np.arange(1, nodes + 1)
+    return level + 10 * np.sin(np.arange(steps)[:, None] / 3 + np.arange(nodes)) + noise
+
+
+@pytest.mark.parametrize("refit", [False, True])
+def test_a_backtest_sees_nothing_from_its_origin_on(refit: bool) -> None:
+    series = waves()
+    model = DIFFormerForecaster(**FAST)
+    before = model.backtest(series, origins=[50, 60], horizon=3, refit=refit)
+    changed = series.copy()
+    changed[60:] += 1000
+    after = model.backtest(changed, origins=[50, 60], horizon=3, refit=refit)
+    np.testing.assert_array_equal(after.predicted, before.predicted)
+    assert not hasattr(model, "model_")
+
+
+def test_a_backtest_goes_over_consecutive_origins_and_every_step() -> None:
+    series, ring = waves(120), np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
+    model = DIFFormerForecaster(**FAST)
+    tested = model.backtest(series, ring, horizon=3)
+    assert tested.origins.tolist() == list(range(90, 118))  # the last quarter
+    assert tested.predicted.shape == tested.actual.shape == (28, 3, 5)
+    for o, origin in enumerate(tested.origins):
+        np.testing.assert_array_equal(tested.actual[o], series[origin : origin + 3])
+    told = tested.summary()
+    assert list(told["methods"]) == [
+        "DIFFormer",
+        "last value",
+        "mean of lags",
+        "AR",
+        "AR with neighbours",
+    ]
+    assert told["methods"]["AR"]["mse"] < told["methods"]["last value"]["mse"] / 10  # pure waves
+    error = tested.predicted - tested.actual
+    assert told["mse"] == pytest.approx(np.square(error).mean())
+    assert told["methods"]["DIFFormer"]["mse_by_step"] == pytest.approx(
+        np.square(error).mean((0, 2)).tolist()
+    )
+    usual = np.abs(np.diff(series[:90], axis=0)).mean(0)
+    assert told["mase"] == pytest.approx((np.abs(error) / usual).mean())
+    assert tested.mae_by_node() == pytest.approx(np.abs(error).mean((0, 1)))
+    last = tested.forecasts["last value"]
+    np.testing.assert_array_equal(last[0], np.repeat(series[89:90], 3, axis=0))
+
+
+def test_the_seasonal_naive_forecast_repeats_the_last_season() -> None:
+    pandas = pytest.importorskip("pandas")
+    days = pandas.date_range("2020-01-01", periods=70, freq="D")
+    week = np.tile(np.arange(7.0), 10)[:, None] + np.random.default_rng(0).normal(0, 0.1, (70, 2))
+    frame = pandas.DataFrame(week, index=days, columns=["a", "b"])
+    tested = DIFFormerForecaster(**FAST).backtest(frame, horizon=9, origins=5)
+    assert tested.season == 7
+    found = tested.forecasts["seasonal naive"]
+    origin = tested.origins[0]
+    np.testing.assert_array_equal(found[0, :7], week[origin - 7 : origin])
+    np.testing.assert_array_equal(found[0, 7:], week[origin - 7 : origin - 5])
+
+
+def test_intervals_of_forecasts_hold_as_many_values_as_they_say() -> None:
+    """Noise around waves, more of it node by node: later origins, by the errors of the earlier."""
+    shares: list[float] = []
+    for seed in range(3):
+        noise = np.random.default_rng(seed).normal(0, 10, (160, 5)) * (1 + np.arange(5))
+        tested = DIFFormerForecaster(**FAST).backtest(waves(160) + noise, horizon=2, origins=60)
+        told = tested.coverage(0.9)
+        shares.append(told["coverage"])
+        assert 0 < told["pinball"] < tested.mae()
+        assert (tested.quantiles(0.5) < tested.quantiles(0.9)).all()
+        # Each node in its own size: the noisiest has the widest interval.
+        assert tested.sizes()[4] > 2 * tested.sizes()[0]
+    assert 0.85 < np.mean(shares) < 0.95, shares
+
+
+def test_classical_forecasts_stand_beside_ours_where_statsforecast_is_installed() -> None:
+    pytest.importorskip("statsforecast", reason="needs the extra forecast")
+    draw = np.random.default_rng(0)
+    series = 10 + np.cumsum(draw.normal(size=(70, 2)), axis=0)
+    series[:, 1] = 7.0  # constant: it keeps its last value
+    series[30, 0] = np.nan
+    tested = DIFFormerForecaster(**FAST).backtest(series, horizon=3, origins=5)
+    assert tested.reason is None
+    told = tested.summary()["methods"]
+    assert {"AutoETS", "AutoARIMA"} <= set(told)
+    for name in ("AutoETS", "AutoARIMA"):
+        forecast = tested.classical[name]
+        assert forecast.shape == tested.predicted.shape
+        assert (forecast[:, :, 1] == 7).all()
+        # Nothing from its origin on is seen.
+        changed = series.copy()
+        changed[tested.origins[2] :] = 99.0
+        other = replace(tested, values=changed).classical[name]
+        np.testing.assert_array_equal(other[:3], forecast[:3])
+    assert told["AutoETS"]["mse"] < 2 * told["last value"]["mse"]
+
+
+def test_the_reason_says_why_there_are_no_classical_forecasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tested = DIFFormerForecaster(**FAST).backtest(waves(), horizon=2, origins=3)
+    monkeypatch.setattr("difformer.estimators.backtest.MOST_NODES", 4)
+    assert tested.reason == "AutoETS and AutoARIMA are left out above 4 nodes"
+    monkeypatch.setattr("difformer.estimators.backtest.find_spec", lambda name: None)
+    assert tested.reason == "AutoETS and AutoARIMA need: pip install 'difformer[forecast]'"
+    assert "AutoETS" not in tested.summary()["methods"]
+
+
+def test_intervals_hold_as_much_as_they_say_on_series_of_noise() -> None:
+    """Coverage of 90 % intervals over ten series whose errors do not change with time."""
+    shares = []
+    for seed in range(10):
+        draw = np.random.default_rng(seed)
+        series = draw.gamma(2, 5, 6) + draw.normal(size=(160, 6)) * draw.gamma(2, 1, 6)
+        model = DIFFormerForecaster(**{**FAST, "level": "mean"})
+        shares.append(model.backtest(series, horizon=2, origins=80).coverage(0.9)["coverage"])
+    assert 0.87 <= np.mean(shares) <= 0.93
+
+
+def drifting(seed: int, growth: float) -> Backtest:
+    """Forecasts of zero for noise that grows by that factor from the middle of the origins on."""
+    draw = np.random.default_rng(seed)
+    grown = np.where(np.arange(160) < 120, 1.0, growth)[:, None]
+    values = draw.normal(size=(160, 6)) * draw.gamma(2, 1, 6) * grown
+    origins = np.arange(80, 159)
+    return Backtest(origins, np.zeros((len(origins), 2, 6)), values, lags=2)
+
+
+@pytest.mark.parametrize(("growth", "most"), [(0.3, 0.96), (1.0, 0.93), (3.0, 0.93)])
+def test_intervals_follow_errors_that_grow_or_shrink(growth: float, most: float) -> None:
+    """They grow faster than they shrink: nothing outside says less than everything outside."""
+    shares = [drifting(seed, growth).coverage(0.9)["coverage"] for seed in range(10)]
+    assert 0.87 <= np.mean(shares) <= most, shares
+    # What the next forecast gets is right for the size that errors have come to.
+    late = [drifting(seed, growth) for seed in range(10)]
+    widths = np.array([one.quantiles(0.9)[0] * one.sizes() for one in late])
+    errors = np.array([np.abs(one.values[130:]) for one in late])  # (seeds, steps, nodes)
+    assert 0.85 <= (errors <= widths[:, None]).mean() <= 0.95
+
+
+def test_an_interval_knows_no_error_of_its_own_step_or_a_later_one() -> None:
+    before = drifting(0, 1.0)
+    values = before.values.copy()
+    values[130:] *= 100
+    after = replace(before, values=values)
+    early = before.origins <= 130  # these see the steps before 130 alone
+    np.testing.assert_array_equal(before._rolled(0.9)[0][early], after._rolled(0.9)[0][early])
+    assert (after._rolled(0.9)[0][-1] > before._rolled(0.9)[0][-1]).all()
