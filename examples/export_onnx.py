@@ -1,4 +1,4 @@
-"""Take a fitted model out of Python as ONNX, for any number of rows; it needs no training data."""
+"""Export a fitted model to ONNX, for any number of rows. It needs no training data."""
 
 import numpy as np
 import onnxruntime

@@ -1,4 +1,4 @@
-"""Three lines from a table with few labels to predictions, known rows and new ones alike."""
+"""Fit a table with few labels, predict known and new rows, and save the model."""
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -18,7 +18,7 @@ print("new rows:   ", (model.predict(X[new]) == y[new]).mean().round(3))
 
 weights, rows = model.influence(X[new[:3]], top_k=5)
 for label, near in zip(y[new[:3]], y[known][rows], strict=True):
-    print(f"a {label} is moved most by rows that are", *near)
+    print(f"the rows with most influence on a {label} have the classes", *near)
 
 model.save("digits.safetensors")
 again = DIFFormerClassifier.load("digits.safetensors")

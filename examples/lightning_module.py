@@ -1,4 +1,4 @@
-"""DIFFormer inside a Lightning module: the whole dataset is one batch."""
+"""Train DIFFormer in a Lightning module. The whole dataset is one batch."""
 
 import lightning
 import torch

@@ -1,4 +1,4 @@
-"""Clusters as batches, by PyTorch Geometric's ClusterLoader and pymetis (difformer[scale])."""
+"""Train on clusters of a graph, with PyTorch Geometric's ClusterLoader and pymetis."""
 
 import pymetis
 import torch

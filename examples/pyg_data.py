@@ -1,4 +1,4 @@
-"""A Data of PyTorch Geometric: to an estimator as it is, and as a file to the command line."""
+"""Use a Data object of PyTorch Geometric with an estimator, and as a file on the command line."""
 
 import subprocess
 import sys
@@ -22,6 +22,6 @@ accuracy = (model.transduction_ == cora.y.numpy())[data.test_mask].mean()
 print(f"test accuracy {accuracy:.3f}")
 assert accuracy > 0.75
 
-torch.save(data, "graph.pt")  # which is read without executing anything in it
+torch.save(data, "graph.pt")  # difformer reads it without executing anything in it
 words = ["train", "graph.pt", "--split", "given", "--epochs", "20", "--quiet", "--no-report"]
 subprocess.run([sys.executable, "-m", "difformer", *words], check=True)

@@ -1,4 +1,4 @@
-"""DIFFormerConv among PyTorch Geometric's own layers: tell graphs of a DataLoader apart."""
+"""Classify graphs with DIFFormerConv and layers of PyTorch Geometric."""
 
 import torch
 from torch.nn import functional as F

@@ -1,4 +1,4 @@
-"""Mini-batches by PyTorch Geometric's loaders: rows meet within a batch, evaluation takes all."""
+"""Train in mini-batches with PyTorch Geometric's loaders, and evaluate on all rows."""
 
 import torch
 from torch.nn import functional as F

@@ -1,4 +1,4 @@
-"""A split is data: draw it by a short name, print it, save it, and get the same rows back."""
+"""Draw splits by short names, print them, save one and read it again."""
 
 from pathlib import Path
 

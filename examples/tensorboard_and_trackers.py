@@ -1,4 +1,4 @@
-"""Watch training in TensorBoard, and in Weights & Biases or MLflow where they are installed."""
+"""Log training to TensorBoard, and to Weights & Biases or MLflow if they are installed."""
 
 from importlib import import_module
 from importlib.util import find_spec
