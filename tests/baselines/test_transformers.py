@@ -15,6 +15,7 @@ from difformer.baselines.nodeformer import (
     edge_score,
     noisy_average,
     positive_features,
+    wider,
 )
 from difformer.core.graph import Graph
 from difformer.data import Dataset
@@ -63,6 +64,31 @@ def test_nodeformer_averages_samples_in_parts_as_all_at_once(
     weight = torch.randn(found.shape, dtype=torch.float64, generator=draw)
     slow, fast = (torch.autograd.grad((z * weight).sum(), inputs) for z in (expected, found))
     torch.testing.assert_close(fast, slow)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_nodeformer_widens_a_graph_to_rows_two_and_four_edges_apart(directed: bool) -> None:
+    edges = torch.randint(17, (2, 20), generator=torch.Generator().manual_seed(0))
+    graph = Graph.from_edges(edges, 17, undirected=not directed, self_loops=True)
+    steps = torch.zeros(17, 17)
+    steps[graph.edge_index[1], graph.edge_index[0]] = 1.0
+    first, second, third = wider(graph, 3)
+    assert first is graph
+    for found, power in (second, 2), (third, 4):
+        joined = (torch.linalg.matrix_power(steps, power) > 0).float()
+        left, right = joined.sum(1).rsqrt(), joined.sum(0).rsqrt()
+        expected = left.unsqueeze(1) * joined * right
+        torch.testing.assert_close(found.adjacency.to_dense(), expected)
+        assert found.symmetric is not directed
+
+
+def test_nodeformer_moves_its_values_along_the_graph(ring: Graph) -> None:
+    config = get_system("nodeformer").configure(num_heads=2)
+    with seeded(0):
+        layer = NodeFormerLayer(4, config)
+    z = torch.randn(6, 4)
+    moved = ring.propagate(layer.value(z)).view(6, 2, 4)
+    torch.testing.assert_close(layer.moved(z, ring), moved)
 
 
 def test_nodeformer_edge_score_is_its_equation(ring: Graph) -> None:

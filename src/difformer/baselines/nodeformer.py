@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -15,21 +16,25 @@ from difformer.baselines.registry.transformers import NodeFormerConfig
 from difformer.core.graph import Graph
 from difformer.core.tiled import tiles
 from difformer.data.batch import Prediction
+from difformer.nn.remembered import Remembered
 
-__all__ = ["NodeFormer", "NodeFormerLayer", "positive_features"]
+__all__ = ["NodeFormer", "NodeFormerLayer", "positive_features", "wider"]
 
 EPS = 1e-6
 NUMBERS_AT_ONCE = 2**18  # numbers (samples × outputs of rows) that fit into a CPU's cache
+
+_WIDER: Remembered[list[Graph]] = Remembered()  # several seeds on one graph widen it once
 
 
 class NodeFormerLayer(nn.Module):
     """One all-pair layer, O(n h g m d) time for m random features and g Gumbel samples.
 
         z_i = mean over g of Σ_j κ(q_i, k_j) e^(g_j/τ) v_j / Σ_j κ(q_i, k_j) e^(g_j/τ)   (eq. 6)
-        z_i += Σ_r σ(b_r) (Ã^r v)_i                                   (relational bias, eq. 9)
+        z_i += Σ_r σ(b_r) (Ã_r v)_i                                   (relational bias, eq. 9)
 
-    κ(q, k) = φ(q)·φ(k) estimates e^(q·k/τ) by positive random features (eq. 5). Also returns
-    the mean over edges of log κ-attention, each edge divided by its target's degree (eq. 8).
+    κ(q, k) = φ(q)·φ(k) estimates e^(q·k/τ) by positive random features (eq. 5). Ã_r joins the rows
+    that at most 2^(r − 1) edges part, as in the released code. Also returns the mean over edges of
+    log κ-attention, each edge divided by its target's degree (eq. 8).
     """
 
     def __init__(self, width: int, config: NodeFormerConfig) -> None:
@@ -41,7 +46,8 @@ class NodeFormerLayer(nn.Module):
         self.width, self.config = width, config
         self.register_buffer("projection", draw_projection(config.features, width))
 
-    def forward(self, z: Tensor, graph: Graph | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, z: Tensor, graphs: list[Graph]) -> tuple[Tensor, Tensor | None]:
+        """z (n, d), and the graphs Ã_1, Ã_2, ..., or none."""
         heads, width, config = self.config.num_heads, self.width, self.config
         scale = 1.0 / math.sqrt(config.tau)
         q, k = (t(z).view(-1, heads, width) * scale for t in (self.query, self.key))
@@ -53,13 +59,16 @@ class NodeFormerLayer(nn.Module):
         fq = positive_features(q, projection, query=True)  # (n, h, m)
         fk = positive_features(k, projection, query=False)
         mixed = self.attend(fq, fk, v)
-        if graph is not None and config.bias_order:
-            step = v.reshape(z.shape[0], -1)
-            for weight in self.bias:
-                step = graph.propagate(step)
-                mixed = mixed + torch.sigmoid(weight).view(1, heads, 1) * step.view_as(v)
-        loss = None if graph is None else edge_score(fq, fk, graph)
+        for weight, graph in zip(self.bias, graphs, strict=False):
+            mixed = mixed + torch.sigmoid(weight).view(1, heads, 1) * self.moved(z, graph)
+        loss = edge_score(fq, fk, graphs[0]) if graphs else None
         return self.out(mixed.reshape(z.shape[0], -1)), loss
+
+    def moved(self, z: Tensor, graph: Graph) -> Tensor:
+        """Ã v (n, h, d): Ã (z Wᵀ + 1 bᵀ) = (Ã z) Wᵀ + (Ã 1) bᵀ, whose product is h times narrower."""
+        near = graph.propagate(torch.cat([z, z.new_ones(z.shape[0], 1)], dim=1))
+        value = near[:, :-1] @ self.value.weight.T + near[:, -1:] * self.value.bias
+        return value.view(-1, self.config.num_heads, self.width)
 
     def attend(self, fq: Tensor, fk: Tensor, v: Tensor) -> Tensor:
         """The all-pair average (n, h, d); with Gumbel noise on the keys while training."""
@@ -177,8 +186,12 @@ class NodeFormer(GraphModel):
         rate = self.config.dropout
         z = F.dropout(F.elu(self.norms[0](self.first(x))), rate, self.training)
         scores: list[Tensor] = []
+        order = max(1, self.config.bias_order)
+        graphs: list[Graph] = []
+        if graph is not None:
+            graphs = _WIDER.get((graph.edge_index,), order, lambda: wider(graph, order))
         for layer, norm in zip(self.layers, list(self.norms)[1:], strict=True):
-            new, score = layer(z, graph)
+            new, score = layer(z, graphs)
             z = norm(new + z)
             z = F.dropout(F.elu(z) if self.config.activation else z, rate, self.training)
             scores += [] if score is None else [score]
@@ -199,6 +212,23 @@ def positive_features(x: Tensor, projection: Tensor, *, query: bool) -> Tensor:
     # keys, whose factor must be common to cancel.
     top = dash.amax(-1, keepdim=True) if query else dash.amax((0, 2), keepdim=True)
     return (torch.exp(dash - top.detach()) + EPS) / math.sqrt(projection.shape[0])
+
+
+def wider(graph: Graph, order: int) -> list[Graph]:
+    """Graphs that join the rows which at most 1, 2, 4, ..., 2^(order − 1) edges part.
+
+    Each but the first has edges without weights and is normalised by its own degrees.
+    """
+    n, found = graph.num_nodes, [graph]
+    source, target = (ends.numpy(force=True) for ends in graph.edge_index)
+    near = csr_array((torch.ones(len(source), dtype=torch.bool), (target, source)), (n, n))
+    for _ in range(1, order):
+        near = near @ near
+        near.sort_indices()
+        rows, columns = (torch.from_numpy(ends) for ends in near.nonzero())
+        wide = Graph.from_sorted(columns.long(), rows.long(), n, symmetric=graph.symmetric)
+        found.append(wide.to(graph.adjacency.values))
+    return found
 
 
 def edge_score(fq: Tensor, fk: Tensor, graph: Graph) -> Tensor:

@@ -20,17 +20,20 @@ class NodeFormerConfig(Stack):
     features: int = option(30, "random features m of the kernel", COUNT)
     gumbels: int = option(10, "Gumbel samples while training; 0: none", whole(0))
     tau: float = option(0.25, "temperature", POSITIVE)
-    bias_order: int = option(2, "powers of the adjacency in the relational bias", whole(0))
+    bias_order: int = option(
+        2, "graphs of the relational bias: rows at most 1, 2, 4, ... edges apart", whole(0)
+    )
     penalty: float = option(1.0, "weight λ of the edge loss", NOT_NEGATIVE)
     activation: bool = option(False, "ELU after every layer, not after the first linear one only")
     scale_features: bool = option(True, SCALE)
 
 
 def _gumbel(n: int, e: int, p: int, c: int, config: NodeFormerConfig) -> float:
-    """Random features of rows and of the ends of edges, and a noise per sample; no product."""
+    """Random features of rows and of the ends of edges, a noise per sample, and wider graphs."""
     rows = 8 * config.features + 4 * max(1, config.gumbels) + 10 * config.hidden_channels
     kept = config.num_heads * (n * rows + 3 * e * config.features)
-    return linear(n, e, p, c, config) + FLOAT * config.num_layers * kept
+    wide = sum(min(n**2, n * (e / max(1, n)) ** 2**r) for r in range(1, config.bias_order))
+    return linear(n, e, p, c, config) + FLOAT * (config.num_layers * kept + 6 * wide)
 
 
 @dataclass(frozen=True, kw_only=True)
