@@ -12,13 +12,15 @@ UV      := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(UV) pip install --quiet --python $(BIN)/python,\
              $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check)
 
-.PHONY: demo test coverage ray lint bench results docs wheel clean
+.PHONY: demo test coverage ray ready lint bench results docs wheel clean
 
 demo: $(RUN)
 	$(BIN)/difformer demo
 
+# Three at once on two cores: tests that start processes wait for them. A worker takes tests in the order of their
+# files, so that a module's fixtures are made once, and then those that another has not begun.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 # The same, and which lines no test runs: half as long again.
 coverage: $(READY)
@@ -28,6 +30,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# All tools of test, lint and docs.
+ready: $(DOCS)
 
 # Ray is large: its tests skip where this was not made.
 ray: $(READY)

@@ -47,25 +47,15 @@ class Trial(NamedTuple):
 
 
 COMPLETE = {"_DIFFORMER_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "difformer tr"}
-LEARN = """
-from sklearn.datasets import load_digits
-from difformer import DIFFormerClassifier
-X, y = load_digits(return_X_y=True)
-few = y.copy()
-few[100:] = -1
-model = DIFFormerClassifier(random_state=0).fit(X, few)
-print("accuracy above 0.85:", (model.transduction_ == y)[100:].mean() > 0.85)
-"""
 TRIALS = (
     Trial(
         ["python", "-c", "import difformer; print(difformer.load_dataset('cora').describe())"],
         ["2,708 rows"],
     ),
-    Trial(["python", "-c", LEARN], ["accuracy above 0.85: True"]),
     Trial(["difformer", "--help"], ["--install-completion", "demo"]),
     Trial(["difformer"], ["train"], COMPLETE),
     Trial(["difformer", "datasets"], ["cora"]),
-    Trial(["difformer", "demo"], ["GCN", "DIFFormer-s", "DIFFormer-a", "Cora", "report.html"]),
+    Trial(["difformer", "demo"], ["GCN", "DIFFormer-s", "DIFFormer-a", "digits", "report.html"]),
     Trial(["difformer", "train", "digits", "--epochs", "3", "--quiet"], ["accuracy"]),
     Trial(["difformer", "reproduce", "table2", "--models", "gcn", "--show"], ["Cora"]),
 )
