@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -104,6 +105,19 @@ def run(
     return done.stdout + done.stderr
 
 
+def install(wheel: Path, programs: Path, home: Path) -> None:
+    """Make an environment and install the wheel: by uv if it is on the path, else by pip."""
+    uv, python = shutil.which("uv"), str(programs / "python")
+    venv.create(programs.parent, with_pip=uv is None)
+    settings = ["--quiet", "-c", str(REPOSITORY / "constraints.txt"), str(wheel)]
+    if uv is None:
+        settings += ["--no-compile", "--disable-pip-version-check"]
+        run([python, "-m", "pip", "install", *settings], programs, home)
+    else:  # it does not read pip's settings
+        links = {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
+        run([uv, "pip", "install", "--python", python, *settings], programs, home, links)
+
+
 def main() -> None:
     """Build, look, install, try."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -121,16 +135,8 @@ def main() -> None:
             problems.append(f"the wheel has {wheel.stat().st_size:,} bytes, over {LARGEST:,}")
         if problems:
             raise SystemExit("\n".join(problems))
-        venv.create(place / "env", with_pip=True)
         programs = place / "env" / ("Scripts" if os.name == "nt" else "bin")
-        install = [str(programs / "python"), "-m", "pip", "install", "--quiet"]
-        install += [
-            "--no-compile",
-            "--disable-pip-version-check",
-            "-c",
-            str(REPOSITORY / "constraints.txt"),
-        ]
-        run([*install, str(wheel)], place, home)
+        install(wheel, programs, home)
         version = Trial(["difformer", "--version"], [wheel.name.split("-")[1]])
         for (program, *words), expected, environment in (version, *TRIALS):
             begin = time.monotonic()
