@@ -65,7 +65,7 @@ class NodeFormerLayer(nn.Module):
         return self.out(mixed.reshape(z.shape[0], -1)), loss
 
     def moved(self, z: Tensor, graph: Graph) -> Tensor:
-        """Ã v (n, h, d): Ã (z Wᵀ + 1 bᵀ) = (Ã z) Wᵀ + (Ã 1) bᵀ, whose product is h times narrower."""
+        """Ã v (n, h, d) = (Ã z) Wᵀ + (Ã 1) bᵀ: the product with Ã is h times narrower than Ã v."""
         near = graph.propagate(torch.cat([z, z.new_ones(z.shape[0], 1)], dim=1))
         value = near[:, :-1] @ self.value.weight.T + near[:, -1:] * self.value.bias
         return value.view(-1, self.config.num_heads, self.width)
