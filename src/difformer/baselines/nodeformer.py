@@ -221,7 +221,7 @@ def wider(graph: Graph, order: int) -> list[Graph]:
     """
     n, found = graph.num_nodes, [graph]
     source, target = (ends.numpy(force=True) for ends in graph.edge_index)
-    near = csr_array((torch.ones(len(source), dtype=torch.bool), (target, source)), (n, n))
+    near: Any = csr_array((torch.ones(len(source), dtype=torch.bool), (target, source)), (n, n))
     for _ in range(1, order):
         near = near @ near
         near.sort_indices()
