@@ -14,8 +14,8 @@ from difformer.errors import RunError
 from difformer.experiments.reproduce import CellResult, read_results, result_path
 from difformer.experiments.run import run_experiment
 from difformer.experiments.specs import load_spec
-from difformer.report.figures import FIGURES, make_figure, penalty, states
-from difformer.report.figures.drawing import summary
+from difformer.report.figures import FIGURES, depth, make_figure, penalty, states
+from difformer.report.figures.drawing import Work, summary
 
 
 def test_the_flow_of_figure_3_goes_down_its_energy() -> None:
@@ -56,7 +56,7 @@ def test_an_ablation_is_measured_by_its_spec_once_and_drawn(
     assert kept.settings["data"] == {"sample": 3000}
     assert kept.settings["model"]["kernel"] == "constant"
     text = (tmp_path / "fig2a" / "README.md").read_text(encoding="utf-8")
-    assert "1 runs per point, 60 epochs" in text
+    assert "1 run per point, 60 epochs" in text
     before = {p: p.read_bytes() for p in (tmp_path / "fig2a").iterdir()}
     assert run(*words) == 0  # what is there is drawn, not trained again
     assert {p: p.read_bytes() for p in (tmp_path / "fig2a").iterdir()} == before
@@ -108,6 +108,19 @@ def test_depth_is_drawn_and_put_into_words(tmp_path: Path) -> None:
     assert "As in the paper, a large step does well with few layers" in text
     assert "loss of the large step at depth is seen: 10.0 points" in text
     assert "GCN goes from 80.0 % at K = 2 to 40.0 % at K = 32." in text
+
+
+def test_a_system_looks_the_same_in_every_panel(tmp_path: Path) -> None:
+    for column, system in (("citeseer", "densegat"), ("citeseer", "gcn"), ("pubmed", "gcn")):
+        keep(tmp_path, "fig5", column, system, "depth:num_layers=2", 0.8)
+    drawn = depth.make(Work("fig5", "", tmp_path / "fig5", (), None))
+    looks: list[tuple[str, str]] = []
+    for ax in drawn.figure.axes:
+        handles, labels = ax.get_legend_handles_labels()
+        line = dict(zip(labels, handles, strict=True))["GCN"].lines[0]
+        looks.append((line.get_color(), line.get_marker()))
+    assert len(looks) == 2
+    assert looks[0] == looks[1]
 
 
 @pytest.mark.parametrize("name", ["fig2a", "fig2b", "fig4", "fig5", "fig6", "fig7", "fig8"])

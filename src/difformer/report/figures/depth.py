@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from difformer.baselines.registry import get_system
@@ -25,18 +26,21 @@ def make(work: Work) -> Drawn:
     found = summary(results, lambda m: {"tau": m.get("tau", ""), "layers": m["num_layers"]})
     for row in found:
         row["system"] = get_system(row["system"]).title
-    figure, rows = panels(spec, found, (3.6, 2.8), _lines)
+    labels = sorted({_label(row) for row in found})  # a line looks the same in every panel
+    figure, rows = panels(spec, found, (3.6, 2.8), partial(_lines, labels=labels))
     says = [line for title, mine in rows.items() for line in _says(title, mine)]
     return Drawn(figure, says, {"summary": found}, notes(spec, results))
 
 
-def _lines(ax: Any, title: str, rows: list[Row]) -> None:
-    series: dict[str, list[Row]] = {}
-    for row in rows:
-        label = f"{row['system']}, τ = {row['tau']}" if row["tau"] else row["system"]
-        series.setdefault(label, []).append(row)
-    for i, (label, points) in enumerate(sorted(series.items())):
-        points.sort(key=lambda r: int(r["layers"]))
+def _label(row: Row) -> str:
+    return f"{row['system']}, τ = {row['tau']}" if row["tau"] else row["system"]
+
+
+def _lines(ax: Any, title: str, rows: list[Row], *, labels: list[str]) -> None:
+    for i, label in enumerate(labels):
+        points = sorted((r for r in rows if _label(r) == label), key=lambda r: int(r["layers"]))
+        if not points:
+            continue
         x = [int(r["layers"]) for r in points]
         y = [100 * r["mean"] for r in points]
         error = [100 * (r["std"] or 0) for r in points]
@@ -46,6 +50,7 @@ def _lines(ax: Any, title: str, rows: list[Row]) -> None:
             y,
             yerr=error,
             label=label,
+            color=f"C{i}",
             marker=MARKERS[i],
             linestyle=DASHES[i % 4] if ours else ":",
             elinewidth=0.6,
@@ -58,7 +63,7 @@ def _lines(ax: Any, title: str, rows: list[Row]) -> None:
     ax.set_xlabel("layers K")
     ax.set_ylabel("test accuracy, %")
     ax.set_title(title)
-    ax.legend(loc="best")
+    ax.legend(loc="best", frameon=True, framealpha=0.85, edgecolor="none")
 
 
 def _says(title: str, rows: list[Row]) -> list[str]:
@@ -93,7 +98,7 @@ def _says(title: str, rows: list[Row]) -> list[str]:
             if drop > 2
             else "Its loss of the large step at depth is not seen here."
         )
-    for system in ("GCN", "GAT"):
+    for system in sorted({r["system"] for r in rows if not r["tau"]}):
         beside = {int(r["layers"]): 100 * r["mean"] for r in rows if r["system"] == system}
         if len(beside) > 1:
             first, last = min(beside), max(beside)

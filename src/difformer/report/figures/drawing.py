@@ -193,7 +193,8 @@ def notes(spec: Spec, results: Sequence[CellResult]) -> list[str]:
                 {len(r.runs) for r in mine},
                 {r.settings["train"]["epochs"] for r in mine},
             )
-            found.append(f"{column.title}: {_range(runs)} runs per point, {_range(epochs)} epochs.")
+            each = "1 run" if runs == {1} else f"{_range(runs)} runs"
+            found.append(f"{column.title}: {each} per point, {_range(epochs)} epochs.")
     absent = dict.fromkeys(r.dataset for r in results if r.absent)
     return [
         " ".join([*found, *(f"{name} is left out: its data is not at hand." for name in absent)])
