@@ -41,3 +41,10 @@ def alone(iris: tuple[Array, Array], few: Array) -> DIFFormerClassifier:
 def joined(iris: tuple[Array, Array], few: Array) -> DIFFormerClassifier:
     """Fitted with a graph of nearest neighbours."""
     return DIFFormerClassifier(graph="knn", **QUICK).fit(iris[0], few)
+
+
+@pytest.fixture
+def without_classical(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """statsforecast takes seconds: only the tests of it wait for it."""
+    if "classical" not in request.node.name:
+        monkeypatch.setattr("difformer.estimators.backtest.MOST_NODES", 0)

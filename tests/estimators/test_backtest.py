@@ -13,12 +13,7 @@ from difformer.estimators.backtest import Backtest
 
 FAST: dict[str, Any] = {"epochs": 5, "patience": None, "random_state": 0, "hidden_channels": 4}
 
-
-@pytest.fixture(autouse=True)
-def without_classical(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """statsforecast takes seconds: only the tests of it wait for it."""
-    if "classical" not in request.node.name:
-        monkeypatch.setattr("difformer.estimators.backtest.MOST_NODES", 0)
+pytestmark = pytest.mark.usefixtures("without_classical")
 
 
 def waves(steps: int = 80, nodes: int = 5, seed: int = 0) -> np.ndarray:

@@ -32,9 +32,9 @@ class NodeFormerLayer(nn.Module):
         z_i = mean over g of Σ_j κ(q_i, k_j) e^(g_j/τ) v_j / Σ_j κ(q_i, k_j) e^(g_j/τ)   (eq. 6)
         z_i += Σ_r σ(b_r) (Ã_r v)_i                                   (relational bias, eq. 9)
 
-    κ(q, k) = φ(q)·φ(k) estimates e^(q·k/τ) by positive random features (eq. 5). Ã_r joins the rows
-    that at most 2^(r − 1) edges part, as in the released code. Also returns the mean over edges of
-    log κ-attention, each edge divided by its target's degree (eq. 8).
+    κ(q, k) = φ(q)·φ(k) estimates e^(q·k/τ) by positive random features (eq. 5). Ã_r joins rows
+    that are at most 2^(r − 1) edges apart, as in the released code. Also returns the mean over
+    edges of log κ-attention, each edge divided by its target's degree (eq. 8).
     """
 
     def __init__(self, width: int, config: NodeFormerConfig) -> None:
@@ -65,7 +65,7 @@ class NodeFormerLayer(nn.Module):
         return self.out(mixed.reshape(z.shape[0], -1)), loss
 
     def moved(self, z: Tensor, graph: Graph) -> Tensor:
-        """Ã v (n, h, d) = (Ã z) Wᵀ + (Ã 1) bᵀ: the product with Ã is h times narrower than Ã v."""
+        """Ã v (n, h, d) as (Ã z) Wᵀ + (Ã 1) bᵀ: Ã is multiplied by d + 1 columns, not by h d."""
         near = graph.propagate(torch.cat([z, z.new_ones(z.shape[0], 1)], dim=1))
         value = near[:, :-1] @ self.value.weight.T + near[:, -1:] * self.value.bias
         return value.view(-1, self.config.num_heads, self.width)
@@ -215,9 +215,10 @@ def positive_features(x: Tensor, projection: Tensor, *, query: bool) -> Tensor:
 
 
 def wider(graph: Graph, order: int) -> list[Graph]:
-    """Graphs that join the rows which at most 1, 2, 4, ..., 2^(order − 1) edges part.
+    """Graphs that join rows at most 1, 2, 4, ..., 2^(order − 1) edges apart.
 
-    Each but the first has edges without weights and is normalised by its own degrees.
+    The graph must have one self-loop per row, so that shorter paths count too. It is the first
+    itself; the others have edges without weights and are normalised by their own degrees.
     """
     n, found = graph.num_nodes, [graph]
     source, target = (ends.numpy(force=True) for ends in graph.edge_index)
