@@ -31,6 +31,7 @@ def main() -> None:
     from formats import FORMATS
 
     from difformer.errors import DifformerError
+    from difformer.train.memory import peak_memory
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -82,8 +83,7 @@ def main() -> None:
             if "Traceback" in said.getvalue():
                 end = {"outcome": "fault", "why": f"printed {said.getvalue()[-300:]!r}"}
             _tell(end=[name, seed], seconds=round(own_seconds() - started, 3), **end)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    _tell(done=True, peak_mb=peak)
+    _tell(done=True, peak_mb=(peak_memory() or 0) // 2**20)
 
 
 def own_seconds() -> float:

@@ -50,8 +50,27 @@ def test_there_is_some_memory() -> None:
     assert found is None or found > 2**20
 
 
+STARTED = """
+import subprocess, sys
+held = bytearray(b"1") * 2**30
+tell = "from difformer.train.memory import peak_memory; print(peak_memory())"
+subprocess.run([sys.executable, "-c", tell], check=True)
+"""
+
+
+def test_the_peak_is_not_that_of_the_process_that_started_this_one() -> None:
+    words = [sys.executable, "-c", STARTED]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert 2**20 < int(done.stdout) < 2**30
+
+
 def test_without_the_resource_module_the_peak_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows has no `resource`: what measures memory says None there, and nothing fails."""
+    """Windows has no `resource` and no /proc: what measures memory says None, nothing fails."""
+
+    def missing(key: str) -> int:
+        raise FileNotFoundError(key)
+
+    monkeypatch.setattr("difformer.train.memory._status", missing)
     monkeypatch.setitem(sys.modules, "resource", None)
     assert peak_memory() is None
     assert resident_memory() >= 0

@@ -37,7 +37,10 @@ def available_memory() -> int | None:
 
 
 def peak_memory() -> int | None:
-    """The largest resident size of this process so far, in bytes."""
+    """The largest resident size of this process so far, in bytes; None if unknown."""
+    # On Linux `resource` would count the peak of the process that started this one.
+    with suppress(OSError):
+        return _status("VmHWM")
     try:
         import resource
     except ImportError:  # Windows
