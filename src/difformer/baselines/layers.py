@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn.inits import glorot
-from torch_geometric.utils import softmax
 
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
@@ -126,7 +124,7 @@ class FeatureLinear(nn.Module):
     def reset_parameters(self) -> None:
         self.linear.reset_parameters()
         if self.init == "glorot":  # the initialisation of PyG's graph layers
-            glorot(self.linear.weight)
+            nn.init.xavier_uniform_(self.linear.weight)
 
     def measure(self, x: Tensor) -> None:
         """Set s from these features, and the mean and deviation of their columns, where asked."""
@@ -217,4 +215,7 @@ class _EdgeProduct(torch.autograd.Function):
 
 def edge_softmax(score: Tensor, target: Tensor, n: int) -> Tensor:
     """exp(score) normalised over the edges that enter each row; score (e, ...) -> (e, ...)."""
+    # Importing PyTorch Geometric takes longer than torch: only the systems that need it pay for it.
+    from torch_geometric.utils import softmax
+
     return softmax(score, target, num_nodes=n)
