@@ -12,6 +12,9 @@ UV      := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(UV) pip install --quiet --python $(BIN)/python,\
              $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check)
 
+# Where this is set, every process compiles torch and all other libraries anew: three times as long to start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test coverage ray ready lint bench results docs wheel clean
 
 demo: $(RUN)
