@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv, SGConv
+from torch_geometric.nn.inits import glorot
 
 from difformer.baselines import get_system, layers
 from difformer.baselines.densegat import all_pairs_attention
 from difformer.baselines.gat import EdgeGATConv
-from difformer.baselines.layers import EdgeProduct, edge_softmax
+from difformer.baselines.layers import EdgeProduct, FeatureLinear, edge_softmax
 from difformer.core.graph import Graph
 from difformer.data import Dataset
 from difformer.data.batch import Batch
+from difformer.train import seeded
 
 
 def test_mlp_is_two_linear_layers_with_a_relu_between(small: Dataset, build: Any) -> None:
@@ -25,6 +27,16 @@ def test_mlp_is_two_linear_layers_with_a_relu_between(small: Dataset, build: Any
     first, last = model.first.linear, model.rest[0]
     expected = last(F.relu(first(small.x)))
     torch.testing.assert_close(model(small.x), expected)
+
+
+def test_glorot_draws_the_numbers_of_the_library() -> None:
+    layer = FeatureLinear(41, 7, bias=False, init="glorot")
+    with seeded(0):
+        layer.reset_parameters()
+    with seeded(0):
+        theirs = torch.nn.Linear(41, 7, bias=False).weight  # draws once, as a reset does
+        glorot(theirs)
+    assert torch.equal(layer.linear.weight, theirs)
 
 
 @pytest.mark.parametrize("prepared", [True, False])

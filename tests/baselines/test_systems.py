@@ -178,6 +178,14 @@ def test_listing_the_systems_does_not_import_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
+def test_systems_without_layers_of_pytorch_geometric_do_not_import_it() -> None:
+    names = ("mlp", "manireg", "sgc", "dgc", "appnp", "nodeformer", "lds", "heat", "difformer")
+    code = "import sys; from difformer.baselines import {}; print('torch_geometric' in sys.modules)"
+    words = [sys.executable, "-c", code.format(", ".join(names))]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def prepared(name: str, dataset: Dataset, **options: Any) -> tuple[torch.nn.Module, Any]:
     system = get_system(name)
     config = system.configure(**options)
