@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from difformer.data.registry import load_dataset
 from difformer.data.snapshots import TemporalDataset, time_split
 from difformer.experiments import tune as search
 from difformer.experiments.choose import choose, rules
 from difformer.experiments.experiment import Experiment
+from difformer.experiments.reproduce import measure_cell
 from difformer.experiments.specs import load_spec, parse_spec
 from difformer.experiments.tune import Trial, TuneResult, tune
 
@@ -182,6 +185,49 @@ choose = { mutual = [true] }
     assert result.best.settings == {}
     assert rules(cell, result) == ""
     assert [path.suffix for path in (tmp_path / "toy").iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize("seeds", [[0, 1], [0, 1, 2]], ids=["whole", "one run missing"])
+def test_a_choice_is_compared_with_the_runs_of_the_table_where_none_is_missing(
+    seeds: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = """
+title = "Toy"
+metric = "accuracy"
+budget = 2
+systems = ["mlp"]
+columns.digits = {}
+protocols.one = { splits = ["random:0"], seeds = [0, 1] }
+variants.own = { systems = ["mlp"], train = { epochs = 2 } }
+[[cells]]
+columns = ["digits"]
+choose = { hidden_channels = [128] }
+"""
+    spec = parse_spec("toy", toy)
+    (cell,) = spec.cells()
+    measured = tmp_path / "measured"
+    measure_cell(spec, cell, measured, dataset=lambda _: load_dataset("digits"))
+    spec = parse_spec("toy", toy.replace("[0, 1]", str(seeds)))
+    (cell,) = spec.cells()
+    ran: list[tuple[int, ...]] = []
+    validate = search._validate
+
+    def watched(experiment: Experiment, *args: Any) -> tuple[float, float | None]:
+        ran.append(experiment.seeds)
+        return validate(experiment, *args)
+
+    monkeypatch.setattr(search, "_validate", watched)
+    choose(spec, cell, seeds=1, out=tmp_path / "by", measured=measured)
+    # The search, the cell as it stands if the table lacks a run, the choice.
+    assert ran == [(100,)] * 2 + [tuple(seeds)] * (1 if seeds == [0, 1] else 2)
+    choose(spec, cell, seeds=1, out=tmp_path / "alone", measured=tmp_path / "nothing")
+    by, alone = (
+        json.loads((tmp_path / name / "toy" / f"{cell.name}.json").read_text(encoding="utf-8"))
+        for name in ("by", "alone")
+    )
+    for mine, theirs in zip(by["confirmed"], alone["confirmed"], strict=True):
+        assert mine["settings"] == theirs["settings"]
+        assert mine["val"] == pytest.approx(theirs["val"], abs=1e-6)
 
 
 def test_what_to_choose_must_be_lists_in_a_rule_too() -> None:

@@ -7,7 +7,8 @@ and prints the rules for the spec: the settings of the lowest error and those of
 one-standard-error rule (`TuneResult.simplest`), each for the variant that takes them. It tries the
 whole grid, or, where the cell has a budget, that many settings: the cell as it stands, then points
 of the grid in random order. One run per setting can mislead, so with a budget the choice is
-compared once more with the cell as it stands, by the seeds of the table and validation alone.
+compared once more with the cell as it stands, by the seeds of the table and validation alone;
+where the table's own runs of the cell are in results, they are the ones compared with.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from difformer.baselines.registry import get_system
 from difformer.experiments.machine import describe_machine
+from difformer.experiments.reproduce import other_settings, read_cell
 from difformer.experiments.specs import Cell, Spec, load_spec
 from difformer.experiments.tune import Grid, Trial, TuneResult, tune
 from difformer.files import write_atomic
@@ -30,13 +32,19 @@ from difformer.train.settings import TrainSettings
 __all__ = ["choose", "rules"]
 
 FIRST_SEED = 100  # those of the table start at 0
-OUT = Path("results/choices")
+MEASURED = Path("results")
+OUT = MEASURED / "choices"
 
 
-def choose(spec: Spec, cell: Cell, *, seeds: int, out: Path = OUT) -> TuneResult:
+def choose(
+    spec: Spec, cell: Cell, *, seeds: int, out: Path = OUT, measured: Path = MEASURED
+) -> TuneResult:
     """Search the grid of a cell, resuming an interrupted search, and store the result.
 
     With a budget, returns the comparison of the choice with the cell as it stands.
+
+    Args:
+        measured: where the results of the tables are.
     """
     (experiment,) = cell.experiments()
     experiment = replace(experiment, seeds=tuple(range(FIRST_SEED, FIRST_SEED + seeds)))
@@ -47,7 +55,11 @@ def choose(spec: Spec, cell: Cell, *, seeds: int, out: Path = OUT) -> TuneResult
     if cell.budget is not None and result.simplest.settings:
         table = replace(experiment, seeds=cell.protocol.seeds)
         point = {name: [value] for name, value in result.simplest.settings.items()}
-        confirmed = tune(table, trials=2, search=point, storage=_second(storage))
+        stands = _measured(spec, cell, measured, result.metric)
+        trials = 2 if stands is None else None  # None: the choice alone
+        confirmed = tune(table, trials=trials, search=point, storage=_second(storage))
+        if stands is not None:
+            confirmed = replace(confirmed, trials=(stands, *confirmed.trials))
     content = {
         "command": _command(spec, cell, seeds),
         "date": time.strftime("%Y-%m-%d"),
@@ -63,6 +75,16 @@ def choose(spec: Spec, cell: Cell, *, seeds: int, out: Path = OUT) -> TuneResult
     storage.unlink()
     _second(storage).unlink(missing_ok=True)
     return confirmed or result
+
+
+def _measured(spec: Spec, cell: Cell, folder: Path, metric: str) -> Trial | None:
+    """The cell as it stands by the table's own runs; None if a run is missing or outdated."""
+    result = read_cell(spec, cell, folder)
+    if result is None or result.cannot is not None or other_settings(spec, cell, result):
+        return None
+    if result.asked(cell).missing:
+        return None
+    return Trial(-1, {}, {}, round(result.mean(metric, "val"), 6))
 
 
 def _second(storage: Path) -> Path:
