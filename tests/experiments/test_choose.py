@@ -11,6 +11,7 @@ import torch
 
 from difformer.data.registry import load_dataset
 from difformer.data.snapshots import TemporalDataset, time_split
+from difformer.experiments import run
 from difformer.experiments import tune as search
 from difformer.experiments.choose import choose, rules
 from difformer.experiments.experiment import Experiment
@@ -210,13 +211,13 @@ choose = { hidden_channels = [128] }
     spec = parse_spec("toy", toy.replace("[0, 1]", str(seeds)))
     (cell,) = spec.cells()
     ran: list[tuple[int, ...]] = []
-    validate = search._validate
 
-    def watched(experiment: Experiment, *args: Any) -> tuple[float, float | None]:
+    def watched(experiment: Experiment, **rest: Any) -> run.SeedsResult:
         ran.append(experiment.seeds)
-        return validate(experiment, *args)
+        return run_experiment(experiment, **rest)
 
-    monkeypatch.setattr(search, "_validate", watched)
+    run_experiment = run.run_experiment
+    monkeypatch.setattr(run, "run_experiment", watched)
     choose(spec, cell, seeds=1, out=tmp_path / "by", measured=measured)
     # The search, the cell as it stands if the table lacks a run, the choice.
     assert ran == [(100,)] * 2 + [tuple(seeds)] * (1 if seeds == [0, 1] else 2)
