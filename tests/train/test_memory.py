@@ -40,6 +40,33 @@ def test_kept_memory_is_taken_again_without_fresh_pages() -> None:
     assert 10 * kept < faults("plain")
 
 
+FORGOTTEN = """
+import torch
+from difformer.train.memory import forget_peak_memory, keep_freed_memory
+from difformer.train.memory import memory_from_here, peak_memory
+if keep_freed_memory():
+    block = torch.ones(2**26)
+    held = torch.ones(8)  # above the block on the heap
+    before = peak_memory()
+    del block
+    forget_peak_memory()
+    after = peak_memory()
+    taken = memory_from_here()
+    torch.ones(2**26)
+    print(before - after, taken())
+"""
+
+
+def test_a_forgotten_peak_does_not_count_what_was_freed_before() -> None:
+    words = [sys.executable, "-c", FORGOTTEN]
+    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    if not out:
+        pytest.skip("not the GNU C library")
+    fallen, taken = map(int, out.split())
+    assert fallen > 2**27
+    assert taken > 2**27
+
+
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _: object())
     assert keep_freed_memory() is False

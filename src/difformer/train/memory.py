@@ -73,7 +73,13 @@ def memory_from_here() -> Callable[[], int | None]:
 
 
 def forget_peak_memory() -> None:
-    """Reset this process's peak memory, where the system supports it (Linux)."""
+    """Reset this process's peak memory, where the system supports it (Linux).
+
+    What was freed and kept goes back to the system first: else the next peak would count it.
+    """
+    library = _gnu_library()
+    if library is not None:
+        library.malloc_trim(0)
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
@@ -92,11 +98,13 @@ def keep_freed_memory() -> bool:
     the peak may rise. It affects the whole process: experiments use it, the estimators and `fit` do
     not. With another C library it does nothing.
     """
-    if os.name != "posix":
-        return False
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "gnu_get_libc_version"):
-        return False
-    return all(
+    library = _gnu_library()
+    return library is not None and all(
         library.mallopt(name, _ABOVE_ALL) == 1 for name in (_MMAP_THRESHOLD, _TRIM_THRESHOLD)
     )
+
+
+def _gnu_library() -> ctypes.CDLL | None:
+    """The GNU C library of this process; None where it has another."""
+    library = ctypes.CDLL(None) if os.name == "posix" else None
+    return library if hasattr(library, "gnu_get_libc_version") else None
