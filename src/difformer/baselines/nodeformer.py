@@ -66,7 +66,7 @@ class NodeFormerLayer(nn.Module):
 
     def moved(self, z: Tensor, graph: Graph) -> Tensor:
         """Ã v (n, h, d) as (Ã z) Wᵀ + (Ã 1) bᵀ: Ã is multiplied by d + 1 columns, not by h d."""
-        # Apart, because one column more than d makes the product half as slow again.
+        # A product of its own: with d + 1 columns at once the other would take 1.5 times as long.
         mass = graph.propagate(z.new_ones(z.shape[0], 1))
         value = graph.propagate(z) @ self.value.weight.T + mass * self.value.bias
         return value.view(-1, self.config.num_heads, self.width)

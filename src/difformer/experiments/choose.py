@@ -8,7 +8,7 @@ one-standard-error rule (`TuneResult.simplest`), each for the variant that takes
 whole grid, or, where the cell has a budget, that many settings: the cell as it stands, then points
 of the grid in random order. One run per setting can mislead, so with a budget the choice is
 compared once more with the cell as it stands, by the seeds of the table and validation alone;
-where the table's own runs of the cell are in results, they are the ones compared with.
+if the results already hold these runs of the cell, they are not made again.
 """
 
 from __future__ import annotations
