@@ -15,7 +15,7 @@ from difformer.experiments import run
 from difformer.experiments import tune as search
 from difformer.experiments.choose import choose, rules
 from difformer.experiments.experiment import Experiment
-from difformer.experiments.reproduce import measure_cell
+from difformer.experiments.reproduce import measure_cell, other_settings, read_cell
 from difformer.experiments.specs import load_spec, parse_spec
 from difformer.experiments.tune import Trial, TuneResult, tune
 
@@ -122,113 +122,102 @@ def test_a_choice_is_kept_with_every_point_and_goes_on_where_it_was_cut_short(
     assert len(kept["tried"]) == 4
 
 
-def test_a_rule_says_what_to_choose_and_the_budget_how_many_are_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    toy = """
+# What the first setting lacks is a rate at which it learns anything.
+SLOW = """
 title = "Toy"
 metric = "accuracy"
 budget = 4
-systems = ["gcn-knn"]
+systems = ["mlp"]
 columns.digits = {}
-protocols.one = { splits = ["random:0"], seeds = [0] }
-variants.own = { systems = ["gcn-knn"], model = { k = 7 } }
+protocols.one = { splits = ["random:0"], seeds = [0, 1] }
+[variants.own]
+systems = ["mlp"]
+model = { hidden_channels = 24 }
+train = { epochs = 5, lr = 1e-9 }
 [[cells]]
 columns = ["digits"]
-choose = { mutual = [false, true], metric = ["cosine", "euclidean"] }
+choose = { lr = [0.01, 1e-9], dropout = [0.0, 0.1, 0.2] }
 """
+
+
+def test_a_rule_says_what_to_choose_and_the_budget_how_many_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[Experiment] = []
 
     def judge(experiment: Experiment, *args: object) -> tuple[float, None]:
         asked.append(experiment)
-        return float(experiment.model["mutual"]), None
+        return experiment.train.lr, None
 
     monkeypatch.setattr(search, "_validate", judge)
-    spec = parse_spec("toy", toy)
+    spec = parse_spec("toy", SLOW)
     (cell,) = spec.cells()
-    result = choose(spec, cell, seeds=1, out=tmp_path)
-    assert {e.model["k"] for e in asked} == {7}
+    tables = tmp_path / "tables"
+    result = choose(spec, cell, seeds=1, out=tmp_path, measured=tables)
+    assert {e.model["hidden_channels"] for e in asked} == {24}
+    assert [e.seeds for e in asked] == [(100,)] * 4
     kept = json.loads((tmp_path / "toy" / f"{cell.name}.json").read_text(encoding="utf-8"))
-    assert [e.seeds for e in asked] == [(100,)] * 4 + [(0,)] * 2
     assert len({str(tried["settings"]) for tried in kept["tried"]}) == 4
     # The cell as it stands comes first, in the search and where the choice is confirmed.
-    assert kept["tried"][0]["settings"] == kept["confirmed"][0]["settings"] == {}
-    assert [one["val"] for one in kept["confirmed"]] == [0.0, 1.0]
-    (again,) = parse_spec("toy", f"{toy}{rules(cell, result)}").cells()
-    assert again.model["mutual"] is True
-    (fewer,) = parse_spec("toy", f"{toy}[[cells]]\nbudget = 2\n").cells()
+    stands, choice = kept["confirmed"]
+    assert kept["tried"][0]["settings"] == stands["settings"] == {}
+    assert choice["val"] > stands["val"]
+    assert (choice["seeds"], choice["settings"]["lr"]) == (2, 0.01)
+    (again,) = parse_spec("toy", f"{SLOW}{rules(cell, result)}").cells()
+    assert again.train["lr"] == 0.01
+    (fewer,) = parse_spec("toy", f"{SLOW}[[cells]]\nbudget = 2\n").cells()
     assert (cell.budget, fewer.budget) == (4, 2)
 
 
-def test_a_choice_that_is_not_better_by_the_seeds_of_the_table_is_not_taken(
+def test_a_choice_that_is_not_better_by_the_runs_of_the_table_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toy = """
-title = "Toy"
-metric = "accuracy"
-budget = 2
-systems = ["gcn-knn"]
-columns.digits = {}
-protocols.one = { splits = ["random:0"], seeds = [0, 1] }
-variants.own = { systems = ["gcn-knn"] }
-[[cells]]
-columns = ["digits"]
-choose = { mutual = [true] }
-"""
+    def lucky(experiment: Experiment, *args: object) -> tuple[float, None]:
+        return 1.0 - experiment.train.lr, None
 
-    def judge(experiment: Experiment, *args: object) -> tuple[float, None]:
-        lucky = experiment.seeds == (100,)
-        return (0.9 if experiment.model["mutual"] and lucky else 0.5), None
-
-    monkeypatch.setattr(search, "_validate", judge)
-    (cell,) = parse_spec("toy", toy).cells()
-    result = choose(parse_spec("toy", toy), cell, seeds=1, out=tmp_path)
+    monkeypatch.setattr(search, "_validate", lucky)
+    spec = parse_spec("toy", SLOW.replace("lr = 1e-9 }", "lr = 0.01 }"))
+    (cell,) = spec.cells()
+    tables = tmp_path / "tables"
+    result = choose(spec, cell, seeds=1, out=tmp_path, measured=tables)
     assert result.best.settings == {}
     assert rules(cell, result) == ""
     assert [path.suffix for path in (tmp_path / "toy").iterdir()] == [".json"]
+    table = read_cell(spec, cell, tables)
+    assert table is not None
+    assert not other_settings(spec, cell, table)
 
 
-@pytest.mark.parametrize("seeds", [[0, 1], [0, 1, 2]], ids=["whole", "one run missing"])
-def test_a_choice_is_compared_with_the_runs_of_the_table_where_none_is_missing(
-    seeds: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_run_is_made_twice_and_the_table_keeps_those_of_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toy = """
-title = "Toy"
-metric = "accuracy"
-budget = 2
-systems = ["mlp"]
-columns.digits = {}
-protocols.one = { splits = ["random:0"], seeds = [0, 1] }
-variants.own = { systems = ["mlp"], train = { epochs = 2 } }
-[[cells]]
-columns = ["digits"]
-choose = { hidden_channels = [128] }
-"""
-    spec = parse_spec("toy", toy)
+    spec = parse_spec("toy", SLOW.replace("budget = 4", "budget = 2"))
     (cell,) = spec.cells()
-    measured = tmp_path / "measured"
-    measure_cell(spec, cell, measured, dataset=lambda _: load_dataset("digits"))
-    spec = parse_spec("toy", toy.replace("[0, 1]", str(seeds)))
-    (cell,) = spec.cells()
-    ran: list[tuple[int, ...]] = []
+    tables = tmp_path / "tables"
+    measure_cell(spec, cell, tables, dataset=lambda _: load_dataset("digits"))
+    ran: list[tuple[float, tuple[int, ...]]] = []
 
     def watched(experiment: Experiment, **rest: Any) -> run.SeedsResult:
-        ran.append(experiment.seeds)
+        ran.append((experiment.train.lr, experiment.seeds))
+        if len(ran) == 4:
+            raise KeyboardInterrupt
         return run_experiment(experiment, **rest)
 
     run_experiment = run.run_experiment
     monkeypatch.setattr(run, "run_experiment", watched)
-    choose(spec, cell, seeds=1, out=tmp_path / "by", measured=measured)
-    # The search, the cell as it stands if the table lacks a run, the choice.
-    assert ran == [(100,)] * 2 + [tuple(seeds)] * (1 if seeds == [0, 1] else 2)
-    choose(spec, cell, seeds=1, out=tmp_path / "alone", measured=tmp_path / "nothing")
-    by, alone = (
-        json.loads((tmp_path / name / "toy" / f"{cell.name}.json").read_text(encoding="utf-8"))
-        for name in ("by", "alone")
-    )
-    for mine, theirs in zip(by["confirmed"], alone["confirmed"], strict=True):
-        assert mine["settings"] == theirs["settings"]
-        assert mine["val"] == pytest.approx(theirs["val"], abs=1e-6)
+    with pytest.raises(KeyboardInterrupt):
+        choose(spec, cell, seeds=1, out=tmp_path, measured=tables)
+    result = choose(spec, cell, seeds=1, out=tmp_path, measured=tables)
+    # The search, then the choice by the seeds of the table, the interrupted one again.
+    assert ran == [(1e-9, (100,)), (0.01, (100,)), *[(0.01, (seed,)) for seed in (0, 1, 1)]]
+    assert [path.suffix for path in (tmp_path / "toy").iterdir()] == [".json"]
+    told = parse_spec("toy", f"{SLOW}{rules(cell, result)}")
+    (chosen,) = told.cells()
+    measure_cell(told, chosen, tables, dataset=lambda _: load_dataset("digits"))
+    assert len(ran) == 5
+    table = read_cell(told, chosen, tables)
+    assert table is not None
+    assert table.mean("accuracy", "val") == pytest.approx(result.best.value, abs=1e-6)
 
 
 def test_what_to_choose_must_be_lists_in_a_rule_too() -> None:

@@ -7,14 +7,15 @@ and prints the rules for the spec: the settings of the lowest error and those of
 one-standard-error rule (`TuneResult.simplest`), each for the variant that takes them. It tries the
 whole grid, or, where the cell has a budget, that many settings: the cell as it stands, then points
 of the grid in random order. One run per setting can mislead, so with a budget the choice is
-compared once more with the cell as it stands, by the seeds of the table and validation alone;
-if the results already hold these runs of the cell, they are not made again.
+compared once more with the cell as it stands, by the runs of the table and validation alone.
+The table keeps the runs of the better one: those of a choice need its rule in the spec.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +24,8 @@ from typing import Any
 
 from difformer.baselines.registry import get_system
 from difformer.experiments.machine import describe_machine
-from difformer.experiments.reproduce import other_settings, read_cell
+from difformer.experiments.reproduce import measure_cell, result_path
+from difformer.experiments.sources import load_data
 from difformer.experiments.specs import Cell, Spec, load_spec
 from difformer.experiments.tune import Grid, Trial, TuneResult, tune
 from difformer.files import write_atomic
@@ -44,7 +46,7 @@ def choose(
     With a budget, returns the comparison of the choice with the cell as it stands.
 
     Args:
-        measured: where the results of the tables are.
+        measured: where the results of the tables are; gets the runs of the comparison.
     """
     (experiment,) = cell.experiments()
     experiment = replace(experiment, seeds=tuple(range(FIRST_SEED, FIRST_SEED + seeds)))
@@ -53,13 +55,7 @@ def choose(
     result = tune(experiment, trials=cell.budget, search=_grid(cell), storage=storage)
     confirmed = None
     if cell.budget is not None and result.simplest.settings:
-        table = replace(experiment, seeds=cell.protocol.seeds)
-        point = {name: [value] for name, value in result.simplest.settings.items()}
-        stands = _measured(spec, cell, measured, result.metric)
-        trials = 2 if stands is None else None  # None: the choice alone
-        confirmed = tune(table, trials=trials, search=point, storage=_second(storage))
-        if stands is not None:
-            confirmed = replace(confirmed, trials=(stands, *confirmed.trials))
+        confirmed = _compared(spec, cell, result, measured, path.with_suffix(".runs"))
     content = {
         "command": _command(spec, cell, seeds),
         "date": time.strftime("%Y-%m-%d"),
@@ -73,23 +69,32 @@ def choose(
         content["confirmed"] = [_record(trial, runs) for trial in confirmed.trials]
     write_atomic(path, json.dumps(content, indent=1) + "\n")
     storage.unlink()
-    _second(storage).unlink(missing_ok=True)
     return confirmed or result
 
 
-def _measured(spec: Spec, cell: Cell, folder: Path, metric: str) -> Trial | None:
-    """The cell as it stands by the table's own runs; None if a run is missing or outdated."""
-    result = read_cell(spec, cell, folder)
-    if result is None or result.cannot is not None or other_settings(spec, cell, result):
-        return None
-    if result.asked(cell).missing:
-        return None
-    return Trial(-1, {}, {}, round(result.mean(metric, "val"), 6))
+def _compared(
+    spec: Spec, cell: Cell, result: TuneResult, measured: Path, beside: Path
+) -> TuneResult:
+    """The cell as it stands and the choice by the table's runs; it keeps those of the better one.
 
-
-def _second(storage: Path) -> Path:
-    """Where the comparison of the choice is kept while it runs."""
-    return storage.with_suffix(".confirmed.sqlite")
+    The runs of the choice are in `beside` until it is known which is better.
+    """
+    choice, data = result.simplest, load_data(result.experiment)
+    changed = replace(
+        cell, model={**cell.model, **choice.model}, train={**cell.train, **choice.train}
+    )
+    trials: list[Trial] = []
+    for one, out, trial in [(cell, measured, Trial(-1, {}, {}, None)), (changed, beside, choice)]:
+        table, interrupted = measure_cell(spec, one, out, dataset=lambda _: data)
+        if interrupted:
+            raise KeyboardInterrupt
+        value = round(table.mean(result.metric, "val"), 6)
+        trials.append(replace(trial, value=value, standard_error=None))
+    compared = replace(result, trials=tuple(trials))
+    if compared.simplest.settings:
+        result_path(beside, spec, cell).replace(result_path(measured, spec, cell))
+    shutil.rmtree(beside)
+    return compared
 
 
 def _command(spec: Spec, cell: Cell, seeds: int) -> str:
