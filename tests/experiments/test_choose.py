@@ -220,6 +220,28 @@ def test_no_run_is_made_twice_and_the_table_keeps_those_of_the_choice(
     assert table.mean("accuracy", "val") == pytest.approx(result.best.value, abs=1e-6)
 
 
+def test_a_full_disk_at_the_end_of_a_search_loses_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = parse_spec("toy", SLOW.replace("budget = 4", "budget = 2"))
+    (cell,) = spec.cells()
+    tables = tmp_path / "tables"
+
+    def full(*args: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("difformer.experiments.choose.write_atomic", full)
+        with pytest.raises(OSError, match="no space left"):
+            choose(spec, cell, seeds=1, out=tmp_path, measured=tables)
+    monkeypatch.setattr(run, "run_experiment", full)
+    result = choose(spec, cell, seeds=1, out=tmp_path, measured=tables)
+    assert result.best.train["lr"] == 0.01
+    table = read_cell(spec, cell, tables)
+    assert table is not None
+    assert table.settings["train"]["lr"] == 0.01
+
+
 def test_what_to_choose_must_be_lists_in_a_rule_too() -> None:
     toy = """
 title = "Toy"

@@ -1,4 +1,4 @@
-"""Pick the settings of the cells of a spec by validation; the test rows are never used.
+"""Pick the settings of the cells of a spec by validation; the test rows play no part in it.
 
 python -m difformer.experiments.choose table5 --columns covid --seeds 3
 
@@ -8,7 +8,8 @@ one-standard-error rule (`TuneResult.simplest`), each for the variant that takes
 whole grid, or, where the cell has a budget, that many settings: the cell as it stands, then points
 of the grid in random order. One run per setting can mislead, so with a budget the choice is
 compared once more with the cell as it stands, by the runs of the table and validation alone.
-The table keeps the runs of the better one: those of a choice need its rule in the spec.
+The better one's runs become the table's result. If that is the choice, add the printed rule to
+the spec, or `reproduce` reports a result with other settings.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ def choose(
     (experiment,) = cell.experiments()
     experiment = replace(experiment, seeds=tuple(range(FIRST_SEED, FIRST_SEED + seeds)))
     path = out / spec.name / f"{cell.name}.json"
-    storage = path.with_suffix(".sqlite")
+    storage, beside = path.with_suffix(".sqlite"), path.with_suffix(".runs")
     result = tune(experiment, trials=cell.budget, search=_grid(cell), storage=storage)
     confirmed = None
     if cell.budget is not None and result.simplest.settings:
-        confirmed = _compared(spec, cell, result, measured, path.with_suffix(".runs"))
+        confirmed = _compared(spec, cell, result, measured, beside)
     content = {
         "command": _command(spec, cell, seeds),
         "date": time.strftime("%Y-%m-%d"),
@@ -68,6 +69,11 @@ def choose(
         runs = len(cell.protocol.seeds)
         content["confirmed"] = [_record(trial, runs) for trial in confirmed.trials]
     write_atomic(path, json.dumps(content, indent=1) + "\n")
+    # Only now: a process killed before this line can go on from what it kept.
+    if confirmed is not None:
+        if confirmed.simplest.settings:
+            result_path(beside, spec, cell).replace(result_path(measured, spec, cell))
+        shutil.rmtree(beside)
     storage.unlink()
     return confirmed or result
 
@@ -75,9 +81,9 @@ def choose(
 def _compared(
     spec: Spec, cell: Cell, result: TuneResult, measured: Path, beside: Path
 ) -> TuneResult:
-    """The cell as it stands and the choice by the table's runs; it keeps those of the better one.
+    """Compare the choice with the cell as it stands, each by the runs that the table asks for.
 
-    The runs of the choice are in `beside` until it is known which is better.
+    The runs of the choice are kept in `beside`.
     """
     choice, data = result.simplest, load_data(result.experiment)
     changed = replace(
@@ -90,11 +96,7 @@ def _compared(
             raise KeyboardInterrupt
         value = round(table.mean(result.metric, "val"), 6)
         trials.append(replace(trial, value=value, standard_error=None))
-    compared = replace(result, trials=tuple(trials))
-    if compared.simplest.settings:
-        result_path(beside, spec, cell).replace(result_path(measured, spec, cell))
-    shutil.rmtree(beside)
-    return compared
+    return replace(result, trials=tuple(trials))
 
 
 def _command(spec: Spec, cell: Cell, seeds: int) -> str:
