@@ -24,6 +24,7 @@ from difformer.errors import DifformerError, RunError
 
 __all__ = [
     "MISREAD",
+    "alone_in",
     "answer_file",
     "cannot_write",
     "csv_lines",
@@ -68,6 +69,26 @@ def reading(path: Path, *, error: type[DifformerError] = RunError) -> Generator[
         yield
     except MISREAD as problem:
         raise error(f"{path} cannot be read: {reason_of(problem)}") from problem
+
+
+@contextmanager
+def alone_in(folder: Path) -> Generator[None, None, None]:
+    """Keep other processes out of the same block for this folder; they wait.
+
+    The system ends the lock with the process, so a killed one leaves nothing behind. Where folders
+    cannot be locked (Windows, some network disks), nobody waits.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = None
+    with suppress(ImportError, OSError):
+        fcntl: Any = import_module("fcntl")
+        handle = os.open(folder, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 @contextmanager

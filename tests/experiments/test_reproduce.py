@@ -141,6 +141,33 @@ def test_a_call_for_fewer_runs_takes_nothing_away(
     assert len(runs) == 4
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_runs_that_another_process_adds_meanwhile_are_kept_and_not_made_again(
+    spec: Spec, cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    how = cell.protocol
+    mine, other = (replace(cell, protocol=replace(how, splits=(s,))) for s in how.splits)
+    made: list[tuple[str, int]] = []
+
+    def run(experiment: Experiment, **options: Any) -> SeedsResult:
+        (seed,) = experiment.seeds
+        made.append((experiment.split, seed))
+        if len(made) == 2:  # in the middle of a run of ours, after our first was written
+            measure(spec, other, tmp_path)
+        fit = FitResult({"test": {"accuracy": seed / 10}}, 3, 5, "epochs", [], 1.25)
+        return SeedsResult({seed: fit})
+
+    monkeypatch.setattr(run_module, "run_experiment", run)
+    result = measure(spec, mine, tmp_path, fresh=fresh)
+    assert [(run["split"], run["seed"]) for run in result.runs] == result.wanted
+    assert read_results(tmp_path, "toy") == [result]
+    assert len(result.runs) == 4
+    made.clear()
+    result_path(tmp_path, spec, cell).unlink()
+    assert measure(spec, cell, tmp_path, fresh=fresh).runs == result.runs
+    assert sorted(made) == result.wanted
+
+
 def test_other_settings_are_an_error_that_says_which_unless_fresh(
     spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from difformer.experiments.machine import describe_machine
 from difformer.experiments.specs import Cell, Spec
 from difformer.experiments.statistics import spread
 from difformer.experiments.values import options_of
-from difformer.files import plain_name
+from difformer.files import alone_in, plain_name
 from difformer.train.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ def measure_cell(
     """Make the missing runs of a cell; also returns whether it was interrupted.
 
     The file is written after every run. Existing runs are kept if their settings are those of the
-    spec; otherwise it is an error, unless ``fresh`` discards them.
+    spec; otherwise it is an error, unless ``fresh`` discards them. Other processes may measure
+    other runs of the same cell at the same time: each adds its own to the file.
 
     Args:
         dataset: returns the data of an experiment; called only if there is something to run.
@@ -173,6 +174,10 @@ def measure_cell(
     if cell.skip is not None:
         result = replace(result, cannot=cell.skip)
     for split, seed in [pair for pair in result.missing if pair in asked]:
+        if not fresh:
+            result = _joined(result, read_cell(spec, cell, out))
+        if (split, seed) not in result.missing:
+            continue
         one = replace(experiments[split], seeds=(seed,))
         forget_peak_memory()
         try:
@@ -188,8 +193,11 @@ def measure_cell(
         if done.interrupted:
             return result, True
         result = replace(result, runs=[*result.runs, _run_record(split, seed, done)])
-        _write(path, result)
-        before = result
+        with alone_in(path.parent):
+            if not fresh:
+                result = _joined(result, read_cell(spec, cell, out))
+            _write(path, result)
+        before, fresh = result, False  # from here on the file holds nothing that was discarded
     if before != result:
         _write(path, result)
     return result, False
@@ -261,6 +269,17 @@ def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
     return replace(
         whole, command=old.command, machine=old.machine, date=old.date, version=old.version
     )
+
+
+def _joined(mine: CellResult, now: CellResult | None) -> CellResult:
+    """My result with the runs that another process has added to its file, in the spec's order."""
+    if now is None or _differing(mine, now):
+        return mine
+    wanted = list(dict.fromkeys([*now.wanted, *mine.wanted]))
+    runs = {(run["split"], run["seed"]): run for run in [*now.runs, *mine.runs]}
+    places = {pair: place for place, pair in enumerate(wanted)}
+    order = sorted(runs, key=lambda pair: places.get(pair, len(places)))
+    return replace(mine, wanted=wanted, runs=[runs[pair] for pair in order])
 
 
 def other_settings(spec: Spec, cell: Cell, result: CellResult) -> list[str]:
