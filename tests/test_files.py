@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from difformer.errors import DataError, RunError
-from difformer.files import replacing, write_atomic
+from difformer.files import alone_in, replacing, write_atomic
 
 
 def test_file_and_folder_are_flushed_before_the_name_counts(tmp_path, monkeypatch):
@@ -89,3 +90,26 @@ def test_saved_tensors_are_readable_by_whom_other_files_are_and_leave_nothing_be
     plain, tensors = ((tmp_path / name).stat().st_mode for name in ("plain", "tensors"))
     assert tensors == plain
     assert {path.name for path in tmp_path.iterdir()} == {"plain", "tensors"}
+
+
+def test_one_writer_of_a_folder_waits_for_another(tmp_path):
+    pytest.importorskip("fcntl")
+    order = []
+
+    def second():
+        with alone_in(tmp_path):
+            order.append("second")
+
+    with alone_in(tmp_path):
+        waiting = Thread(target=second)
+        waiting.start()
+        waiting.join(timeout=0.2)
+        order.append("first")
+    waiting.join()
+    assert order == ["first", "second"]
+
+
+def test_a_folder_that_cannot_be_made_is_left_to_the_writer_to_name(tmp_path):
+    (tmp_path / "taken").write_text("a file", encoding="utf-8")
+    with pytest.raises(RunError, match="taken"), alone_in(tmp_path / "taken" / "results"):
+        write_atomic(tmp_path / "taken" / "results" / "cell.json", "{}")

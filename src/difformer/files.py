@@ -78,10 +78,10 @@ def alone_in(folder: Path) -> Generator[None, None, None]:
     The system ends the lock with the process, so a killed one leaves nothing behind. Where folders
     cannot be locked (Windows, some network disks), nobody waits.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     handle = None
-    with suppress(ImportError, OSError):
+    with suppress(ImportError, OSError):  # what cannot be written is for the writer to say
         fcntl: Any = import_module("fcntl")
+        folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
         fcntl.flock(handle, fcntl.LOCK_EX)
     try:

@@ -23,7 +23,7 @@ from difformer.experiments.machine import describe_machine
 from difformer.experiments.specs import Cell, Spec
 from difformer.experiments.statistics import spread
 from difformer.experiments.values import options_of
-from difformer.files import alone_in, plain_name
+from difformer.files import alone_in, plain_name, write_atomic
 from difformer.train.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def measure_cell(
         result = replace(result, cannot=cell.skip)
     for split, seed in [pair for pair in result.missing if pair in asked]:
         if not fresh:
-            result = _joined(result, read_cell(spec, cell, out))
+            result = _joined(result, path)
         if (split, seed) not in result.missing:
             continue
         one = replace(experiments[split], seeds=(seed,))
@@ -193,13 +193,10 @@ def measure_cell(
         if done.interrupted:
             return result, True
         result = replace(result, runs=[*result.runs, _run_record(split, seed, done)])
-        with alone_in(path.parent):
-            if not fresh:
-                result = _joined(result, read_cell(spec, cell, out))
-            _write(path, result)
-        before, fresh = result, False  # from here on the file holds nothing that was discarded
+        result = before = _keep(path, result, fresh=fresh)
+        fresh = False  # from here on the file holds nothing that was discarded
     if before != result:
-        _write(path, result)
+        result = _keep(path, result, fresh=fresh)
     return result, False
 
 
@@ -271,8 +268,9 @@ def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
     )
 
 
-def _joined(mine: CellResult, now: CellResult | None) -> CellResult:
+def _joined(mine: CellResult, path: Path) -> CellResult:
     """My result with the runs that another process has added to its file, in the spec's order."""
+    now = CellResult.load(path) if path.exists() else None
     if now is None or _differing(mine, now):
         return mine
     wanted = list(dict.fromkeys([*now.wanted, *mine.wanted]))
@@ -320,7 +318,9 @@ def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, result: CellResult) -> None:
-    from difformer.files import write_atomic
-
-    write_atomic(path, result.to_json())
+def _keep(path: Path, result: CellResult, *, fresh: bool) -> CellResult:
+    """Write a result, with the runs of others unless ``fresh`` discards them, and return it."""
+    with alone_in(path.parent):
+        whole = result if fresh else _joined(result, path)
+        write_atomic(path, whole.to_json())
+    return whole
