@@ -251,3 +251,59 @@ def test_output_lies_within_the_values(n, m, seed):
         out = diffusivity(q, k, v)
         assert (out <= v.amax(-2, keepdim=True) + 1e-9).all(), name
         assert (out >= v.amin(-2, keepdim=True) - 1e-9).all(), name
+
+
+def tiles_made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of each tile of scores, as they are made; every average is in tiles."""
+    monkeypatch.setattr(tiled, "DENSE_SCORES", 0)
+    made: list[int] = []
+    tile = tiled.sigmoid_tile
+
+    def watched(q: Tensor, k: Tensor, buffer: Tensor) -> Tensor:
+        made.append(q.shape[0])
+        return tile(q, k, buffer)
+
+    monkeypatch.setattr(tiled, "sigmoid_tile", watched)
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "m"), [(2, 3), (63, 257), (257, 63)])
+def test_scores_too_small_to_bend_the_sigmoid_need_no_tile(monkeypatch, dtype, n, m):
+    made = tiles_made(monkeypatch)
+    q, k, v = make_qkv(n, m)
+    edge = 2 * torch.finfo(dtype).eps ** 0.5  # the largest such score
+    largest = [t.detach().norm(dim=-1).max() for t in (q, k)]
+    q, k = ((t.detach() * (0.999 * edge) ** 0.5 / s) for t, s in zip((q, k), largest, strict=True))
+    probe = torch.randn(2, n, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def average(q: Tensor, k: Tensor, v: Tensor, dense: bool) -> tuple[Tensor, ...]:
+        inputs = [t.detach().clone().requires_grad_() for t in (q, k, v)]
+        out = Sigmoid().weights(*inputs[:2]) @ inputs[2] if dense else Sigmoid()(*inputs)
+        return out, *torch.autograd.grad((out * probe.to(out)).sum(), inputs)
+
+    fast = average(q.to(dtype), k.to(dtype), v.to(dtype), dense=False)
+    assert not made
+    for mine, exact in zip(fast, average(q, k, v, dense=True), strict=True):
+        scale = exact.abs().max().item()
+        tolerance = 20 * torch.finfo(dtype).eps * scale
+        torch.testing.assert_close(mine.double(), exact, rtol=0, atol=tolerance)
+    average(q.to(dtype) * 1.01, k.to(dtype), v.to(dtype), dense=False)
+    assert made
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("some", [[], [0], [3, 40, 62]])
+def test_rows_without_a_gradient_cost_no_tile_in_the_backward_pass(monkeypatch, tied, some):
+    made = tiles_made(monkeypatch)
+    q, k, v = make_qkv(63, 63, heads=1)
+    inputs = [q, v] if tied else [q, k, v]
+    k = q if tied else k
+    probe = torch.zeros(1, 63, 3, dtype=torch.float64)
+    probe[:, some] = torch.randn(1, len(some), 3, dtype=torch.float64)
+    out = Sigmoid()(q, k, v)
+    made.clear()
+    grads = torch.autograd.grad((out * probe).sum(), inputs)
+    assert sum(made) == len(some)
+    dense = torch.autograd.grad((Sigmoid().weights(q, k) @ v * probe).sum(), inputs)
+    torch.testing.assert_close(grads, dense)

@@ -20,6 +20,8 @@ from difformer.core.tiled import (
     ROW_TILE,
     SIGMOID_FLOOR,
     in_tiles,
+    rows_with_gradient,
+    sigmoid_sums_backward,
     sigmoid_tile,
     tiles,
 )
@@ -75,10 +77,14 @@ class _TiedSigmoidAverage(torch.autograd.Function):
         g = grads[0] / mass
         left = torch.cat([g, -(g * out).sum(1, keepdim=True)], dim=1)
         right = torch.cat([v, v.new_ones(n, 1)], dim=1)
-        # [left, right]_i · [right, left]_j is t_ij: one product for both directions of a pair.
-        forth, back = torch.cat([left, right], dim=1), torch.cat([right, left], dim=1)
         dz = torch.zeros_like(z)
         dv = (SIGMOID_FLOOR * g.sum(0)).expand(n, -1).contiguous()
+        # A pair needs a gradient at one end: if few rows have one, these alone are fewer tiles.
+        if 2 * len(rows_with_gradient(left)) < n:
+            sigmoid_sums_backward(z, z, left, right, dz, dz, dv)
+            return dz, dv
+        # [left, right]_i · [right, left]_j is t_ij: one product for both directions of a pair.
+        forth, back = torch.cat([left, right], dim=1), torch.cat([right, left], dim=1)
         z_t, g_t = z.mT.contiguous(), g.mT.contiguous()
         dz_t, dv_t = torch.zeros_like(z_t), torch.zeros_like(g_t)
         buffer, other = z.new_empty(_tile_size(n)), z.new_empty(_tile_size(n))
