@@ -133,13 +133,14 @@ def sigmoid_average(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _scores_are_small(q: Tensor, k: Tensor) -> bool:
-    """Whether σ(s) = ½ + s/4 to the precision of the dtype, for all scores s = q_i·k_j. O(n + m).
+    """Whether ½ + s/4 is σ(s) to the precision of the dtype, for all scores s = q_i·k_j. O(n + m).
 
-    The slope σ'(s) = ¼ − s²/16 + … is the first to differ, by a share of s²/4. This is at most the
-    distance between 1 and the next number if |s| ≤ 2 √eps, and |s| ≤ max ‖q‖ max ‖k‖.
+    The next term of the series is s³/48. It is at most eps/4, half the distance of the numbers
+    around ½, if |s|³ ≤ 12 eps, and |s| ≤ max ‖q‖ max ‖k‖. The slope of such a score is ¼ up to a
+    share of s²/4, at most 3e-5 in single precision.
     """
     largest = [t.detach().square().sum(-1).max().sqrt() for t in (q, k)]
-    return bool(largest[0] * largest[1] <= 2 * torch.finfo(q.dtype).eps ** 0.5)
+    return bool(largest[0] * largest[1] <= (12 * torch.finfo(q.dtype).eps) ** (1 / 3))
 
 
 def _linear_average(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
