@@ -195,6 +195,16 @@ def neighbour_classes(results: dict[str, Any]) -> list[list[str]]:
     return [["ends of an edge in one class", *kinds], *shares]
 
 
+def equal_weights(results: dict[str, Any]) -> list[list[str]]:
+    header = ["weight times rows", "weight decay", "epoch", "before training", "at that epoch"]
+    shown = [
+        [name, str(r["weight_decay"]), str(r["epoch"])]
+        + ["{:.3f} to {:.3f}".format(*r[when]) for when in ("untrained", "trained")]
+        for name, r in results.items()
+    ]
+    return [header, *shown]
+
+
 def growth(results: dict[str, Any]) -> list[list[str]]:
     step = ["rows", "seconds per step", "extra memory", "exponent"]
     rows = [["one layer, width 64", *step, "weights computed in, s", "peak, MB"]]
@@ -284,6 +294,7 @@ OWN = (
     limit,
     profiles,
     neighbour_classes,
+    equal_weights,
     growth,
     imports,
     scale_tables.large,

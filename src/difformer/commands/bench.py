@@ -43,6 +43,7 @@ BENCHMARKS = (
     "all_pair",
     "time_to_model",
     "neighbour_classes",
+    "equal_weights",
     "service_load",
     "hostile",
     "simclr",
