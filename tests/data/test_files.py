@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -120,6 +121,30 @@ def test_fetching_keeps_whole_files_and_replaces_damaged_ones(tmp_path: Path) ->
     assert fetch("toy", [source(origin)], tmp_path / "mine").folder == folder
     assert origin.asked == ["b.txt"]
     assert (folder / "b.txt").read_bytes() == b"second"
+
+
+def test_a_dataset_that_another_process_fetches_is_waited_for_and_not_fetched_again() -> None:
+    pytest.importorskip("fcntl")
+    begun, goes_on = Event(), Event()
+
+    class Slow(Origin):
+        def fetch(self, files: Mapping[str, str], folder: Path) -> None:
+            begun.set()
+            assert goes_on.wait(timeout=30)
+            super().fetch(files, folder)
+
+    first, second = Slow(), Origin()
+    theirs = Thread(target=fetch, args=("toy", [source(first)]))
+    mine = Thread(target=fetch, args=("toy", [source(second)]))
+    theirs.start()
+    assert begun.wait(timeout=30)
+    mine.start()
+    mine.join(timeout=0.2)
+    goes_on.set()
+    theirs.join()
+    mine.join()
+    assert (sorted(first.asked), second.asked) == (["a.txt", "b.txt"], [])
+    assert find("toy", [source()]) is not None
 
 
 def test_a_dataset_that_is_nowhere_says_where_it_was_sought_and_what_to_do(tmp_path: Path) -> None:

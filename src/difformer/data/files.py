@@ -11,6 +11,7 @@ from platformdirs import user_cache_path
 
 from difformer.data.download import FetchError, Web, Wheel, Zip, is_whole
 from difformer.errors import DataError
+from difformer.files import alone_in
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,14 @@ def fetch(name: str, sources: Sequence[Source], root: Path | None = None) -> Fou
     for source in sources:
         if source.origin is None:
             continue
-        wanted = {*source.missing(place), *source.damaged(place)}
-        files = {file: sha for file, sha in source.files.items() if file in wanted}
+        folder = place / source.folder
         try:
-            if files:
-                source.origin.fetch(files, place / source.folder)
-            return Found(source, place / source.folder)
+            # Another process that fetches the same files is waited for; then they are there.
+            with alone_in(folder):
+                wanted = {*source.missing(place), *source.damaged(place)}
+                if files := {name: sha for name, sha in source.files.items() if name in wanted}:
+                    source.origin.fetch(files, folder)
+            return Found(source, folder)
         except FetchError as error:
             reasons.append(f"{source.origin}: {error}")
     example = f"{sources[0].folder}/{next(iter(sources[0].files))}"
