@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event
+
 import numpy as np
 import pytest
 import torch
 
 from difformer.data import load_dataset
+from difformer.data import social as social_module
 from difformer.errors import DataError
 
 
@@ -70,6 +74,30 @@ def test_features_may_live_in_a_mapped_file(social, tmp_path):
     before = file.read_bytes()
     mapped.x[0, 0] = 7  # the tensor's own, not the file's
     assert file.read_bytes() == before
+
+
+def test_processes_that_need_the_mapped_file_write_it_once(monkeypatch, tmp_path):
+    pytest.importorskip("fcntl")
+    begun, goes_on = Event(), Event()
+    fills = []
+    fill = social_module._fill
+
+    def slow(*args):
+        fills.append(args)
+        begun.set()
+        assert goes_on.wait(timeout=30)
+        return fill(*args)
+
+    monkeypatch.setattr(social_module, "_fill", slow)
+    with ThreadPoolExecutor(2) as pool:
+        options = {"rows": 50, "edges": 100, "features": str(tmp_path / "x.npy")}
+        first = pool.submit(load_dataset, "social", **options)
+        assert begun.wait(timeout=30)
+        second = pool.submit(load_dataset, "social", **options)
+        wait([second], timeout=0.5)
+        goes_on.set()
+        assert first.result().x.equal(second.result().x)
+    assert len(fills) == 1
 
 
 def test_a_file_of_another_shape_is_not_overwritten(tmp_path):

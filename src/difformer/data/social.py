@@ -22,7 +22,7 @@ import torch
 from difformer.data.dataset import Dataset
 from difformer.data.split import ratio_split
 from difformer.errors import DataError
-from difformer.files import reading, replacing
+from difformer.files import alone_in, reading, replacing
 
 PEOPLE, EDGES, FEATURES = 1_632_803, 30_622_564, 65
 
@@ -131,10 +131,11 @@ def _draw_features(seed: int, community: Any, path: Path | None) -> Any:
     shape = (len(community), FEATURES)
     if path is None:
         return _fill(np.empty(shape, dtype=np.float32), seed, community)
-    if not path.exists():
-        with replacing(path, error=DataError) as part:
-            mapped = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=shape)
-            _fill(mapped, seed, community).flush()
+    with alone_in(path.parent):  # several processes may ask for the same file at once
+        if not path.exists():
+            with replacing(path, error=DataError) as part:
+                mapped = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=shape)
+                _fill(mapped, seed, community).flush()
     with reading(path, error=DataError):
         # Mode c: the file is read through the tensor, and never written.
         x = np.load(path, mmap_mode="c", allow_pickle=False)
