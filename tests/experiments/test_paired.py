@@ -76,8 +76,10 @@ def test_every_row_is_held_against_one(spec: Spec) -> None:
     high = {name: value + 0.1 for name, value in low.items()}
     results = [result("mlp", "with", low), result("gcn", "with", high)]
     table = paired_table(View(spec, results), "mlp:with")
-    assert table.rows == (("GCN", "with", "**+10.0 [10.0, 10.0]**"),)
+    assert table.rows == (("GCN", "with", "**+10.0 [10.0, 10.0]** (3)"),)
     assert "Minus MLP, with" in table.notes[0]
+    fewer = [results[0], result("gcn", "with", {"random:0": 0.6})]
+    assert paired_table(View(spec, fewer), "mlp:with").rows == (("GCN", "with", "+10.0 (1)"),)
 
 
 def test_every_system_is_held_against_itself(spec: Spec) -> None:

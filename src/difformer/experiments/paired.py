@@ -40,7 +40,7 @@ def paired_table(view: View, reference: str) -> Table:
     whom = "the same system" if system == SAME else get_system(system).title
     note = (
         f"Minus {whom}, {spec.variants[variant].title}: mean of the differences run by run and its "
-        "95 % interval; in bold where the interval excludes zero."
+        "95 % interval (runs); in bold where the interval excludes zero."
     )
     return Table(("Model", "Settings", *view.titles), tuple(rows), (note,))
 
@@ -64,4 +64,5 @@ def _shown(spec: Spec, found: Difference | None) -> str:
     if found is None:
         return EMPTY
     text = found.shown(100, 1) if spec.percent else found.shown(1, 3)
-    return f"**{text}**" if found.certain else text
+    bold = f"**{text}**" if found.certain else text
+    return f"{bold} ({found.pairs})"
