@@ -294,6 +294,20 @@ def test_committed_results_have_the_settings_of_their_spec(name: str) -> None:
         assert result is None or other_settings(spec, cell, result) == [], cell.name
 
 
+# Not in fig6 to fig8, which draw one run, nor in table5, where simple forecasts have no seed.
+@pytest.mark.parametrize(
+    "name",
+    ["fig2a", "fig2b", "fig4", "fig5", "table2", "table3", "table4", "table8", "table9", "table10"],
+)
+def test_every_committed_cell_has_all_its_runs_and_at_least_five_or_a_reason(name: str) -> None:
+    spec, folder = load_spec(name), Path(__file__).parents[2] / "results"
+    read = [(cell, read_cell(spec, cell, folder)) for cell in spec.cells()]
+    found = {c.name: r.asked(c) for c, r in read if r is not None and r.cannot is None}
+    assert found
+    assert {name: result.missing for name, result in found.items() if result.missing} == {}
+    assert {name: len(result.runs) for name, result in found.items() if len(result.runs) < 5} == {}
+
+
 def test_each_note_has_a_mark_of_its_own(
     spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
 ) -> None:
