@@ -229,6 +229,26 @@ def test_a_gaussian_with_a_reach_has_that_mass_and_is_symmetric():
         Gaussian(reach=1.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [0.0, 1e-9, 1.0, 1e9])
+@pytest.mark.parametrize(("copies", "others"), [(1, 0), (6, 0), (6, 20)])
+def test_equal_rows_of_a_gaussian_with_a_reach_have_equal_weights(dtype, scale, copies, others):
+    """Rounding leaves a distance between them, which must not set their width."""
+    generator = torch.Generator().manual_seed(0)
+    row, rest = torch.randn(1, 5, generator=generator), torch.randn(others, 5, generator=generator)
+    rows = (torch.cat([row.expand(copies, 5), rest]) * scale).to(dtype).requires_grad_()
+    value = torch.randn(len(rows), 3, generator=generator).to(dtype)
+    kernel = Gaussian(reach=4.0)
+    q, k = kernel.prepare(rows, rows)
+    out = kernel(q, k, value)
+    equal = len(rows) if scale == 0 else copies
+    expected = value[:equal].mean(0).expand(copies, 3)
+    torch.testing.assert_close(out[:copies], expected, rtol=0, atol=1e-3)
+    (grad,) = torch.autograd.grad(out[:copies].square().sum(), rows)
+    # No pair of equal rows pulls, and no other pair has a weight.
+    assert (grad.abs() * (scale or 1) < 0.1).all()
+
+
 @pytest.mark.parametrize(("sharpness", "reach"), [(10.0, 3.0), (40.0, 10.0), (160.0, 3.0)])
 def test_offsets_in_an_exported_program_are_those_of_the_model(
     sharpness: float, reach: float

@@ -58,12 +58,14 @@ class Gaussian(Diffusivity):
         if reach is None:
             return q, k
         against = k if known is None else known[..., : q.shape[-1]]
+
+        def widths(rows: Tensor) -> Tensor:
+            size = rows.square().sum(-1, keepdim=True) + longest
+            return widths_for_reach(squared_distances(rows, against), size, reach)
+
         with torch.no_grad():
-            width = by_rows(
-                lambda rows: widths_for_reach(squared_distances(rows, against), reach),
-                q,
-                against.shape[-2],
-            )
+            longest = against.square().sum(-1, keepdim=True).amax(-2, keepdim=True)
+            width = by_rows(widths, q, against.shape[-2])
         left = torch.cat([q, width], dim=-1)
         return left, left if q is k else torch.cat([k, width], dim=-1)
 

@@ -17,6 +17,7 @@ TRACED_STEPS = 24
 EXPORTED_STEPS = 4  # and one for each unit of the sharpness' square root
 # Halvings of a width's logarithm, from 42 down to the last digits.
 WIDTH_STEPS = 50
+ROUNDING = 8  # times the precision: what may be left of the squared distance of equal rows
 _exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # missing in PyTorch 2.6
 
 
@@ -69,13 +70,19 @@ def offsets_for_reach(scores: Tensor, sharpness: float, reach: float) -> Tensor:
     return offset
 
 
-def widths_for_reach(square: Tensor, reach: float) -> Tensor:
+def widths_for_reach(square: Tensor, size: Tensor, reach: float) -> Tensor:
     """b (..., n, 1) with Σ_j exp(−d²_ij / (2 b_i²)) = reach, for squared distances (..., n, m).
 
     By halving in the logarithm of 1/(2 b²). Where no width gives a row this reach, the result is
-    the largest or the smallest width tried.
+    the largest or the smallest width tried. `size` (..., n, 1) is the squared length of the row
+    and of the longest other: distances within its rounding count as zero, and no width is smaller.
     """
-    scale = square.amax(-1, keepdim=True).clamp_min(torch.finfo(square.dtype).tiny)
+    limits = torch.finfo(square.dtype)
+    size = size.clamp_min(limits.tiny**0.5)  # rows of zeros have a size, and no width underflows
+    noise = ROUNDING * limits.eps * size
+    square = torch.where(square > noise, square, 0.0)
+    farthest = square.amax(-1, keepdim=True)
+    scale = torch.where(farthest > 0, farthest, size)
     low = torch.full_like(scale, math.log(1e-6))  # of d²max / (2 b²)
     high = torch.full_like(scale, math.log(1e12))
     relative = square / scale
@@ -83,4 +90,4 @@ def widths_for_reach(square: Tensor, reach: float) -> Tensor:
         middle = (low + high) / 2
         over = torch.exp(-relative * middle.exp()).sum(-1, keepdim=True) > reach
         low, high = torch.where(over, middle, low), torch.where(over, high, middle)
-    return (scale / (2 * low.exp())).sqrt()
+    return torch.maximum(scale / (2 * low.exp()), noise).sqrt()
