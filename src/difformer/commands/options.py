@@ -35,7 +35,7 @@ class Given:
     train: dict[str, Any]
 
 
-def given_options() -> dict[str, dict[str, Option]]:
+def given_options() -> dict[str, Mapping[str, Option]]:
     """Every generated option, under the heading it has in --help."""
     return {"Model": options_of(DIFFormerOptions), "Training": options_of(TrainSettings)}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from types import NoneType
+from functools import cache
+from types import MappingProxyType, NoneType
 from typing import Any, get_args, get_type_hints
 
 __all__ = ["Option", "check_keys", "check_options", "options_of"]
@@ -80,7 +81,8 @@ class Option:
         return f"{self.name} must be {rule}{' or none' if self.optional else ''}, got {value!r}"
 
 
-def options_of(kind: type[Any]) -> dict[str, Option]:
+@cache  # a page of tables asks thousands of times, and evaluating annotations is slow
+def options_of(kind: type[Any]) -> Mapping[str, Option]:
     """The options of a dataclass type, by name, in the order of its fields."""
     hints = get_type_hints(kind)
     found: dict[str, Option] = {}
@@ -96,7 +98,7 @@ def options_of(kind: type[Any]) -> dict[str, Option]:
             help=field.metadata.get("help", ""),
             choices=tuple(c for c in field.metadata.get("choices", ()) if c is not None),
         )
-    return found
+    return MappingProxyType(found)
 
 
 def check_options(kind: type[Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
