@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from difformer import DIFFormer, Graph
 from difformer.core.diffusivity import Simple
 from difformer.errors import DifformerError
 from difformer.report import check_energy
+from difformer.report.model_sections import energy_blocks
 
 
 def problem(**options: Any) -> tuple[DIFFormer, Tensor]:
@@ -80,7 +82,35 @@ def test_one_layer_is_said_to_have_nothing_before_it() -> None:
     check = check_energy(model, x)
     assert check.holds
     assert check.layers[0].falls is None
-    assert "One layer" in check.sentences()[0]
+    assert "only layer" in check.summary
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ([8, 4, 2], "The energy falls at every layer, from 8 after the first layer to 2 after the"),
+        ([8, 4, 5, 2, 6], "(-25 %), and rises at layers 3, 5."),
+        ([2, 4, 8], "The energy rises at every layer, from 2"),
+        ([2, 4, 3, 50], "The energy rises from 2 after the first layer to 50 after the last "),
+        ([2, 4, 3, 50], "(+2,400 %), and falls at layer 3."),
+    ],
+)
+def test_one_sentence_says_what_the_chart_shows(ends: list[float], words: str) -> None:
+    """The chart's visible line is that of which the sentence speaks."""
+    model, x = problem(num_layers=len(ends))
+    check = check_energy(model, x)
+    layers = [
+        replace(layer, end=end, falls=None if i == 0 else end <= ends[i - 1])
+        for i, (layer, end) in enumerate(zip(check.layers, ends, strict=True))
+    ]
+    check = replace(check, layers=tuple(layers))
+    assert words in check.summary
+    note, plot = energy_blocks(check)
+    assert note.text == check.summary
+    (shown,) = [line for line in plot.data if line["visible"] is True]
+    assert shown["y"] == ends
+    # The rest is folded away below the chart.
+    assert list(plot.notes) == check.sentences()
 
 
 def test_a_diffusivity_without_an_energy_is_an_error() -> None:

@@ -74,7 +74,9 @@ def print_blocks(blocks: Sequence[Block]) -> None:
             print(shown.text)
         elif isinstance(shown, Shown):
             print(f"\n{shown.caption}")
-            print_table(Table(tuple(shown.header), tuple(tuple(row) for row in shown.rows)))
+            notes = block.notes if isinstance(block, Plot) else ()
+            rows = tuple(tuple(row) for row in shown.rows)
+            print_table(Table(tuple(shown.header), rows, tuple(notes)))
 
 
 def finish_run(

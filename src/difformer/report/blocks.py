@@ -73,7 +73,7 @@ class Plot:
     """A figure drawn by plotly, with a description and its numbers for those who cannot see it.
 
     `name` is its id in the page; texts in `data` and `layout` go through `plain` first, because
-    plotly reads a few HTML tags.
+    plotly reads a few HTML tags. `notes` are folded away with the table.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Plot:
     data: Sequence[dict[str, Any]]
     layout: dict[str, Any] = field(default_factory=dict[str, Any])
     table: Table | None = None
+    notes: Sequence[str] = ()
     kind: ClassVar[str] = "plot"
 
 

@@ -27,6 +27,7 @@ from difformer.core.diffusion import Diffusion
 from difformer.errors import DifformerError
 from difformer.nn.model import DIFFormer
 from difformer.nn.passages import Passage
+from difformer.report.blocks import number
 
 __all__ = ["EnergyCheck", "LayerEnergy", "check_energy"]
 
@@ -72,30 +73,46 @@ class EnergyCheck:
         """Whether no layer ends with more energy than the previous one."""
         return all(layer.falls is not False for layer in self.layers)
 
+    @property
+    def summary(self) -> str:
+        """What Theorem 1 compares, the energies after each layer, in one sentence."""
+        first, last = self.layers[0].end, self.layers[-1].end
+        if len(self.layers) == 1:
+            return f"The energy after the only layer is {number(last)}: nothing to compare it with."
+        whole = f"from {number(first)} after the first layer to {number(last)} after the last"
+        whole = f"{whole} ({_change(first, last)})"
+        verbs = ("falls", "rises") if last <= first else ("rises", "falls")
+        others = [
+            str(layer.layer)
+            for layer in self.layers[1:]
+            if layer.falls is not (verbs[0] == "falls")
+        ]
+        if not others:
+            return f"The energy {verbs[0]} at every layer, {whole}."
+        at = f"layer{'s' if len(others) > 1 else ''} {', '.join(others)}"
+        return f"The energy {verbs[0]} {whole}, and {verbs[1]} at {at}."
+
     def sentences(self) -> list[str]:
-        """One sentence per layer from the second on, and one for the bare process."""
+        """Why, layer by layer: the parts that raise the energy, and the bare process."""
         found: list[str] = []
         for before, layer in zip(self.layers, self.layers[1:], strict=False):
-            change = layer.end - before.end
-            share = 100 * change / abs(before.end) if before.end else float("nan")
+            change = _change(before.end, layer.end)
             if layer.falls:
-                found.append(f"Layer {layer.layer}: the descent holds ({share:+.2g} %).")
+                found.append(f"Layer {layer.layer}: the energy falls ({change}).")
             else:
                 cause, by = max(layer.causes.items(), key=lambda item: item[1])
                 found.append(
-                    f"Layer {layer.layer}: the energy rises ({share:+.2g} %); the {cause} "
-                    f"adds {by:.4g}, more than anything else."
+                    f"Layer {layer.layer}: the energy rises ({change}); the {cause} adds "
+                    f"{by:.4g}, more than anything else."
                 )
-        if len(self.layers) == 1:
-            found.append("One layer: the theorem compares a layer with the one before it.")
         broken = [layer.layer for layer in self.layers if not layer.bare_falls]
         if broken:
             found.append(
-                f"The bare step raises the energy at layer {', '.join(map(str, broken))}: its τ is "
-                "beyond the safe one."
+                "A bare step from the state before the layer raises the energy at layer "
+                f"{', '.join(map(str, broken))}: its τ is beyond the safe one."
             )
         else:
-            found.append("The bare step from every layer's own state lowers the energy.")
+            found.append("A bare step from the state before any layer lowers the energy.")
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -104,7 +121,7 @@ class EnergyCheck:
             "holds": self.holds,
             "lambda": self.weight,
             "layers": [{**vars(layer), "causes": layer.causes} for layer in self.layers],
-            "summary": self.sentences(),
+            "summary": [self.summary, *self.sentences()],
         }
 
 
@@ -173,3 +190,9 @@ def _layer(
 
 def _unit(z: Tensor) -> Tensor:
     return F.normalize(z, dim=-1)
+
+
+def _change(before: float, after: float) -> str:
+    """By how many per cent a number has changed."""
+    share = 100 * (after - before) / abs(before) if before else float("nan")
+    return f"{share:+,.0f} %" if abs(share) >= 10 else f"{share:+.2g} %"

@@ -71,15 +71,15 @@ def _energy_blocks(found: Inspection) -> list[Any]:
 
 
 def energy_blocks(check: EnergyCheck) -> list[Any]:
-    """The energies by layer, and where they fall or rise in words."""
-    return [_energy_plot(check), *(Note(sentence) for sentence in check.sentences())]
+    """One sentence on what the theorem compares, its chart, and what is behind it, folded."""
+    return [Note(check.summary), _energy_plot(check)]
 
 
 def _energy_plot(check: EnergyCheck) -> Plot:
-    """Energies by layer: the layer's own, and the bare diffusion step from the same state."""
+    """Energies after each layer; before it and after a bare step from there on a click."""
     layers = [layer.layer for layer in check.layers]
     series = {
-        "the layer": [layer.end for layer in check.layers],
+        "after the layer": [layer.end for layer in check.layers],
         "before the layer": [layer.start for layer in check.layers],
         "bare diffusion step": [layer.bare for layer in check.layers],
     }
@@ -92,6 +92,7 @@ def _energy_plot(check: EnergyCheck) -> Plot:
             name=name,
             marker={"symbol": symbols[i], "size": 9},
             line={"color": colour(i), "dash": "solid" if i == 0 else "dot"},
+            visible=True if i == 0 else "legendonly",
         )
         for i, (name, values) in enumerate(series.items())
     ]
@@ -112,9 +113,10 @@ def _energy_plot(check: EnergyCheck) -> Plot:
     ]
     return Plot(
         name="energy-layers",
-        caption="E(Z, k) of unit rows by layer (λ = 1/n): before the layer, after a bare diffusion "
-        "step from there (what Theorem 1 speaks of), and after the trained layer.",
-        alt="Line plot of energy by layer. " + " ".join(check.sentences()),
+        caption="E(Z, k) of unit rows after each layer (λ = 1/n): how far rows are from where they "
+        "were before it, and from each other. A click on the legend adds the energy before the "
+        "layer, where nothing has moved yet, and after a bare diffusion step from there.",
+        alt="Line plot of the energy after each layer. " + check.summary,
         data=data,
         layout={
             "xaxis": axis("layer", dtick=max(1, len(layers) // 12)),
@@ -125,6 +127,7 @@ def _energy_plot(check: EnergyCheck) -> Plot:
             [*header, *(f"+ {name}" for name in causes)],
             rows,
         ),
+        notes=check.sentences(),
     )
 
 
