@@ -40,6 +40,7 @@ def test_the_demo_needs_no_home_no_data_and_no_network(cli: Any, quick: None) ->
     assert "runs/demo/report.html" in done.out
     for text in ("DIFFormer in a minute", "Neural Networks", "states-before", "states-after"):
         assert text in page
+    assert '"type":"scattergl"' not in page  # WebGL would leave grey boxes where there is none
     for text in ("one seed", "GCN stops after 2 epochs", "DIFFormer-a stops after 2 epochs"):
         assert text in " ".join(page.split())
     assert "Before diffusion" in Path("p.svg").read_text(encoding="utf-8")

@@ -115,7 +115,6 @@ def _states(name: str, caption: str, points: list[list[float]], poster: Poster) 
                 x,
                 y,
                 "markers",
-                type="scattergl",
                 name=plain(title),
                 marker={"color": colour(label), "size": 5, "opacity": 0.8},
                 hovertemplate=f"{plain(title)}<extra></extra>",
