@@ -116,7 +116,7 @@ def test_any_shape_of_model_has_a_page(
     panels = data_of(path)["explorer"]["panels"]
     assert len(panels) == 2
     for panel in panels:
-        x, y = panel["points"]["pca"]
+        x, y = panel["points"]["line" if model.get("hidden_channels") == 1 else "pca"]
         assert len(x) == len(y) == 60
 
 

@@ -17,7 +17,7 @@ from difformer.data.registry import load_raw, raw_datasets
 from difformer.errors import DifformerError
 from difformer.report.blocks import COLOURS, Explorer, Note, Section, plain, rounded
 from difformer.report.diffusivity import MOST_PAIRS, LayerWeights, strongest
-from difformer.report.embedding import project, sample_rows, wanted_projections
+from difformer.report.embedding import on_a_line, project, sample_rows, wanted_projections
 from difformer.report.inspection import Inspection
 
 __all__ = ["Drawing", "row_images", "states_section"]
@@ -77,12 +77,16 @@ def _explorer(
     part = torch.zeros(dataset.num_rows, dtype=torch.int64)
     for code, name in enumerate(("train", "val", "test"), start=1):
         part[getattr(found.split, name)] = code
+    projections = wanted_projections(drawing.projection, rows.numel())
+    chosen = _chosen_states(found, weights)
+    if all(on_a_line(state[rows]) for _, state, _ in chosen):
+        projections = ["line"]
     data: dict[str, Any] = {
         "total": dataset.num_rows,
         "rows": shown,
         "part": part[rows].tolist(),
         "colours": list(COLOURS),
-        "projections": wanted_projections(drawing.projection, rows.numel()),
+        "projections": projections,
     }
     if dataset.task == "multiclass":
         data |= {
@@ -92,12 +96,10 @@ def _explorer(
             "all_y": dataset.y.tolist() if dataset.num_rows <= 50_000 else None,
         }
     else:
-        value = dataset.y.reshape(dataset.num_rows, -1).nan_to_num().mean(1)
-        data["value"] = [round(v, 4) for v in value[rows].tolist()]
-    data["panels"] = [
-        _panel(rows, title, state, layer, data["projections"])
-        for title, state, layer in _chosen_states(found, weights)
-    ]
+        y = dataset.y.reshape(dataset.num_rows, -1)
+        guess = found.output if dataset.task == "regression" else found.probability
+        data |= {"value": rounded(y[rows].mean(1), 7), "guess": rounded(guess[rows].mean(1), 7)}
+    data["panels"] = [_panel(rows, *each, projections) for each in chosen]
     # Rows whose influences are shown also get their image.
     known = {int(i) for panel in data["panels"] for i in panel.get("influences", ())}
     data["images"] = row_images(dataset, shown, drawing.data_dir, first=known)

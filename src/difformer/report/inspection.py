@@ -63,6 +63,8 @@ def inspect_run(run: LoadedRun) -> Inspection:
         result: Tensor | Prediction = model(data.x, graph, None, None)
         output = result if isinstance(result, Tensor) else result.output
         states = model.states(data.x, graph) if isinstance(model, DIFFormer) else [output]
+    if run.own is not None and data.task == "regression":
+        output = torch.as_tensor(run.own.estimator.transduction_)  # in the units of the label
     if output.ndim == 1:
         output = output.unsqueeze(1)
     found = Inspection(data, split, graph, model, output, states)

@@ -156,7 +156,7 @@
     const describe = (i) => {
       const parts = [`Row ${data.rows[i]}`];
       if (data.classes) parts.push(`class ${className(data.y[i])}`, `predicted ${className(data.guess[i])}`);
-      else parts.push(`value ${data.value[i]}`);
+      else parts.push(data.value[i] === null ? "value unknown" : `value ${data.value[i]}`, `predicted ${data.guess[i]}`);
       parts.push(PARTS[data.part[i]]);
       return parts.join(", ");
     };
@@ -170,8 +170,11 @@
       select.addEventListener("change", () => { projection = select.value; panels.forEach((p) => p.draw()); });
       controls.append(element("div", {}, element("label", { for: "projection" }, "Seen by"), select));
     } else {
-      const how = data.projections[0] === "pca" ? "Seen by its two principal components." : "Seen by t-SNE.";
-      controls.append(element("p", {}, how));
+      const hows = {
+        pca: "Seen by its two principal components.", tsne: "Seen by t-SNE.",
+        line: "The states lie on one line: across is a row's place on it, and rows that are close are piled up.",
+      };
+      controls.append(element("p", {}, hows[data.projections[0]]));
     }
     const input = element("input", { id: "row", type: "number", min: 0, max: data.total - 1, step: 1, placeholder: String(data.rows[0]) });
     const clear = element("button", { type: "button" }, "Clear");
@@ -229,7 +232,18 @@
     };
 
     const groups = () => {
-      if (!data.classes) return [{ name: "rows", members: data.rows.map((_, i) => i), marker: { color: data.value, colorscale: "Viridis", showscale: true, colorbar: { thickness: 10 } } }];
+      if (!data.classes) {
+        // A row whose value is not known has the colour of the predicted one, and is open.
+        const value = data.value.map((v, i) => v ?? data.guess[i]);
+        const known = value.filter((v) => v !== null), ends = { cmin: Math.min(...known), cmax: Math.max(...known) };
+        const group = (name, members, own) => ({ name, members, marker: { color: members.map((i) => value[i]), colorscale: "Viridis", ...ends, ...own } });
+        const rows = data.value.map((_, i) => i), told = rows.filter((i) => data.value[i] !== null), rest = rows.filter((i) => data.value[i] === null);
+        const bar = { showscale: true, colorbar: { thickness: 10 } };
+        return [
+          ...(told.length ? [group("known value", told, bar)] : []),
+          ...(rest.length ? [group("predicted", rest, { symbol: "circle-open", line: { width: 1.5 }, ...(told.length ? {} : bar) })] : []),
+        ];
+      }
       // A row whose class is not known has the colour of the predicted one, and is open.
       const byClass = new Map();
       data.y.forEach((y, i) => { const key = y < 0 ? -1 - data.guess[i] : y; if (!byClass.has(key)) byClass.set(key, []); byClass.get(key).push(i); });
@@ -243,7 +257,7 @@
     };
 
     const makePanel = (panel, number) => {
-      const plot = element("div", { class: "plot", role: "img", "aria-label": `${panel.title}: ${count} rows in two dimensions, coloured by class. Choose a row by its number to have its influences as a table.` });
+      const plot = element("div", { class: "plot", role: "img", "aria-label": `${panel.title}: ${count} rows in two dimensions, coloured by ${data.classes ? "class" : "value"}. Choose a row by its number to have its influences as a table.` });
       const box = element("div", { class: "panel" }, element("h3", {}, panel.title), plot);
       grid.append(box);
       const edges = panel.edges && panel.edges.strength.length ? panel.edges : null;
