@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from difformer.commit import commit
 from difformer.files import write_atomic
 from difformer.train.memory import keep_freed_memory
 
@@ -277,12 +278,13 @@ def read_results(path: Path) -> dict[str, Any]:
 def write_results(
     name: str, results: Mapping[str, Any], *, words: str = "", path: Path | None = None
 ) -> None:
-    """Write the result file of `python -m benchmarks.NAME WORDS`, with date and machine."""
+    """Write the result file of `python -m benchmarks.NAME WORDS`, with date, commit and machine."""
     plain = {k: asdict(v) if isinstance(v, Ratio) else v for k, v in results.items()}
     path = path or result_file(name)
     content = {
         "command": f"python -m benchmarks.{name} {words}".rstrip(),
         "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
         "machine": machine(),
         "results": plain,
     }

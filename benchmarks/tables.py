@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import all_pair_tables, hostile_tables, scale_tables, suite_tables
 from benchmarks.measure import percent, result_file
+from difformer.commit import commit_of
 from difformer.experiments.statistics import paired_difference
 
 Maker = Callable[[dict[str, Any]], list[list[str]]]  # of the rows of a table, header first
@@ -319,7 +320,7 @@ TABLES: dict[str, tuple[str, Maker]] = {
 
 
 def table(name: str) -> str:
-    """A table as Markdown, with the command, the date and the machine."""
+    """A table as Markdown, with the command, the date, the machine and the commit."""
     file, maker = TABLES[name]
     path = result_file(file)
     if not path.exists():
@@ -330,6 +331,7 @@ def table(name: str) -> str:
     lines.insert(1, "| --- " * len(rows[0]) + "|")
     machine = content["machine"]
     about = f"{machine['cores']} cores at load {machine['load']:.0f}, torch {machine['torch']}"
+    about = f"{about}, {commit_of(content)}"
     return "\n".join(lines) + f"\n\n`{content['command']}`, {content['date']}, {about}.\n"
 
 

@@ -21,6 +21,7 @@ BEGIN, END = "<!-- packages -->\n", "<!-- end of packages -->"
 LAYERS = {
     "errors": -4,
     "lazy": -3,
+    "commit": -3,
     "options": -3,
     "files": -3,
     "tensorfiles": -2,

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import coverage, tables
+from benchmarks import coverage, measure, tables
 from benchmarks.growth import exponent
 from difformer.commands.bench import BENCHMARKS
+from difformer.commit import commit, commit_of
 
 
 @pytest.mark.parametrize("page", tables.DOCS, ids=lambda page: page.name)
@@ -15,6 +16,18 @@ def test_the_docs_show_the_result_files(page):
     text = page.read_text("utf-8")
     assert "<!-- " in text
     assert tables.filled(text) == text, "run python -m benchmarks.tables"
+
+
+def test_a_result_file_names_its_commit_and_a_table_shows_it(tmp_path, monkeypatch):
+    path = tmp_path / "imports.json"
+    measure.write_results("imports", {"x": {"seconds": 1.0, "of_import_torch": 1.0}}, path=path)
+    content = json.loads(path.read_text("utf-8"))
+    assert content["commit"] == commit()
+    monkeypatch.setattr(tables, "result_file", lambda name: path)
+    assert f"{commit_of(content)}.\n" in tables.table("imports")
+    del content["commit"]
+    path.write_text(json.dumps(content))
+    assert "before 2a0c100.\n" in tables.table("imports")
 
 
 def test_the_exponent_of_a_square_is_two():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from difformer.cli import main
+from difformer.commit import commit
 from difformer.experiments.comparisons import comparison_block
 
 
@@ -29,6 +30,7 @@ def test_compare_prints_a_table_and_a_verdict_and_keeps_both(
     assert "needs a graph, the data has none" in out
     assert "Does all-pair diffusion help on this data?" in out
     kept = json.loads((tmp_path / "kept" / "comparison.json").read_text())
+    assert kept["commit"] == commit()
     assert kept["command"].startswith("difformer")
     assert {row["system"]: len(row["runs"]) for row in kept["rows"]} == {
         "mlp": 2,

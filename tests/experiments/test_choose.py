@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from difformer.commit import commit
 from difformer.data.registry import load_dataset
 from difformer.data.snapshots import TemporalDataset, time_split
 from difformer.experiments import run
@@ -118,6 +119,7 @@ def test_a_choice_is_kept_with_every_point_and_goes_on_where_it_was_cut_short(
     assert result.best.value == 0.0
     (path,) = (tmp_path / "table5").iterdir()
     kept = json.loads(path.read_text(encoding="utf-8"))
+    assert kept["commit"] == commit()
     assert kept["lowest"] == {"settings": {"ridge": 0.0}, "val": 0.0, "error": 0.5, "seeds": 2}
     assert len(kept["tried"]) == 4
 

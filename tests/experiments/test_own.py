@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from difformer.commit import commit
 from difformer.data.split import Split
 from difformer.data.tables import read_table
 from difformer.errors import DataError, DifformerError, RunError
@@ -69,6 +70,7 @@ def test_a_run_holds_its_files_and_fills_the_empty_labels(run: Path) -> None:
         "result.json",
     }
     result = json.loads((run / "result.json").read_text())
+    assert result["commit"] == commit()
     assert {"linear, standard", "sharp, standard"} <= set(result["tried"])
     filled = lines(run / "predictions.csv")
     assert len(filled) == 60

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from difformer.commit import commit, commit_of
 from difformer.data.registry import load_dataset
 from difformer.errors import DataError, RunError
 from difformer.experiments import run as run_module
@@ -103,6 +104,7 @@ def test_a_result_says_how_it_was_made_and_nothing_of_whose_machine(
     assert written["command"] == f"difformer reproduce toy {asked}"
     assert written["settings"]["train"]["epochs"] == 1
     assert set(written["machine"]) == {"cores", "memory_gb", "system", "python", "torch"}
+    assert [run["commit"] for run in written["runs"]] == [commit()] * 4
     assert "published" not in written
     assert str(tmp_path) not in json.dumps(written)
 
@@ -271,7 +273,7 @@ def test_an_unfinished_cell_says_how_many_runs_it_has(
     assert table.rows[1][-1] == "80.0 (1 of 4 runs)¹"
     assert table.notes == (
         "¹ slow",
-        "Measured: random splits; mean ± standard deviation (runs).",
+        f"Measured: random splits; mean ± standard deviation (runs); {', '.join(part.commits)}.",
     )
 
 
@@ -306,6 +308,17 @@ def test_every_committed_cell_has_all_its_runs_and_at_least_five_or_a_reason(nam
     assert found
     assert {name: result.missing for name, result in found.items() if result.missing} == {}
     assert {name: len(result.runs) for name, result in found.items() if len(result.runs) < 5} == {}
+
+
+def test_a_table_names_the_commits_of_its_runs(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    result = measure(spec, cell, tmp_path)
+    assert result.commits == {commit_of({"commit": commit()})}
+    first, *rest = result.runs
+    older = replace(result, runs=[{k: v for k, v in first.items() if k != "commit"}, *rest])
+    (note,) = figures_table(View(spec, [older])).notes
+    assert note.endswith(f"; {', '.join(sorted([*result.commits, 'before 2a0c100']))}.")
 
 
 def test_each_note_has_a_mark_of_its_own(

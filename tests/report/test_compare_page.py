@@ -31,6 +31,9 @@ def test_a_comparison_has_its_page(tmp_path: Path) -> None:
     for words in ("GCN", "80.0 ± 14.1", "best", "-25.0 [", "LP: needs &lt;b&gt;a graph"):
         assert words in text.replace("\N{NO-BREAK SPACE}", " ")
     assert "compare blobs" in text
+    assert "before 2a0c100" in text
+    (tmp_path / "comparison.json").write_text(json.dumps(record(commit="5" * 12)))
+    assert "5" * 12 in write_report(tmp_path).read_text(encoding="utf-8")
 
 
 def test_a_comparison_in_which_nothing_ran_has_a_page(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from difformer.commit import commit
 from difformer.data import Split
 from difformer.errors import RunError
 from difformer.train import read_config, read_result
@@ -34,6 +35,7 @@ def test_a_run_folder_holds_what_the_design_says(problem, tmp_path):
     assert read_result(tmp_path) == result
     content = json.loads((tmp_path / "result.json").read_text())
     assert content["metrics"]["test"]["accuracy"] == result.metrics["test"]["accuracy"]
+    assert content["commit"] == commit()
 
 
 def test_metrics_have_a_row_an_evaluated_epoch_with_all_digits_and_no_clock(problem, tmp_path):

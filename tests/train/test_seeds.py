@@ -8,6 +8,7 @@ import statistics
 import pytest
 import torch
 
+from difformer.commit import commit
 from difformer.data import Split
 from difformer.errors import RunError
 from difformer.train import FullBatch, fit_seeds, objective_for
@@ -43,6 +44,7 @@ def test_the_summary_is_mean_and_sample_deviation(run, tmp_path):
     summary = json.loads((tmp_path / "result.json").read_text())
     assert summary["metrics"]["test"]["accuracy"]["std"] == result.std("test", "accuracy")
     assert set(summary["seeds"]) == {"3", "4", "5"}
+    assert summary["commit"] == commit()
     assert not summary["interrupted"]
     assert (tmp_path / "seed-4" / "model.safetensors").exists()
     assert "lr = 0.05" in (tmp_path / "config.toml").read_text()

@@ -94,6 +94,7 @@ def command(
 
 
 def _record(result: Comparison) -> dict[str, Any]:
+    from difformer.commit import commit
     from difformer.experiments.machine import describe_machine
 
     words = ["difformer", *sys.argv[1:]]
@@ -101,5 +102,6 @@ def _record(result: Comparison) -> dict[str, Any]:
         **result.to_json(),
         "command": shlex.join(words),
         "machine": describe_machine(),
+        "commit": commit(),
         "date": datetime.now(timezone.utc).date().isoformat(),
     }

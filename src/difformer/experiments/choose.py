@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from difformer.baselines.registry import get_system
+from difformer.commit import commit
 from difformer.experiments.machine import describe_machine
 from difformer.experiments.reproduce import measure_cell, result_path
 from difformer.experiments.sources import load_data
@@ -60,6 +61,7 @@ def choose(
     content = {
         "command": _command(spec, cell, seeds),
         "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
         "machine": describe_machine(),
         "lowest": _record(result.best, seeds),
         "one_standard_error": _record(result.simplest, seeds),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from difformer.baselines.registry import get_system
+from difformer.commit import commit_of
 from difformer.experiments.statistics import Difference, paired_difference, spread
 from difformer.experiments.tables import EMPTY, Table, markdown
 from difformer.files import read_json, reading
@@ -172,7 +173,7 @@ def comparison_block(path: Path) -> str:
     how = (
         f"`{record['command']}`: {len(result.splits)} splits, the same for all systems, "
         f"{machine['cores']} cores, {machine['memory_gb']} GB, torch {machine['torch']}, "
-        f"{record['date']}."
+        f"{record['date']}, {commit_of(record)}."
     )
     told = "\n".join(f"- {line}" for line in verdict(result))
     return f"{markdown(comparison_table(result))}\n\n{told}\n\n{how}"

@@ -1,7 +1,8 @@
 """Measure the cells of a spec, one JSON file each; resumable after every run.
 
 A result file holds what was measured and how: the command, the settings, the splits, the seeds,
-the machine, the date. It holds no published figure; those are in the spec.
+the machine, the date, and the commit of each run. It holds no published figure; those are in the
+spec.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import difformer
 from difformer.baselines.registry import get_system
+from difformer.commit import commit, commit_of
 from difformer.errors import DataError, RunError
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.machine import describe_machine
@@ -51,8 +53,8 @@ class CellResult:
     Args:
         wanted: split and seed of every run it should have.
         runs: one for each split and seed: {"split", "seed", "metrics", "best_epoch", "epochs",
-            "seconds", "cost": {"epoch_seconds", "peak_mb"}}: the seconds include evaluations, the
-            memory is that of the whole process with its data.
+            "seconds", "cost": {"epoch_seconds", "peak_mb"}, "commit"}: the seconds include
+            evaluations, the memory is that of the whole process with its data.
         cannot: why the system cannot run here; then there are no runs.
     """
 
@@ -102,6 +104,11 @@ class CellResult:
     def std(self, metric: str, part: str = "test") -> float | None:
         """The sample deviation over runs; None for one run."""
         return spread(self.values(part, metric))[1]
+
+    @property
+    def commits(self) -> set[str]:
+        """The commits that its runs were made at, in words."""
+        return {commit_of(run) for run in self.runs}
 
     def to_json(self) -> str:
         """The file's text, in a stable order, so that it changes only with the figures."""
@@ -315,6 +322,7 @@ def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:
         "epochs": fit.epochs,
         "seconds": round(fit.seconds, 1),
         "cost": cost,
+        "commit": commit(),
     }
 
 

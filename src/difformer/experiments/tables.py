@@ -126,6 +126,7 @@ def figures_table(view: View) -> Table:
     """
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []
+    commits: set[str] = set()
     system = None
     for line in view.lines():
         if line.system != system:
@@ -135,12 +136,14 @@ def figures_table(view: View) -> Table:
         if any(cell is not None and not cell.absent for cell in line.cells):
             cells = [measured_text(view.spec, cell, notes) for cell in line.cells]
             rows.append((line.title, line.variant.title, line.protocol.title, *cells))
+            commits |= {name for cell in line.cells if cell for name in cell.commits}
     marked = tuple(f"{_raised(i)} {note}" for i, note in enumerate(notes, 1))
     header = ("Model", "Settings", "Runs", *view.titles)
     kinds, how = {row[2] for row in rows} - {""}, "mean ± standard deviation (runs)"
     if len(kinds) == 1:
         how = f"{kinds.pop()}; {how}"
         header, rows = (*header[:2], *header[3:]), [(*row[:2], *row[3:]) for row in rows]
+    how = "; ".join([how, *([", ".join(sorted(commits))] if commits else [])])
     return Table(header, tuple(rows), (*marked, f"Measured: {how}.", *_not_measured(view)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from difformer.commit import commit_of
 from difformer.experiments.comparisons import COMPARISON, Comparison, Row, read_comparison
 from difformer.experiments.verdict import verdict
 from difformer.report.blocks import (
@@ -131,6 +132,7 @@ def _how(record: Mapping[str, Any]) -> Table:
     rows = [
         ["command", str(record.get("command", "–"))],
         ["date", str(record.get("date", "–"))],
+        ["commit", commit_of(record).removeprefix("commit ")],
         ["settings tried per system and split", number(record.get("trials"))],
         *([str(key), str(value)] for key, value in machine.items()),
     ]

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from difformer.commit import commit_of
 from difformer.experiments.runs import Run, SeedRun
 from difformer.report.blocks import (
     Note,
@@ -219,6 +220,8 @@ def settings_section(run: Run) -> Section:
         blocks.append(Note(f"Split {split.describe()}."))
     top = [[k, _setting(v)] for k, v in run.config.items() if not isinstance(v, dict)]
     if top:
+        made = {commit_of(s.result).removeprefix("commit ") for s in run.seeds if s.result}
+        top += [["commit", ", ".join(sorted(made))]] if made else []
         blocks.append(Table("The experiment.", ["setting", "value"], top))
     for name, section in run.config.items():
         if isinstance(section, dict) and section:

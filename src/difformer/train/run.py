@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import tomli_w
 from torch import nn
 
+from difformer.commit import commit
 from difformer.errors import RunError
 from difformer.files import (
     cannot_write,
@@ -143,7 +144,8 @@ class RunFolder:
             return
         write_atomic(self.metrics, csv_text(result.history).encode())
         save_model(model, self.model)
-        write_atomic(self.result, (json.dumps(result.to_json(), indent=2) + "\n").encode())
+        content = {**result.to_json(), "commit": commit()}
+        write_atomic(self.result, (json.dumps(content, indent=2) + "\n").encode())
         if not result.interrupted:
             self.checkpoint.unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from difformer.commit import commit
 from difformer.files import finite, write_atomic
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
@@ -114,5 +115,5 @@ def fit_seeds(
 
 def _summarise(result: SeedsResult) -> None:
     assert result.folder is not None
-    text = json.dumps(result.to_json(), indent=2) + "\n"
+    text = json.dumps({**result.to_json(), "commit": commit()}, indent=2) + "\n"
     write_atomic(result.folder / "result.json", text.encode())

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from difformer.commit import commit
 from difformer.data.dataset import Dataset
 from difformer.data.download import sha256_of
 from difformer.errors import RunError
@@ -87,6 +88,7 @@ def _write(folder: Path, run: OwnRun, data: Dataset) -> None:
         lines = run.lines([run.ids[row] for row in empty], run.fitted(empty))
         write_atomic(folder / "predictions.csv", csv_lines([run.header, *lines]))
     result = _result(run, data, score(kept), len(empty))
+    result["commit"] = commit()
     result["files"] = {"estimator.safetensors": sha256_of(folder / "estimator.safetensors")}
     write_atomic(folder / "result.json", json.dumps(result, indent=2) + "\n")
     _forget_fits(folder)
