@@ -124,6 +124,7 @@ class Measured(NamedTuple):
 
     megabytes: float  # at the peak, in addition to what was used before the call
     seconds: float
+    processor_seconds: float  # of all threads, in the first call
     prepared_megabytes: float  # at the peak of the preparation, in total
     prepared_seconds: float
 
@@ -170,13 +171,15 @@ def _measure(prepare: Callable[[], Callable[[], Any]], patience: float, sender: 
     gc.collect()
     before = status("VmRSS")
     peak_from_here()
+    worked = time.process_time()
     seconds = seconds_of(function)
+    worked = time.process_time() - worked
     megabytes = status("VmHWM") - before
     if seconds < patience:
         keep_freed_memory()
         function()
         seconds = seconds_of(function)
-    sender.send(Measured(megabytes, seconds, *prepared))
+    sender.send(Measured(megabytes, seconds, worked, *prepared))
 
 
 def seconds_of(function: Callable[[], Any]) -> float:
