@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from difformer.commit import commit
-from difformer.files import write_atomic
+from difformer.files import write_json
 from difformer.train.memory import keep_freed_memory
 
 
@@ -292,4 +292,4 @@ def write_results(
         "results": plain,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    write_json(path, content, indent=2, ensure_ascii=False)

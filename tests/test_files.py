@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import pytest
 
 from difformer.errors import DataError, RunError
-from difformer.files import alone_in, replacing, write_atomic
+from difformer.files import alone_in, number_text, replacing, write_atomic, write_json
 
 
 def test_file_and_folder_are_flushed_before_the_name_counts(tmp_path, monkeypatch):
@@ -113,3 +116,31 @@ def test_a_folder_that_cannot_be_made_is_left_to_the_writer_to_name(tmp_path):
     (tmp_path / "taken").write_text("a file", encoding="utf-8")
     with pytest.raises(RunError, match="taken"), alone_in(tmp_path / "taken" / "results"):
         write_atomic(tmp_path / "taken" / "results" / "cell.json", "{}")
+
+
+def test_json_holds_null_where_a_number_is_not_finite(tmp_path):
+    found = {"loss": float("nan"), "ends": (1.5, float("inf"), {"low": -float("inf")})}
+    write_json(tmp_path / "a.json", found, indent=1)
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    read = json.loads((tmp_path / "a.json").read_text(), parse_constant=refuse)
+    assert read == {"loss": None, "ends": [1.5, None, {"low": None}]}
+
+
+def test_every_json_file_has_one_writer():
+    # `json.dumps` writes NaN, which other readers refuse. In the others nothing is a file of JSON.
+    package = Path(str(__import__("difformer").__file__)).parent
+    found = {path.name for path in package.rglob("*.py") if "json.dump" in path.read_text("utf-8")}
+    assert found == {"files.py", "tensorfiles.py", "rawtable.py", "reproduce.py"}
+
+
+def test_a_number_is_written_so_that_it_reads_back():
+    draw = random.Random(0)
+    numbers = [draw.gauss(0, 1) * 10 ** draw.randint(-300, 300) for _ in range(500)]
+    times = [1e9 + 0.001 * i for i in range(500)]
+    assert [float(number_text(value)) for value in numbers + times] == numbers + times
+    assert number_text(times[7]) == "1000000000.007"
+    assert number_text(np.float32(0.3)) == "0.3"  # the digits of its precision, no more
+    assert [number_text(v) for v in (5.0, -0.0, float("nan"))] == ["5", "-0", ""]

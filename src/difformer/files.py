@@ -30,7 +30,9 @@ __all__ = [
     "csv_lines",
     "finite",
     "give_name",
+    "json_text",
     "natural",
+    "number_text",
     "one_line",
     "open_scratch",
     "plain_name",
@@ -40,6 +42,7 @@ __all__ = [
     "reason_of",
     "replacing",
     "write_atomic",
+    "write_json",
 ]
 
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -176,6 +179,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", content)
 
 
+def number_text(value: float) -> str:
+    """The fewest digits that read back as the same number in its precision, "" for NaN.
+
+    >>> number_text(5.0), number_text(1e9 + 0.001), number_text(float("nan"))
+    ('5', '1000000000.001', '')
+    """
+    return "" if value != value else str(value).removesuffix(".0")
+
+
 def csv_lines(lines: Iterable[Iterable[Any]]) -> str:
     """Lines of cells as CSV text; the first line has the names of the columns."""
     text = io.StringIO()
@@ -192,6 +204,18 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def json_text(value: Any, **layout: Any) -> str:
+    """`value` as JSON that every reader takes: a number that is not finite becomes null."""
+    return json.dumps(finite(value), allow_nan=False, **layout)
+
+
+def write_json(
+    path: Path, value: Any, *, error: type[DifformerError] = RunError, **layout: Any
+) -> None:
+    """Write a file of JSON in one step, see `json_text`."""
+    write_atomic(path, json_text(value, **layout) + "\n", error=error)
 
 
 def open_scratch(path: Path) -> RawIOBase:

@@ -76,6 +76,12 @@ def test_a_label_is_read_as_it_is_written(cells: list[str]) -> None:
     assert data.y[:, 0].tolist() == PRICES
 
 
+def test_a_label_keeps_all_digits_of_its_numbers() -> None:
+    times = [1.7e15 + i for i in range(60)]  # microseconds since 1970
+    data = read_table({"a": list(range(60)), "when": times}, "when")
+    assert data.y[:, 0].tolist() == times
+
+
 def test_one_bad_label_is_reported_and_a_row_to_predict() -> None:
     cells = [str(price) for price in PRICES]
     cells[7], cells[9] = "forty", ""

@@ -66,9 +66,7 @@ def test_a_regression_is_scored_in_the_units_of_its_label(priced: Path) -> None:
     truth = np.array([float(row["true price"]) for row in kept])
     found = np.array([float(row["price"]) for row in kept])
     prices = dict(zip(houses(300)["house"], houses(300)["price"], strict=True))
-    assert [row["true price"] for row in kept] == [
-        f"{np.float32(prices[row['house']]):.9g}" for row in kept
-    ]
+    assert truth.tolist() == [prices[row["house"]] for row in kept]  # to the last digit
     by_hand = {
         "r2": 1 - np.square(truth - found).sum() / np.square(truth - truth.mean()).sum(),
         "mae": np.abs(truth - found).mean(),
@@ -102,6 +100,31 @@ def test_new_rows_get_intervals_at_the_level_asked_for(priced: Path, tmp_path: P
     assert 0.68 < np.mean(inside) < 0.92
     with pytest.raises(ValueError, match="level must lie between 0 and 1, got 90"):
         predict_run(priced, new, tmp_path / "p.csv", level=90)
+
+
+def test_a_label_far_from_zero_is_scored_and_written_as_one_near_it(
+    priced: Path, tmp_path: Path
+) -> None:
+    unit = 1e6  # microseconds since 1970
+    table = without(houses(300), "rent", "garden", "garage")
+    when = [(1.7e9 + price / 1e4) * unit for price in table.pop("price")]  # a minute around a time
+    table["when"] = [*when[:200], *[None] * 100]
+    result, own = train_own(read_table(table, "when", id="house", task="regression"), tmp_path, FEW)
+    assert own is not None
+    near = json.loads((priced / "result.json").read_text())
+    told, beside = result["held_out"], near["held_out"]
+    assert told["metrics"]["r2"] == pytest.approx(beside["metrics"]["r2"], abs=1e-3)
+    assert told["baseline"]["r2"] == pytest.approx(0, abs=1e-9)
+    assert told["baseline"]["mae"] == pytest.approx(
+        beside["baseline"]["mae"] / 1e4 * unit, rel=1e-3
+    )
+    peers = {peer["system"]: peer["value"] / unit for peer in result["peers"]}
+    assert peers == pytest.approx({p["system"]: p["value"] / 1e4 for p in near["peers"]}, rel=1e-2)
+    written = [float(row["when"]) for row in lines(tmp_path / "predictions.csv")]
+    assert written == own.estimator.transduction_[200:].tolist()  # the same numbers, all digits
+    assert len(set(written)) == len({row["price"] for row in lines(priced / "predictions.csv")})
+    truth = [float(row["true when"]) for row in lines(tmp_path / "held_out.csv")]
+    assert set(truth) <= set(when)
 
 
 def test_several_numbers_are_predicted_together_each_in_its_units(tmp_path: Path) -> None:

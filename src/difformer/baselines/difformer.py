@@ -69,7 +69,7 @@ class Auto(Fitted):
         rows: Any = None if ours else self._features(x)
         if isinstance(model, DIFFormerRegressor):
             found = torch.from_numpy(model.transduction_ if ours else model.predict(rows))
-            return found.float().reshape(-1, self.out_channels).to(x.device)
+            return found.reshape(-1, self.out_channels).to(batch.y)
         share: Any = model.label_distributions_ if ours else model.predict_proba(rows)
         output = torch.full((x.shape[0], self.out_channels), LEAST)
         output[:, model.classes_] = torch.from_numpy(share).float().clamp_min(LEAST)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from difformer.data.batch import Batch
 from difformer.data.convert import scipy_csr
+from difformer.data.scales import standardise
 from difformer.nn.remembered import Remembered
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Fitted(nn.Module):
         self._batch: Batch | None = None
         self._output: Remembered[Tensor] = Remembered()
         self._fitted: Any = None
+        self._units: Any = (0.0, 1.0)  # means and deviations of targets that are numbers
         self._scaled: Callable[[Any], Any] = lambda rows: rows
 
     def estimator(self, classes: bool, rows: int) -> Any:
@@ -80,8 +82,9 @@ class Fitted(nn.Module):
             model = self._fit(batch) if self._fitted is None else self._fitted
         self._fitted = model
         if batch.y.is_floating_point():
-            found = np.asarray(model.predict(self._scaled(self._features(x))), np.float32)
-            return torch.from_numpy(found.reshape(-1, self.out_channels)).to(x.device)
+            found = np.asarray(model.predict(self._scaled(self._features(x))), np.float64)
+            found = found.reshape(-1, self.out_channels) * self._units[1] + self._units[0]
+            return torch.from_numpy(found).to(batch.y)
         known = self.spreads and x is batch.x and hasattr(model, "label_distributions_")
         if known:
             share = model.label_distributions_
@@ -104,7 +107,12 @@ class Fitted(nn.Module):
             target = np.full(len(y), -1)
             target[rows] = y[rows]
             return model.fit(features, target)
-        target = y[rows] if classes or y.shape[1] > 1 else y[rows, 0]
+        target = y[rows]
+        if not classes:
+            # Sums of squares, as in a forest, lose the digits of numbers far from zero.
+            self._units = standardise(target.astype(np.float64), clip=False)[:2]
+            target = (target - self._units[0]) / self._units[1]
+            target = target if target.shape[1] > 1 else target[:, 0]
         return model.fit(features[rows], target)
 
     def _features(self, x: Tensor) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ import typer
 
 from difformer.errors import RunError
 from difformer.experiments.tables import Table
-from difformer.files import finite
+from difformer.files import json_text
 from difformer.train.launch import is_lead, launched, restarted
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ __all__ = [
 
 def print_json(value: Any) -> None:
     """Print one JSON document; a number that is not finite becomes null."""
-    print(json_module.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json_text(value, indent=2, ensure_ascii=False))
 
 
 def print_table(table: Table, title: str | None = None) -> None:

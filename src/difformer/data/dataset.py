@@ -40,7 +40,7 @@ class Dataset:
         name: the name `load_dataset` knows it by.
         x: (n, p) float32, dense or sparse CSR.
         y: (n,) int64 with -1 for unknown; where `task` is not "multiclass", (n,) or (n, t) float
-            with nan for unknown.
+            with nan for unknown, float64 where the numbers come from a table.
         task: "multiclass", "multilabel" or "regression".
         edge_index: (2, e) int64, each undirected edge in both directions; None without a graph.
         edge_weight: (e,) float32, or None for ones.

@@ -29,7 +29,7 @@ from difformer.data.rawtable import (
 )
 from difformer.data.scales import standardise
 from difformer.errors import DataError
-from difformer.files import MISREAD, reason_of
+from difformer.files import MISREAD, json_text, reason_of
 
 VERSION = 2
 LARGEST = 1e15  # largest number that is not scaled: its square must be a float32
@@ -179,7 +179,7 @@ class TableEncoder:
         """Everything learned, as JSON text."""
         columns = [c.to_json() for c in self.columns]
         record = {"version": VERSION, "label": self.label, "id": self.id, "columns": columns}
-        return json.dumps({**record, "notes": dict(self.notes)})
+        return json_text({**record, "notes": dict(self.notes)})
 
     @classmethod
     def from_json(cls, text: str) -> TableEncoder:

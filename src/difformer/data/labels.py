@@ -94,7 +94,7 @@ class LabelColumn:
         values, bad = self._read
         if strict and not few_bad(len(bad), self.known):
             raise DataError(f"{self.where(bad[0])} is not a number")
-        return torch.from_numpy(values).float()
+        return torch.from_numpy(values)  # float64: times in seconds differ beyond 7 digits
 
     def truths(self) -> Tensor:
         """(n,) 1 for yes and 0 for no, NaN where empty."""

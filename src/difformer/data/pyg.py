@@ -29,7 +29,7 @@ def from_pyg(data: Any, name: str = "data") -> Dataset:
     if y.ndim == 2 and set(y[~y.isnan()].unique().tolist()) <= {0.0, 1.0}:
         y, task = y.float(), "multilabel"
     elif y.is_floating_point() or y.ndim == 2:
-        y, task = y.float(), "regression"
+        y, task = y.double(), "regression"
     masks: list[Any] = [getattr(data, f"{part}_mask", None) for part in ("train", "val", "test")]
     whole = all(isinstance(m, Tensor) and m.ndim == 1 for m in masks)
     splits = {"given": mask_split(*masks)} if whole else {}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from difformer.errors import DataError
-from difformer.files import MISREAD, reason_of, write_atomic
+from difformer.files import MISREAD, json_text, reason_of, write_atomic
 
 RELEASED_SEED = 123  # of the authors' scripts: all published citation figures use this split
 
@@ -90,7 +90,7 @@ class Split:
         """The whole split as JSON text; `from_json` reads it back to an equal split."""
         record: dict[str, Any] = {"name": self.name, "seed": self.seed}
         record |= {part: getattr(self, part).tolist() for part in PARTS}
-        return json.dumps(record)
+        return json_text(record)
 
     @classmethod
     def from_json(cls, text: str) -> Split:
@@ -135,7 +135,7 @@ class HeldSplit(Split):
         return self.sizes[part]
 
     def to_json(self) -> str:
-        return self.text or json.dumps({"name": self.name, "sizes": dict(self.sizes)})
+        return self.text or json_text({"name": self.name, "sizes": dict(self.sizes)})
 
 
 def random_split(

@@ -19,7 +19,7 @@ from difformer.experiments.kinds import need_kind
 from difformer.experiments.loaded import LoadedRun, load_run
 from difformer.experiments.own.predict import table_lines
 from difformer.experiments.own.run import OwnRun
-from difformer.files import answer_file
+from difformer.files import answer_file, number_text
 
 __all__ = ["predict_run"]
 
@@ -117,12 +117,12 @@ def _feature_lines(run: LoadedRun, source: Source) -> Lines:
 
 def _labels(probability: Tensor, names: tuple[str, ...]) -> list[list[str]]:
     best = probability.max(1)
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [[names[label] if names else str(label), f"{chance:.6g}"] for label, chance in pairs]
+    pairs = zip(best.indices.tolist(), best.values.cpu().numpy(), strict=True)
+    return [[names[label] if names else str(label), number_text(chance)] for label, chance in pairs]
 
 
 def _numbers(values: Tensor) -> list[list[str]]:
-    return [[f"{value:.6g}" for value in row] for row in values.tolist()]
+    return [[number_text(value) for value in row] for row in values.cpu().numpy()]
 
 
 def _features(source: Source, width: int) -> Iterator[tuple[list[str], Tensor]]:

@@ -15,7 +15,6 @@ the spec, or `reproduce` reports a result with other settings.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ from difformer.experiments.reproduce import measure_cell, result_path
 from difformer.experiments.sources import load_data
 from difformer.experiments.specs import Cell, Spec, load_spec
 from difformer.experiments.tune import Grid, Trial, TuneResult, tune
-from difformer.files import write_atomic
+from difformer.files import json_text, write_json
 from difformer.train.settings import TrainSettings
 
 __all__ = ["choose", "rules"]
@@ -70,7 +69,7 @@ def choose(
     if confirmed is not None:
         runs = len(cell.protocol.seeds)
         content["confirmed"] = [_record(trial, runs) for trial in confirmed.trials]
-    write_atomic(path, json.dumps(content, indent=1) + "\n")
+    write_json(path, content, indent=1)
     # Only now: a process killed before this line can go on from what it kept.
     if confirmed is not None:
         if confirmed.simplest.settings:
@@ -155,7 +154,7 @@ def _rule(cell: Cell, variant: str, trial: Trial) -> str:
 
 
 def _inline(values: Mapping[str, Any]) -> str:
-    return "{ " + ", ".join(f"{k} = {json.dumps(v)}" for k, v in values.items()) + " }"
+    return "{ " + ", ".join(f"{k} = {json_text(v)}" for k, v in values.items()) + " }"
 
 
 def main() -> None:

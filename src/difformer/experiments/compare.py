@@ -10,7 +10,6 @@ FOLDER/SYSTEM/system.json    peak memory, or why the system cannot run
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from difformer.baselines.registry import get_system
 from difformer.experiments.comparisons import Comparison, Row
 from difformer.experiments.workers import Look, run_all
-from difformer.files import cannot_write, one_line, plain_name, read_json, write_atomic
+from difformer.files import cannot_write, one_line, plain_name, read_json, write_json
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -201,7 +200,7 @@ class Task:
 
     def write(self, name: str, record: Mapping[str, Any]) -> None:
         """Keep what is known of a split, or of the system."""
-        write_atomic(self._path(name), json.dumps(record, indent=1) + "\n")
+        write_json(self._path(name), record, indent=1)
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self._path(name)

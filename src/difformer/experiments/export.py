@@ -8,7 +8,6 @@ dataset the input has its features.
 
 from __future__ import annotations
 
-import json
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ from difformer.estimators.views import FARTHEST, View
 from difformer.experiments.kinds import need_kind
 from difformer.experiments.loaded import LoadedRun, load_run
 from difformer.experiments.own.run import OwnRun
-from difformer.files import write_atomic
+from difformer.files import json_text, write_atomic
 
 __all__ = ["Exported", "export_run"]
 
@@ -70,7 +69,7 @@ def export_run(
     else:
         model, told, rows, wanted = _of_dataset(load_run(folder, data_dir=data_dir))
     program = _program(model, rows)
-    program.model.metadata_props["difformer"] = json.dumps(told)
+    program.model.metadata_props["difformer"] = json_text(told)
     content = program.model_proto.SerializeToString()
     found = _answers(content, rows)
     difference = float(np.abs(found - wanted).max() / max(1.0, float(np.abs(wanted).max())))

@@ -9,7 +9,6 @@ torch is imported only to train: the command line reads the settings from here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, time
@@ -18,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from difformer.errors import DataError, RunError
 from difformer.estimators.settings import ForecastSettings
-from difformer.files import csv_lines, finite, read_json, reading, write_atomic
+from difformer.files import (
+    csv_lines,
+    finite,
+    number_text,
+    read_json,
+    reading,
+    write_atomic,
+    write_json,
+)
 from difformer.options import like, option, whole
 from difformer.train.settings import TrainSettings
 
@@ -193,7 +200,7 @@ def interval_lines(
     for step, row in enumerate(model.predict(steps, series=data)):
         for node, value, own in zip(names, row, half[step], strict=True):
             least = value - own if low is None else max(low, value - own)
-            cells = (f"{v:.9g}" for v in (value, least, value + own))
+            cells = map(number_text, (value, least, value + own))
             lines.append([stamps[step], node, *cells])
     return lines
 
@@ -221,7 +228,7 @@ def open_series(folder: Path | str) -> tuple[DIFFormerForecaster, dict[str, Any]
 def forecast_lines(model: DIFFormerForecaster, data: Series, steps: int) -> list[list[Any]]:
     """The next steps as lines of a CSV file: the time, then one column per node."""
     rows = zip(next_stamps(data, steps), model.predict(steps, series=data), strict=True)
-    return [["time", *data.names], *([stamp, *(f"{v:.9g}" for v in row)] for stamp, row in rows)]
+    return [["time", *data.names], *([stamp, *map(number_text, row)] for stamp, row in rows)]
 
 
 def _read(record: Mapping[str, Any]) -> tuple[Series, Any]:
@@ -254,7 +261,7 @@ def _agree(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def _write(folder: Path, record: Mapping[str, Any]) -> None:
-    write_atomic(folder / RECORD, json.dumps(record, indent=2) + "\n")
+    write_json(folder / RECORD, record, indent=2)
 
 
 def _shown(stamp: Any) -> str:

@@ -25,7 +25,7 @@ from difformer.experiments.machine import describe_machine
 from difformer.experiments.specs import Cell, Spec
 from difformer.experiments.statistics import spread
 from difformer.experiments.values import options_of
-from difformer.files import alone_in, plain_name, write_atomic
+from difformer.files import alone_in, json_text, plain_name, write_atomic
 from difformer.train.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class CellResult:
 
     def to_json(self) -> str:
         """The file's text, in a stable order, so that it changes only with the figures."""
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+        return json_text(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
     def load(cls, path: Path) -> CellResult:

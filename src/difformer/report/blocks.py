@@ -178,10 +178,30 @@ def number(value: Any, digits: int = 4) -> str:
         return str(value)
     if isinstance(value, int):
         return f"{value:,}"
-    if value and not 1e-3 <= abs(value) < 1e6:
+    if value and not 1e-3 <= abs(value) < 10.0 ** max(6, digits):
         return f"{value:.{digits - 1}g}"
-    # Whole numbers from a thousand on: `g` would write 14,670 as 1.467e+04.
-    return f"{value:,.0f}" if abs(value) >= 10 ** min(3, digits) else f"{value:.{digits}g}"
+    if abs(value) < 10 ** min(3, digits):
+        return f"{value:.{digits}g}"
+    # From a thousand on `g` would write 14,670 as 1.467e+04.
+    return f"{value:,.{max(0, digits - 1 - _exponent(value))}f}"
+
+
+def digits_for(values: Any, digits: int = 4) -> int:
+    """How many significant digits tell numbers apart as far as `digits` of their range do.
+
+    >>> digits_for([1.7e9, 1.7e9 + 5])
+    13
+    """
+    known = [v for v in map(float, values) if math.isfinite(v)]
+    spread = max(known) - min(known) if known else 0.0
+    if not 0 < spread < math.inf:
+        return digits
+    most = _exponent(max(map(abs, known)))
+    return min(17, digits + max(0, most - _exponent(spread)))
+
+
+def _exponent(value: float) -> int:
+    return math.floor(math.log10(abs(value)))
 
 
 def mean_std(mean: float | None, std: float | None) -> str:
@@ -195,5 +215,7 @@ def first_few(names: Sequence[str], most: int) -> str:
 
 
 def rounded(values: Any, digits: int = 4) -> list[Any]:
-    """Numbers with a few significant digits, to keep the page small; nan becomes None."""
-    return [float(f"{v:.{digits}g}") if math.isfinite(v) else None for v in map(float, values)]
+    """Numbers with a few digits of their range, to keep the page small; nan becomes None."""
+    numbers = [float(v) for v in values]
+    digits = digits_for(numbers, digits)
+    return [float(f"{v:.{digits}g}") if math.isfinite(v) else None for v in numbers]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import json
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from difformer import __version__
-from difformer.files import finite, write_atomic
+from difformer.files import json_text, write_atomic
 from difformer.report.blocks import Explorer, Finder, Plot, Section, Table
 
 __all__ = ["render_page", "safe_json", "write_page"]
@@ -73,7 +72,7 @@ def _finder(block: Finder) -> dict[str, Any]:
 
 def safe_json(value: Any) -> str:
     """JSON that is safe in a script element: without <, > and &, and without nan."""
-    text = json.dumps(finite(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    text = json_text(value, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

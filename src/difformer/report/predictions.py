@@ -15,6 +15,7 @@ from difformer.report.blocks import (
     Table,
     axis,
     colour,
+    digits_for,
     first_few,
     guide,
     number,
@@ -223,11 +224,13 @@ def regression_block(output: Tensor, y: Tensor, part: str, *, name: str = "") ->
     quantiles = torch.linspace(0, 1, 6, dtype=truth.dtype)
     cells: list[list[str]] = []
     if truth.numel():
+        digits = digits_for(truth, 3)
         edges = truth.quantile(quantiles)
         for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             inside = (truth >= low) & (truth <= high)
             mean = float(guess[inside].mean())
-            cells.append([f"{number(low, 3)} to {number(high, 3)}", number(mean, 3)])
+            low, high, mean = (number(v, digits) for v in (low, high, mean))
+            cells.append([f"{low} to {high}", mean])
     of = f" of {name}" if name else ""
     return Plot(
         name=f"predicted{name and '-' + name}",

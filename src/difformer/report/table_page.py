@@ -18,6 +18,7 @@ from difformer.experiments.own.importance import column_importance
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.scores import HeldOut, labelled
 from difformer.experiments.runs import Run
+from difformer.files import number_text
 from difformer.report.blocks import (
     Finder,
     Note,
@@ -26,6 +27,7 @@ from difformer.report.blocks import (
     Table,
     axis,
     colour,
+    digits_for,
     number,
     plain,
     rounded,
@@ -222,7 +224,8 @@ def _spread(own: OwnRun, data: Dataset) -> tuple[list[dict[str, Any]], Table]:
         counts, ends = np.histogram(values, bins=min(30, max(5, len(values) // 10)))
         middle = rounded((ends[:-1] + ends[1:]) / 2, 5)
         bars.append(_bars(middle, counts.tolist(), j, name=plain(name)))
-        cells.append([name, *map(number, np.quantile(values, (0, 0.5, 1)).tolist())])
+        digits = digits_for(values)
+        cells.append([name, *(number(float(q), digits) for q in np.quantile(values, (0, 0.5, 1)))])
     return bars, Table("Of the known labels.", ["label", "least", "median", "largest"], cells)
 
 
@@ -252,10 +255,13 @@ def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
     order = np.argsort(~empty, kind="stable")[:most]  # those to predict come first
     answers = told.fitted(order.tolist())
     header = [told.header[0], *(f"true {n}" for n in own.labels), *told.header[1:]]
+    digits = digits_for(data.y.flatten()) if data.task == "regression" else 4
     rows: list[list[str]] = []
     for place, answer in zip(order.tolist(), answers, strict=True):
         cells = told.lines([own.ids[place]], [answer])[0]
-        rows.append([str(cells[0]), *_truth(own, data, place), *map(_short, cells[1:])])
+        rows.append(
+            [str(cells[0]), *_truth(own, data, place), *(_short(c, digits) for c in cells[1:])]
+        )
     shown = "" if len(order) == data.num_rows else f" {len(order):,} of {data.num_rows:,} rows."
     unsure = np.argsort(-_doubt(own, answers), kind="stable").tolist() if own.classes else []
     finder = Finder(
@@ -301,16 +307,16 @@ def _truth(own: OwnRun, data: Dataset, row: int) -> list[str]:
     values = data.y[row].reshape(-1).tolist()
     if data.task == "multiclass":
         return [own.classes[values[0]] if values[0] >= 0 else ""]
-    return ["" if v != v else f"{v:.6g}" for v in values]
+    return list(map(number_text, values))
 
 
-def _short(cell: Any) -> str:
+def _short(cell: Any, digits: int) -> str:
     """A cell of a CSV file with the digits that people read."""
     try:
         value = float(cell)
     except (TypeError, ValueError):
         return str(cell)
-    return number(value) if "." in str(cell) else str(cell)
+    return number(value, digits) if "." in str(cell) else str(cell)
 
 
 def _quality(own: OwnRun, data: Dataset, kept: HeldOut) -> list[Any]:

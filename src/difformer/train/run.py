@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import nan
@@ -32,6 +31,7 @@ from difformer.files import (
     reading,
     replacing,
     write_atomic,
+    write_json,
 )
 from difformer.tensorfiles import read_tensors, write_tensors
 from difformer.train.checkpoint import Row, copy_state, load_weights
@@ -144,8 +144,7 @@ class RunFolder:
             return
         write_atomic(self.metrics, csv_text(result.history).encode())
         save_model(model, self.model)
-        content = {**result.to_json(), "commit": commit()}
-        write_atomic(self.result, (json.dumps(content, indent=2) + "\n").encode())
+        write_json(self.result, {**result.to_json(), "commit": commit()}, indent=2)
         if not result.interrupted:
             self.checkpoint.unlink(missing_ok=True)
 

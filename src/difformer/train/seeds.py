@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from difformer.commit import commit
-from difformer.files import finite, write_atomic
+from difformer.files import finite, write_json
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
 from difformer.train.interrupts import interruptible
@@ -115,5 +114,5 @@ def fit_seeds(
 
 def _summarise(result: SeedsResult) -> None:
     assert result.folder is not None
-    text = json.dumps({**result.to_json(), "commit": commit()}, indent=2) + "\n"
-    write_atomic(result.folder / "result.json", text.encode())
+    record = {**result.to_json(), "commit": commit()}
+    write_json(result.folder / "result.json", record, indent=2)

@@ -10,7 +10,6 @@ appends each key to the file of its bucket.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from difformer.data.shards.parts import Block
 from difformer.errors import DataError
-from difformer.files import cannot_write, open_scratch, read_json, reading, write_atomic
+from difformer.files import cannot_write, open_scratch, read_json, reading, write_atomic, write_json
 
 __all__ = [
     "MOST_ROWS",
@@ -187,7 +186,7 @@ class EdgeTable:
         return cls(folder, state)
 
     def _written(self, state: _State) -> EdgeTable:
-        write_atomic(self.folder / "table.json", json.dumps(asdict(state)), error=DataError)
+        write_json(self.folder / "table.json", asdict(state), error=DataError)
         return EdgeTable(self.folder, state)
 
     def _range(self, bucket: int) -> tuple[int, int]:

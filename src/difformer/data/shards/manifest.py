@@ -12,7 +12,7 @@ from typing import Any
 
 from difformer.data.shards.remote import is_url, read_text, url_exists
 from difformer.errors import DataError
-from difformer.files import write_atomic
+from difformer.files import json_text, write_json
 
 __all__ = ["MANIFEST", "ArrayRecord", "Manifest", "PartRecord", "is_shards", "part_folder"]
 
@@ -109,12 +109,12 @@ class Manifest:
     @property
     def checksum(self) -> str:
         """SHA-256 of the content, by which a run recognises its data."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json_text(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
         """Write the file that makes a folder a dataset; all parts must be written before."""
         record = {"format": FORMAT, "version": VERSION, **asdict(self), "checksum": self.checksum}
-        write_atomic(folder / MANIFEST, json.dumps(record, indent=1) + "\n", error=DataError)
+        write_json(folder / MANIFEST, record, error=DataError, indent=1)
 
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:

@@ -7,7 +7,6 @@ kept, so that the same call resumes where an interrupted one ended.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -42,7 +41,7 @@ from difformer.data.shards.write import (
     part_record,
 )
 from difformer.errors import DataError
-from difformer.files import read_json, reading, write_atomic
+from difformer.files import json_text, read_json, reading, write_atomic, write_json
 
 __all__ = ["make_shards"]
 
@@ -96,7 +95,7 @@ def _asked(settings: ShardSettings) -> str:
     seen = [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files]
     asked = {**asdict(settings), "files": seen}
     del asked["memory"]  # it does not change the result
-    return json.dumps(asked, sort_keys=True)
+    return json_text(asked, sort_keys=True)
 
 
 def _clear(out: Path, work: Path) -> None:
@@ -182,7 +181,7 @@ class _Job:
             with reading(kept, error=DataError):
                 return RowEncoder.from_record(read_json(kept))
         made = RowEncoder.learn(self.settings, self.nodes)
-        write_atomic(kept, json.dumps(made.to_record()), error=DataError)
+        write_json(kept, made.to_record(), error=DataError)
         return made
 
     def _partition(self) -> Array | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from difformer.data.shards.edges import Sorted
 from difformer.data.shards.manifest import ArrayRecord, PartRecord, part_folder
 from difformer.data.split import PARTS
 from difformer.errors import DataError
-from difformer.files import read_json, reading, write_atomic
+from difformer.files import read_json, reading, write_json
 
 __all__ = [
     "Layout",
@@ -206,4 +205,4 @@ def _record(out: Path, part: int, what: str) -> Path:
 
 
 def _write_record(out: Path, part: int, what: str, record: Mapping[str, Any]) -> None:
-    write_atomic(_record(out, part, what), json.dumps(record), error=DataError)
+    write_json(_record(out, part, what), record, error=DataError)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib import import_module
@@ -21,6 +20,7 @@ from difformer.data.texts import Texts, read_lines
 from difformer.errors import DataError
 from difformer.experiments.encoders import ENCODERS
 from difformer.experiments.encoders.settings import FeatureSettings
+from difformer.files import json_text
 
 if TYPE_CHECKING:
     from difformer.train.callbacks import Callback
@@ -66,7 +66,7 @@ def make_features(
         y=source.y if bool((source.y >= 0).any()) else None,
         class_names=source.class_names,
         names=source.names,
-        made=json.dumps({"encoder": settings.encoder, **made}, sort_keys=True),
+        made=json_text({"encoder": settings.encoder, **made}, sort_keys=True),
     )
 
 

@@ -18,7 +18,7 @@ from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.conformal import conformal_set
 from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.estimators.rows import Rows
-from difformer.files import read_json, reading
+from difformer.files import number_text, read_json, reading
 
 __all__ = ["CLASSES", "Estimator", "OwnRun", "read_result"]
 
@@ -186,15 +186,15 @@ class OwnRun:
 
 
 def _cells(value: Any) -> list[Any]:
-    """A value of an answer as cells of a CSV file: numbers with nine digits."""
+    """A value of an answer as cells of a CSV file."""
     if isinstance(value, float):
-        return [f"{value:.9g}"]
+        return [number_text(value)]
     if isinstance(value, dict):
         return [cell for each in value.values() for cell in _cells(each)]
     if not isinstance(value, list):
         return [value]
     if any(isinstance(each, float) for each in value):
-        return [f"{each:.9g}" for each in value]
+        return [number_text(each) for each in value]
     named = (v if isinstance(v, str) else f"{v['id']} ({v['weight']:.4f})" for v in value)
     return ["; ".join(named)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from difformer.experiments.own.peers import simple_peers
 from difformer.experiments.own.run import CLASSES, Estimator, OwnRun, read_result
 from difformer.experiments.own.scores import HeldOut, labelled, score
 from difformer.experiments.own.table import OwnTable
-from difformer.files import csv_lines, write_atomic
+from difformer.files import csv_lines, number_text, write_atomic, write_json
 from difformer.train.run import agree_config, csv_text
 
 __all__ = ["NAMED_UP_TO", "train_own"]
@@ -90,7 +89,7 @@ def _write(folder: Path, run: OwnRun, data: Dataset) -> None:
     result = _result(run, data, score(kept), len(empty))
     result["commit"] = commit()
     result["files"] = {"estimator.safetensors": sha256_of(folder / "estimator.safetensors")}
-    write_atomic(folder / "result.json", json.dumps(result, indent=2) + "\n")
+    write_json(folder / "result.json", result, indent=2)
     _forget_fits(folder)
 
 
@@ -143,13 +142,9 @@ def _held_out(run: OwnRun, data: Dataset, kept: HeldOut) -> list[list[Any]]:
     found = [[header[0], *(f"true {name}" for name in run.labels), *header[1:]]]
     lines = bare.lines([run.ids[row] for row in kept.rows], bare.describe(kept.found))
     for line, truth in zip(lines, kept.truth.reshape(len(kept.rows), -1).tolist(), strict=True):
-        known = [kept.names[truth[0]]] if data.task == "multiclass" else map(_true, truth)
+        known = [kept.names[truth[0]]] if data.task == "multiclass" else map(number_text, truth)
         found.append([line[0], *known, *line[1:]])
     return found
-
-
-def _true(value: float) -> str:
-    return "" if value != value else f"{value:.9g}"
 
 
 def _graph_name(data: Dataset, estimator: Estimator) -> str:

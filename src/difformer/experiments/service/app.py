@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import html
-import json
 import logging
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from difformer.experiments.service.requests import (
     read_body,
 )
 from difformer.experiments.service.together import Together
-from difformer.files import one_line
+from difformer.files import json_text, one_line
 
 __all__ = ["make_app"]
 
@@ -154,7 +153,7 @@ class Service:
             f"<tr><td>{html.escape(c.name)}</td><td>{html.escape(c.kind)}</td></tr>"
             for c in self.run.encoder.columns
         )
-        example = json.dumps({"rows": [dict.fromkeys(self.model.columns)]}, indent=2)
+        example = json_text({"rows": [dict.fromkeys(self.model.columns)]}, indent=2)
         return HTMLResponse(HELP.format(example=html.escape(example), columns=columns))
 
 
