@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
@@ -128,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"] or ["--help"]
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         code = app(words, prog_name="difformer", standalone_mode=False)
     except BaseException as error:

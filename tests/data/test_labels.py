@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from difformer.data.encoder import TableEncoder
+from difformer.data.labels import LabelCoder
 from difformer.data.tables import read_table
 from difformer.errors import DataError
 
@@ -106,5 +108,46 @@ def test_minus_one_is_unlabelled_as_in_python() -> None:
     assert data.class_names == ("0", "1")
     assert data.y.tolist() == [0, 1, -1] * 4
     assert read_table(table, "y", unlabelled=None).class_names == ("-1", "0", "1")
-    texts = {**table, "y": ["a", "-1"] * 6}  # among texts it is one of them
-    assert read_table(texts, "y").class_names == ("-1", "a")
+    texts = {**table, "y": ["a", "-1", "b"] * 4}  # NumPy makes it a text among texts
+    assert read_table(texts, "y").y.tolist() == [0, -1, 1] * 4
+    assert read_table(texts, "y", unlabelled=None).class_names == ("-1", "a", "b")
+
+
+def some_bad(bad: int, cell: str) -> dict[str, list[Any]]:
+    cells = [f"{i / 7:.3f}" for i in range(150)]
+    for i in range(bad):
+        cells[7 * i + 2] = cell
+    return {"a": list(range(150)), "y": cells}
+
+
+@pytest.mark.parametrize(
+    ("bad", "cell", "message"),
+    [
+        (
+            8,
+            "n/k",
+            r"row 3, column 'y': 'n/k' is not a number, nor are 7 of the other 149 cells \(row",
+        ),
+        (1, "inf", "row 3, column 'y': 'inf' is not a finite number: correct the cells"),
+        (100 // 7, "-Infinity", "'-Infinity' is not a finite number, nor are 13 of the other 149"),
+    ],
+)
+def test_a_label_of_numbers_and_other_cells_is_asked_about(
+    bad: int, cell: str, message: str
+) -> None:
+    table = some_bad(bad, cell)
+    with pytest.raises(DataError, match=message) as found:
+        read_table(table, "y")
+    assert "--task multiclass" in str(found.value)
+    assert "\n" not in str(found.value)
+    with pytest.raises(DataError, match=message):
+        read_table(table, "y", task="regression")
+    assert cell in read_table(table, "y", task="multiclass").class_names  # on purpose
+    with pytest.raises(DataError, match=f"the table: column 'y': '{cell}' is not a"):
+        LabelCoder.learn({"y": table["y"]}, 150, file="the table")
+
+
+def test_an_infinite_label_of_an_array_is_asked_about() -> None:
+    y = np.array([0.5, 1.5, np.inf] * 20)
+    with pytest.raises(DataError, match="row 3, column 'y': .*inf.* is not a finite number"):
+        read_table({"a": np.arange(60), "y": y}, "y")

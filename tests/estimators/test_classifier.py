@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from difformer import DIFFormerClassifier
+from difformer.estimators.labels import read_classes
 from difformer.nn.recipes import RECIPES
 
 pandas = pytest.importorskip("pandas", reason="data frames need pandas")
@@ -91,6 +92,22 @@ def test_none_nan_and_na_are_unlabelled(iris: Iris, missing: Any) -> None:
     given[30:] = pandas.NA if missing == "NA" else missing
     model = DIFFormerClassifier(**QUICK).fit(X, given)
     assert sorted(set(model.transduction_)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("mark", ["", "-1", "-1.0", " nan ", -1, np.nan])
+def test_texts_that_numpy_makes_of_missing_labels_are_unlabelled(mark: Any) -> None:
+    given = np.array(["ant", mark, "cat", mark, "ant"])  # texts, also of a number
+    assert given.dtype.kind == "U"
+    for y in (given, given.astype(object), np.array(["ant", mark, "cat", mark, "ant"], object)):
+        classes, codes = read_classes(y)
+        assert classes.public.tolist() == ["ant", "cat"]
+        assert codes[:, 0].tolist() == [0, -1, 1, -1, 0]
+
+
+def test_minus_one_is_a_class_where_a_user_says_so() -> None:
+    classes, codes = read_classes(np.array(["1", "-1", "1", ""]), unlabelled=None)
+    assert classes.public.tolist() == ["-1", "1"]
+    assert codes[:, 0].tolist() == [1, 0, 1, -1]
 
 
 def test_many_labels_and_many_outputs(iris: Iris) -> None:

@@ -45,6 +45,17 @@ def test_several_targets_with_their_own_gaps(plane: tuple[Array, Array], tmp_pat
     assert np.array_equal(again.predict(X + 1), model.predict(X + 1))
 
 
+def test_minus_one_for_most_rows_is_told_of(plane: tuple[Array, Array]) -> None:
+    X, y = plane
+    marked = np.where(np.arange(200) < 20, y, -1)
+    quick = DIFFormerRegressor(**{**QUICK, "epochs": 2})
+    told = r"^y has -1 in 90 % of the rows; for a regressor -1 is a value, use NaN for unlabelled"
+    with pytest.warns(UserWarning, match=told):
+        quick.fit(X, marked)
+    quick.fit(X, np.where(marked == -1, np.nan, y))  # no warning, which would be an error
+    quick.fit(X, np.where(np.arange(200) < 60, 1.0, -1.0))  # two values
+
+
 @pytest.mark.parametrize(
     ("y", "message"),
     [

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from difformer.data.cells import (
+    FORMATS,
     PLAIN,
     Array,
     are_numbers,
@@ -58,23 +59,52 @@ class LabelColumn:
         """The cells as numbers, NaN where empty or not finite, and the places of the latter."""
         return read_numbers(self.cells, self.format)
 
+    @cached_property
+    def _infinite(self) -> list[int]:
+        """The places of numbers that are not finite."""
+        read = FORMATS[self.format]
+        return [i for i in self._read[1] if math.isinf(read(self.cells[i]) or 0.0)]
+
     def where(self, i: int) -> str:
-        """A cell as an error names it."""
+        """A cell as an error names it; distinct cells have no rows."""
+        if self.rows is not None:
+            return f"{self.file}: column {self.column!r}: {shown(self.cells[i])}"
         return f"{self.file}: {place(i + 1, self.column, self.cells[i])}"
 
     def task(self) -> str:
         """Texts and few whole numbers are classes; other numbers are quantities.
 
-        As in any column, a few cells among many different numbers may not be numbers.
+        As in any column, a few cells among many different numbers may not be numbers. With more of
+        them, or an infinite one, the column may be either: DataError asks.
         """
         values, bad = self._read
         numbers = np.unique(values[~np.isnan(values)])
-        if not are_numbers(len(bad), self.known, len(numbers)):
-            return "multiclass"
         whole = np.array_equal(numbers, numbers.round())
         rows = self.known if self.rows is None else self.rows
         few = len(numbers) <= min(MOST_CLASSES, max(2, rows // 2))
-        return "multiclass" if whole and few else "regression"
+        found = "multiclass" if whole and few else "regression"
+        mostly = 2 * (len(bad) - len(self._infinite)) < self.known
+        if mostly and self._infinite:
+            raise self._unreadable(alone=True)
+        if are_numbers(len(bad), self.known, len(numbers)):
+            return found
+        if mostly and found == "regression":
+            raise self._unreadable(alone=True)
+        return "multiclass"
+
+    def _unreadable(self, *, alone: bool) -> DataError:
+        """The error that names cells which are not finite numbers, and says what to do."""
+        bad = self._infinite or self._read[1]
+        what = "a finite number" if self._infinite else "a number"
+        rows = "" if self.rows is None else " different"
+        first = [self.where(i).removeprefix(f"{self.file}: ") for i in bad[1:4]]
+        named = f" ({'; '.join(first)})" if first else ""
+        more = f", nor are {len(bad) - 1} of the other {self.known - 1}{rows} cells{named}"
+        advice = ", or give the task (--task multiclass) if each is a class" if alone else ""
+        return DataError(
+            f"{self.where(bad[0])} is not {what}{more if first else ''}: correct the cells, or "
+            f"leave them empty{advice}"
+        )
 
     def note(self, task: str, classes: int, unknown: int | None = None) -> str:
         """How the column was read, for the table shown before training."""
@@ -89,11 +119,15 @@ class LabelColumn:
             found.insert(0, f"{classes} classes" if task == "multiclass" else "yes or no")
         return "; ".join(found)
 
-    def quantities(self, *, strict: bool = True) -> Tensor:
-        """(n,) numbers, NaN where empty or not a number; if `strict`, the latter must be few."""
+    def quantities(self, *, strict: bool = True, alone: bool = False) -> Tensor:
+        """(n,) numbers, NaN where empty or not a number.
+
+        If `strict`, the latter must be few, and none infinite. `alone` is whether the error may
+        advise to take the cells as classes.
+        """
         values, bad = self._read
-        if strict and not few_bad(len(bad), self.known):
-            raise DataError(f"{self.where(bad[0])} is not a number")
+        if strict and (self._infinite or not few_bad(len(bad), self.known)):
+            raise self._unreadable(alone=alone)
         return torch.from_numpy(values)  # float64: times in seconds differ beyond 7 digits
 
     def truths(self) -> Tensor:
@@ -107,8 +141,8 @@ class LabelColumn:
     def classes(self, unlabelled: Any) -> tuple[Tensor, tuple[str, ...]]:
         """(n,) class numbers, -1 where unlabelled, and the names of the classes in order."""
         texts = [None if cell is None else cell_text(cell) for cell in self.cells]
-        values, bad = self._read
-        if isinstance(unlabelled, int | float) and not bad:
+        values, _ = self._read
+        if isinstance(unlabelled, int | float):
             pairs = zip(values.tolist(), texts, strict=True)
             texts = [None if number == unlabelled else text for number, text in pairs]
         names = sorted({t for t in texts if t is not None}, key=lambda t: (as_number(t) or 0.0, t))
@@ -147,7 +181,7 @@ def read_targets(
         task = "multilabel" if all(_truth(cell) is not None for cell in cells) else "regression"
     task = task or columns[0].task()
     if task == "regression":
-        return Targets(torch.stack([column.quantities() for column in columns], 1), task, ())
+        return Targets(torch.stack([c.quantities(alone=not several) for c in columns], 1), task, ())
     if several:
         names = tuple(column.column for column in columns)
         return Targets(torch.stack([column.truths() for column in columns], 1), task, names)

@@ -52,8 +52,8 @@ def read_table(
             default numbers that are not whole, or many of them, are regression.
         kinds: columns whose kind is given and not guessed: "number", "date", "category", "text" or
             "skip", which leaves a column out.
-        unlabelled: the number that marks a row to predict where classes are numbers, as for the
-            estimators; None if -1 is a class.
+        unlabelled: the number that marks a row to predict among classes, as for the estimators;
+            None if -1 is a class.
 
     >>> data = read_table({"size": [1, 2, 8, 9], "kind": ["ant", "ant", "cat", None]}, "kind")
     >>> data.class_names, data.y.tolist()

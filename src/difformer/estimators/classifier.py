@@ -68,7 +68,8 @@ class DIFFormerClassifier(ClassifierMixin, BaseDIFFormer):
         checkpoint: a folder that saves the fit as it goes: a fit that was killed is resumed from
             there if data and parameters are the same, and ends with the same bits.
         class_weight: None, "balanced", or weights by class (a list of them for many outputs).
-        unlabelled: the number in y that marks an unlabelled row; None, NaN and NA always do.
+        unlabelled: the number in y that marks an unlabelled row, also as text ("-1"); None, NaN,
+            NA and the texts "" and "nan" always do.
         random_state: an int makes fits repeatable, to the bit on one machine.
         device: where to train; "auto" is a GPU if there is one. Predictions run on the CPU.
         verbose: 1 shows a progress bar in a terminal.

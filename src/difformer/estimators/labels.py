@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
+from difformer.data.cells import as_number
 from difformer.data.dataset import Dataset
 from difformer.errors import ModelFileError
 
@@ -73,7 +74,8 @@ class Classes:
 def read_classes(y: Any, unlabelled: Any = -1) -> tuple[Classes, Array]:
     """Find the classes of y and number them: codes (n, t) int64, -1 where unlabelled. O(n log n).
 
-    Unlabelled entries are `unlabelled` (-1) among numbers, and None, NaN and pandas' NA anywhere.
+    Unlabelled entries are `unlabelled` (-1), also as text, and None, NaN, pandas' NA and the texts
+    that NumPy makes of them, "" and "nan".
     """
     table = _as_array(y)
     if table.ndim == 2 and table.shape[1] > 1:
@@ -137,8 +139,9 @@ def read_targets(y: Any) -> Array:
 
 def _codes(column: Array, unlabelled: Any, name: str) -> tuple[Array, Array]:
     missing = _missing(column)
-    if column.dtype.kind in "iuf" or (column.dtype == object and _numeric(column[~missing])):
-        missing = missing | np.fromiter((bool(v == unlabelled) for v in column), bool, len(column))
+    if column.dtype.kind != "b":
+        marked = (_is_marked(v, unlabelled) for v in column)
+        missing = missing | np.fromiter(marked, bool, len(column))
     known = column[~missing]
     if not len(known):
         raise ValueError(f"{name} must have at least one labelled row, all are unlabelled")
@@ -185,8 +188,16 @@ def _is_missing(value: Any) -> bool:
     return isinstance(value, float | np.floating) and value != value
 
 
-def _numeric(values: Array) -> bool:
-    return all(isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in values)
+def _is_marked(value: Any, unlabelled: Any) -> bool:
+    """Whether a label is the number that marks unlabelled rows, or a text that stands for none.
+
+    NumPy turns numbers into texts where an array holds both: -1 into "-1", NaN into "nan".
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        return text in ("", "nan") or (unlabelled is not None and as_number(text) == unlabelled)
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return number and bool(value == unlabelled)
 
 
 def _plain(known: Array, name: str) -> Array:

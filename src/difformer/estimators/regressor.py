@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ Array = NDArray[Any]
 class DIFFormerRegressor(RegressorMixin, BaseDIFFormer):
     """Predict one or several numbers per row; NaN or None in y marks an unlabelled row.
 
+    -1 is a number like any other, and not the sign of an unlabelled row that it is for classes.
     The targets are standardised for training and scaled back. The parameters, and how graphs and
     new rows are treated, are those of `DIFFormerClassifier`.
 
@@ -74,6 +76,7 @@ class DIFFormerRegressor(RegressorMixin, BaseDIFFormer):
         targets = dataset_targets(X) if isinstance(X, Dataset) and y is None else read_targets(y)
         table = targets.reshape(len(targets), -1)
         known = np.isfinite(table)
+        _warn_of_marks(table, known)
         for j in np.flatnonzero(~known.any(0)):
             raise ValueError(f"column {j} of y must have at least one labelled row, it has none")
         self._flat = targets.ndim == 1
@@ -113,3 +116,17 @@ class DIFFormerRegressor(RegressorMixin, BaseDIFFormer):
         self._flat = rest["flat"]
         self._mean, self._scale = tensors["target_mean"].numpy(), tensors["target_scale"].numpy()
         self._keep(tensors["outputs"].numpy())
+
+
+def _warn_of_marks(table: Array, known: Array) -> None:
+    """Warn if -1, which marks unlabelled rows among classes, is the value of most rows.
+
+    Two values, such as -1 and 1, are no sign of that.
+    """
+    share = float((table[known] == -1).mean())
+    if share > 0.5 and len(np.unique(table[known])) > 2:
+        warnings.warn(
+            f"y has -1 in {100 * share:.0f} % of the rows; for a regressor -1 is a value, use NaN "
+            "for unlabelled rows",
+            stacklevel=2,
+        )
