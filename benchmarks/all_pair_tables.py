@@ -116,9 +116,10 @@ def all_pair_labels(results: Results) -> list[list[str]]:
 
 
 def all_pair_labels_paired(results: Results) -> list[list[str]]:
-    """The sharp form minus others, against the number of labels."""
+    """The sharp form minus others, and what a hidden layer adds, against the number of labels."""
     others = ("alone", "mean", "kNN graph", "landmarks", "near")
-    return _paired("labels per class", _by_labels(results), [("sharp", form) for form in others])
+    pairs = [*(("sharp", form) for form in others), (HIDDEN_FORM, "near")]
+    return _paired("labels per class", _by_labels(results), pairs)
 
 
 def all_pair_edges(results: Results) -> list[list[str]]:
