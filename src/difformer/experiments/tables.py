@@ -7,7 +7,8 @@ A page asks for a table between two markers, and `fill_page` writes it there:
 
 `verdicts` beside the filters says for each figure whether it reaches the published one, and if not,
 why; `paired=SYSTEM:VARIANT` shows differences run by run (paired.py), `ranks` mean ranks over the
-columns (ranks.py), `losses` where ours are behind (losses.py).
+columns (ranks.py), `losses` where ours are behind (losses.py), `settings=VARIANT` in which settings
+the rows differ from that variant (differing.py).
 `compare/NAME` in place of a table's name shows results/compare/NAME.json, the comparison.json of a
 `difformer compare`.
 """
@@ -198,15 +199,19 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
     filters: dict[str, list[str]] = {}
     for word in (word for word in words if word not in KINDS):
         key, _, values = word.partition("=")
-        if key not in (*SELECTORS, "paired") or not values:
+        if key not in (*SELECTORS, "paired", "settings") or not values:
             raise ValueError(f"results: {name}: {word!r} must be systems=, columns=, variants= ...")
         filters[key] = values.split(",")
-    paired = filters.pop("paired", None)
+    paired, settings = filters.pop("paired", None), filters.pop("settings", None)
     view = View(load_spec(name), read_results(results, name), **filters)
     if paired is not None:
         from difformer.experiments.paired import paired_table
 
         return markdown(paired_table(view, ",".join(paired)))
+    if settings is not None:
+        from difformer.experiments.differing import differing_settings
+
+        return differing_settings(view, settings[0])
     if "losses" in words:
         from difformer.experiments.losses import losses
 
