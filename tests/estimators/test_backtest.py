@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import intervals
 from difformer import DIFFormerForecaster
 from difformer.estimators.backtest import Backtest
 
@@ -87,7 +88,7 @@ def test_intervals_of_forecasts_hold_as_many_values_as_they_say() -> None:
         assert 0 < told["pinball"] < tested.mae()
         assert (tested.quantiles(0.5) < tested.quantiles(0.9)).all()
         # Each node in its own size: the noisiest has the widest interval.
-        assert tested.sizes()[4] > 2 * tested.sizes()[0]
+        assert tested.units()[4] > 2 * tested.units()[0]
     assert 0.85 < np.mean(shares) < 0.95, shares
 
 
@@ -151,9 +152,32 @@ def test_intervals_follow_errors_that_grow_or_shrink(growth: float, most: float)
     assert 0.87 <= np.mean(shares) <= most, shares
     # What the next forecast gets is right for the size that errors have come to.
     late = [drifting(seed, growth) for seed in range(10)]
-    widths = np.array([one.quantiles(0.9)[0] * one.sizes() for one in late])
+    widths = np.array([one.quantiles(0.9)[0] * one.units() for one in late])
     errors = np.array([np.abs(one.values[130:]) for one in late])  # (seeds, steps, nodes)
     assert 0.85 <= (errors <= widths[:, None]).mean() <= 0.95
+
+
+@pytest.mark.parametrize(("horizon", "nodes"), [(4, 1), (24, 1), (24, 5), (52, 3)])
+def test_intervals_of_a_perfect_forecaster_are_right_at_long_horizons(
+    horizon: int, nodes: int
+) -> None:
+    """An error is known many steps after its interval was made: the width must not run away."""
+    found = [intervals.measure(seed, horizon, nodes, origins=120) for seed in range(10)]
+    assert 0.86 <= np.mean([each["coverage"] for each in found]) <= 0.94, found
+    assert np.mean([each["width"] for each in found]) <= 1.3, found
+    assert max(each["width"] for each in found) <= 2.5, found
+
+
+def test_coverage_leaves_out_intervals_that_have_too_few_errors() -> None:
+    """Of 60 origins the first 52 see no error 52 steps ahead: they say nothing of the others."""
+    tested, _ = intervals.walk(0, 52, 1, origins=60)
+    assert np.isinf(tested.half_widths(0.9)[:52]).all()
+    told = tested.coverage(0.9)
+    assert 0 < told["pinball"] < np.inf
+    inside = np.abs(tested.actual - tested.predicted) <= tested.half_widths(0.9)
+    assert told["coverage"] == pytest.approx(inside[52:].mean())
+    few, _ = intervals.walk(0, 52, 1, origins=20)
+    assert np.isnan(list(few.coverage(0.9).values())).all()
 
 
 def test_an_interval_knows_no_error_of_its_own_step_or_a_later_one() -> None:
@@ -162,5 +186,5 @@ def test_an_interval_knows_no_error_of_its_own_step_or_a_later_one() -> None:
     values[130:] *= 100
     after = replace(before, values=values)
     early = before.origins <= 130  # these see the steps before 130 alone
-    np.testing.assert_array_equal(before._rolled(0.9)[0][early], after._rolled(0.9)[0][early])
-    assert (after._rolled(0.9)[0][-1] > before._rolled(0.9)[0][-1]).all()
+    np.testing.assert_array_equal(before.half_widths(0.9)[early], after.half_widths(0.9)[early])
+    assert (after.half_widths(0.9)[-1] > before.half_widths(0.9)[-1]).all()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit
 
 from difformer.data.series import Series, fill
 from difformer.data.snapshots import Edges
@@ -26,7 +27,11 @@ Array = NDArray[Any]
 
 OURS = "DIFFormer"
 MOST_NODES = 60  # above this many, statsforecast is left out: it takes about a second per node
-ADAPT = 0.5  # how fast the logarithm of an interval's width follows the share of values outside
+ADAPT = 0.6  # how fast the logarithm of an interval's width follows the share of values outside
+TRUSTED = (
+    30  # errors that do not overlap from which on a step's own scale counts more than the line
+)
+OVERLAP = 0.7  # m errors of step j count as m / j ** OVERLAP where the scale is uncertain
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,84 +151,119 @@ class Backtest:
     # --- intervals -------------------------------------------------------------------------
 
     def sizes(self) -> Array:
-        """The mean absolute error of each node (n,), the unit of `quantiles`; 0 if unknown."""
+        """The mean absolute error of each node (n,); 0 if unknown."""
         return known_mean(self._errors, (0, 1))
 
-    def quantiles(self, level: float) -> Array:
-        """For each step (h,) the conformal quantile of errors in units of `sizes`, adapted.
+    def units(self) -> Array:
+        """The usual absolute error of each node (n,), the unit of `quantiles`; 0 if unknown."""
+        return _spread(self._errors, 0.5)[1]
 
-        The interval of the next forecast is ± quantile × size; infinite if there are too few
+    def quantiles(self, level: float) -> Array:
+        """For each step (h,) the conformal quantile of errors in units of `units`, adapted.
+
+        The interval of the next forecast is ± quantile × unit; infinite if there are too few
         errors. Errors may grow or shrink over time, so the quantile is multiplied by the factor by
         which intervals from earlier errors turned out too narrow or too wide (`_rolled`).
         """
-        return self._spread(self._errors, level)[0] * self._rolled(level)[1]
+        return _spread(self._errors, level)[0] * self._rolled(level)[1]
+
+    def half_widths(self, level: float) -> Array:
+        """Half the width of the interval at every origin (o, h, n), from errors known before it."""
+        return self._rolled(level)[0]
 
     def coverage(self, level: float) -> dict[str, float]:
         """The share of values inside intervals made from earlier errors, and the pinball loss.
 
-        Over the later half of the origins; the pinball loss is the mean over both ends. nan with
-        fewer than two origins.
+        Over the later half of the origins, without those that have too few errors before them; the
+        pinball loss is the mean over both ends. nan if none is left.
         """
-        half = len(self.origins) // 2
-        if not half:
+        width, half = self.half_widths(level), len(self.origins) // 2
+        made = (np.arange(len(width)) >= half) & np.isfinite(width).all((1, 2))
+        if not half or not made.any():
             return {"coverage": float("nan"), "pinball": float("nan")}
-        width = self._rolled(level)[0][half:]
-        actual, middle = self.actual[half:], self.predicted[half:]
-        known = ~np.isnan(actual)
+        width, actual, middle = width[made], self.actual[made], self.predicted[made]
         inside = np.abs(actual - middle) <= width
         share = (1 - level) / 2
         losses = [
             np.maximum(q * (actual - end), (q - 1) * (actual - end))
             for q, end in ((share, middle - width), (1 - share, middle + width))
         ]
-        pinball = float(np.nanmean(losses)) if np.isfinite(width).all() else float("nan")
-        return {"coverage": float(inside[known].mean()), "pinball": pinball}
+        covered = float(inside[~np.isnan(actual)].mean())
+        return {"coverage": covered, "pinball": float(np.nanmean(losses))}
 
     @cached_property
     def _errors(self) -> Array:
         return np.abs(self.predicted - self.actual)
 
-    @staticmethod
-    def _spread(errors: Array, level: float) -> tuple[Array, Array]:
-        """From errors (o, h, n), nan where unknown: the quantile per step, the size per node."""
-        size = known_mean(errors, (0, 1))
-        scores = errors / np.where(size > 0, size, np.nan)
-        each = (step[~np.isnan(step)] for step in scores.swapaxes(0, 1))
-        return np.array([conformal_quantile(found, level) for found in each]), size
+    def _rolled(self, level: float) -> tuple[Array, Array]:
+        """Half the width of the interval at every origin (o, h, n), and the last factors (h,).
 
-    def _rolled(self, level: float) -> tuple[Array, float]:
-        """Half the width of the interval at every origin (o, h, n), and the factor at the end.
-
-        At an origin, only errors of steps before it are known. The factor starts at 1; after each
-        step its logarithm grows by ADAPT × (share of values outside − (1 − level)), so that in the
-        long run the share outside is 1 − level however the series changes (adaptive conformal
-        inference, applied to the width instead of the level). O(o² h n).
+        At an origin, only errors of steps before it are known. The logarithm q of the factor of a
+        step follows the `level`-quantile of s = log(error / width without the factor) by gradient
+        steps on the pinball loss, q ← q + η (share of s > q − (1 − level)): quantile tracking, as
+        in adaptive conformal inference. An error is compared with today's q instead of the one that
+        its interval was made with, long ago for a long step, so q cannot run past every s. The
+        errors of step j are alike for j steps and the share of few nodes is uncertain, so for n
+        nodes η = ADAPT / j² · n / (n + 2). Longer steps move along, and so soon follow a change of
+        all errors. O(o² h n).
         """
         if level in self._rolls:
             return self._rolls[level]
         step_of = self.origins[:, None] + np.arange(self.horizon)  # (o, h)
-        width = np.full(self.predicted.shape, np.inf)
-        moved = 0.0
+        plain, width = (np.full(self.predicted.shape, np.inf) for _ in range(2))
+        moved = np.zeros(self.horizon)
         for now in range(self.origins[0], step_of[-1, -1] + 1):
             for at in np.flatnonzero(self.origins == now):
                 seen = np.where((step_of[:at] < now)[..., None], self._errors[:at], np.nan)
-                quantile, size = self._spread(seen, level)
+                quantile, unit = _spread(seen, level)
                 if np.isfinite(quantile).all():
-                    width[at] = quantile[:, None] * size * np.exp(moved)
-            judged = (step_of == now)[..., None] & np.isfinite(width) & ~np.isnan(self._errors)
-            if judged.any():
-                moved += ADAPT * (float((self._errors > width)[judged].mean()) - (1 - level))
-        self._rolls[level] = width, float(np.exp(moved))
+                    plain[at] = quantile[:, None] * unit
+                    width[at] = plain[at] * np.exp(moved)[:, None]
+            at, step = np.nonzero(step_of == now)  # each step at most once
+            error, own = self._errors[at, step], plain[at, step]
+            judged = np.isfinite(own) & ~np.isnan(error)
+            excess = judged * ((error > own * np.exp(moved[step])[:, None]) - (1 - level))
+            change = np.zeros(self.horizon)
+            change[step] = ADAPT * excess.sum(1) / (judged.sum(1) + 2) / np.square(step + 1)
+            moved += np.cumsum(change)
+        self._rolls[level] = width, np.exp(moved)
         return self._rolls[level]
 
     @cached_property
-    def _rolls(self) -> dict[float, tuple[Array, float]]:
+    def _rolls(self) -> dict[float, tuple[Array, Array]]:
         return {}
 
     @cached_property
     def _filled(self) -> Array:
         """The series with missing values as the last known one, or the node's training mean."""
         return fill(self.values, known_mean(self.training))
+
+
+def _spread(errors: Array, level: float) -> tuple[Array, Array]:
+    """From errors (o, h, n), nan where unknown: the quantile per step, the unit per node.
+
+    Errors of step j from consecutive origins overlap: m of them hold about m / j that do not. So
+    the scale s_j of a step is drawn to a line, log s_j = a + b log j, the more the fewer they are,
+    and the unit of a node is the mean of errors / s_j with weights 1 / j². Errors of all steps and
+    nodes divided by both have one conformal quantile. It grows for uncertain scales by the ratio of
+    the quantiles of Student's t and the normal distribution.
+    """
+    known, steps = ~np.isnan(errors), np.arange(1, errors.shape[1] + 1)
+    count, size = known.sum((0, 2)), known_mean(errors, (0, 1))
+    if not count.all():
+        return np.full(len(steps), np.inf), size
+    scale = known_mean(errors / np.where(size > 0, size, np.nan), (0, 2))
+    log, enough = np.log(np.maximum(scale, 1e-3)), count / steps  # a step may have no error at all
+    line = np.polyfit(np.log(steps), log, min(1, len(steps) - 1), w=np.sqrt(enough))
+    log = (enough * log + TRUSTED * np.polyval(line, np.log(steps))) / (enough + TRUSTED)
+    relative = errors / np.exp(log)[:, None]
+    weight = known / np.square(steps)[:, None]
+    unit = np.nansum(relative * weight, (0, 1)) / np.maximum(weight.sum((0, 1)), 1e-300)
+    scores = relative / np.where(unit > 0, unit, np.nan)
+    quantile = conformal_quantile(scores[~np.isnan(scores)], level)
+    freedom = np.maximum(known.any((1, 2)).sum() / steps**OVERLAP, 1)
+    share = (1 + level) / 2
+    return quantile * np.exp(log) * stdtrit(freedom, share) / ndtri(share), unit
 
 
 def run_backtest(

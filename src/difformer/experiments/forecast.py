@@ -153,12 +153,13 @@ def _of_fit(model: DIFFormerForecaster, data: Series, graph: Any) -> dict[str, A
 
 
 def _of_backtest(tested: Backtest) -> dict[str, Any]:
-    """What series.json holds of a backtest; the quantiles are of errors divided by the sizes."""
+    """What series.json holds of a backtest; the quantiles are of errors divided by the units."""
     return {
         "origins": tested.origins.tolist(),
         **tested.summary(),
         "coverage": {str(level): tested.coverage(level) for level in LEVELS},
         "quantiles": {str(level): tested.quantiles(level).tolist() for level in LEVELS},
+        "units": tested.units().tolist(),
         "sizes": tested.sizes().tolist(),
     }
 
@@ -182,7 +183,7 @@ def half_widths(record: Mapping[str, Any], level: float) -> Any:
     if str(level) not in tested["quantiles"]:
         raise ValueError(f"level must be one of {', '.join(map(str, LEVELS))}, got {level!r}")
     kept = [np.inf if q is None else q for q in tested["quantiles"][str(level)]]
-    size = np.array([s or 0.0 for s in tested["sizes"]])
+    size = np.array([s or 0.0 for s in tested.get("units", tested["sizes"])])
     # A node that was forecast exactly has an interval of no width, even if others' are infinite.
     return np.where(size > 0, np.array(kept)[:, None] * np.maximum(size, 1e-300), 0.0)
 
