@@ -256,6 +256,16 @@ def coverage(results: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
+def intervals(results: dict[str, Any]) -> list[list[str]]:
+    rows = [["steps", "series", "contain the true value, %", "mean width / right width"]]
+    for steps, sizes in results.items():
+        for nodes, seeds in sizes.items():
+            covered = [each["coverage"] for each in seeds.values()]
+            width = mean(each["width"] for each in seeds.values())
+            rows.append([steps, nodes, percent(mean(covered), stdev(covered)), f"{width:.2f}"])
+    return rows
+
+
 def forecast_peers(results: dict[str, Any]) -> list[list[str]]:
     """Errors divided by those of the best simple forecast of each series."""
     names = list(dict.fromkeys(n for seeds in results.values() for e in seeds.values() for n in e))
@@ -285,6 +295,7 @@ OWN = (
     forecast_peers,
     time_to_model,
     coverage,
+    intervals,
     frozen_distance,
     fit_growth,
     alone_recipe,

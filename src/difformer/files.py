@@ -27,6 +27,7 @@ __all__ = [
     "alone_in",
     "answer_file",
     "cannot_write",
+    "counted",
     "csv_lines",
     "finite",
     "give_name",
@@ -186,6 +187,15 @@ def number_text(value: float) -> str:
     ('5', '1000000000.001', '')
     """
     return "" if value != value else str(value).removesuffix(".0")
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things for people.
+
+    >>> counted(1, "node"), counted(1200, "node")
+    ('1 node', '1,200 nodes')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def csv_lines(lines: Iterable[Iterable[Any]]) -> str:

@@ -198,6 +198,32 @@ def test_what_was_put_right_in_reading_is_said_and_kept(
     assert notes[1] in " ".join(capsys.readouterr().err.split())
 
 
+def test_one_node_one_step_and_intervals_that_end_at_0_are_said(cli: Any, tmp_path: Path) -> None:
+    """In words: counts of one are singular, no dash stands for a figure, the cut is told."""
+    draw, series = np.random.default_rng(0), tmp_path / "s.csv"
+    values = 5 + np.sin(np.arange(90) / 3) + draw.normal(0, 0.3, 90)
+    series.write_text("step,a\n" + "".join(f"{i},{v:.4f}\n" for i, v in enumerate(values)))
+    run = str(tmp_path / "run")
+    words = ["--series", str(series), "--out", run, "--epochs", "2", "--set", "lags=3"]
+    done = cli("train", *words, "--set", "steps=1")
+    said, page = " ".join(done.out.split()), (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "90 steps of 1 node," in page
+    assert "over 1 step ahead from" in said
+    assert "the next step in forecast.csv" in said
+    cut = "end at 0 below, as no value of the series is negative"
+    for text in (said, page):
+        assert cut in text
+        assert "pinball loss 0." in text
+    done = cli("predict", run, "--series", str(series), "-o", "-", "--level", "0.9")
+    assert cut in " ".join(done.err.split())
+    assert "1 row predicted" in done.err
+    series.write_text(series.read_text().replace("\n1,", "\n1,-", 1))
+    done = cli("train", *words, "--set", "steps=12", "--set", "origins=14", "--out", f"{run}2")
+    said = " ".join(done.out.split())
+    assert "end at 0" not in said
+    assert "loss –" not in said
+
+
 def test_newer_values_are_forecast_without_refitting(districts: Path, tmp_path: Path) -> None:
     before = (districts / "run" / "model.safetensors").read_bytes()
     newer, out = str(districts / "newer.csv"), tmp_path / "o.csv"

@@ -38,6 +38,7 @@ BENCHMARKS = (
     "few_labels",
     "suite",
     "coverage",
+    "intervals",
     "alone_recipe",
     "kernel_choice",
     "all_pair",

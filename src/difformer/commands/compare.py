@@ -20,7 +20,7 @@ from difformer.commands.shared import option
 from difformer.experiments.compare import DEFAULT_MODELS, DEFAULT_TRAIN, compare
 from difformer.experiments.comparisons import COMPARISON, Comparison, comparison_table
 from difformer.experiments.verdict import verdict
-from difformer.files import write_atomic
+from difformer.files import counted, write_atomic
 
 
 def command(
@@ -88,7 +88,8 @@ def command(
     if json:
         return print_json(record)
     print_table(
-        comparison_table(result), f"{result.dataset}: {result.metric}, {len(result.splits)} splits"
+        comparison_table(result),
+        f"{result.dataset}: {result.metric}, {counted(len(result.splits), 'split')}",
     )
     print("\n".join(verdict(result)))
 

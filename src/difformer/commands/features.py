@@ -14,6 +14,7 @@ from difformer.commands.shared import argument, option, setting
 from difformer.data.registry import raw_datasets
 from difformer.experiments.encoders import ENCODERS
 from difformer.experiments.encoders.settings import FeatureSettings
+from difformer.files import counted
 from difformer.train.settings import TrainSettings
 
 DATASETS = ", ".join(raw_datasets())
@@ -102,4 +103,4 @@ def command(
     if json:
         print_json({"file": str(written), "rows": n, "features": d, "encoder": encoder})
     else:
-        print(f"{written}: {n} rows of {d} features by {encoder}")
+        print(f"{written}: {counted(n, 'row')} of {counted(d, 'feature')} by {encoder}")

@@ -23,6 +23,7 @@ def train_series(series: Path, asked: Asked, given: Given) -> None:
     record = train(series, asked.edges, folder, settings, known=asked.known, places=asked.places)
     if record["interrupted"]:
         raise stopped(folder)
+    ahead = "step" if settings.steps == 1 else f"{settings.steps} steps"
     from difformer.report.series_page import learned_notes, result_blocks
 
     finish_run(
@@ -31,7 +32,7 @@ def train_series(series: Path, asked: Asked, given: Given) -> None:
         lambda: [*result_blocks(record), *learned_notes(record)],
         page=asked.report,
         json=asked.json,
-        more=f", the next {settings.steps} steps in forecast.csv",
+        more=f", the next {ahead} in forecast.csv",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from difformer.commands import shared
 from difformer.commands.output import print_json, say
 from difformer.commands.shared import argument, option
+from difformer.files import counted
 
 
 def command(
@@ -85,4 +86,4 @@ def command(
     if json:
         print_json({"rows": count, "out": out})
     else:
-        say(f"{count} rows predicted into {'standard output' if out == '-' else out}")
+        say(f"{counted(count, 'row')} predicted into {'standard output' if out == '-' else out}")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from difformer.data.split import Split, parse_split, shape_and_type
+from difformer.files import counted
 
 if TYPE_CHECKING:
     from difformer.data.encoder import TableEncoder
@@ -126,10 +127,10 @@ class Dataset:
     def describe(self) -> str:
         """One line for people: name, task, sizes and the splits that come with the data."""
         parts = [
-            f"{self.num_rows:,} rows",
-            f"{self.num_features:,} features",
-            f"{self.num_outputs} output{'s' * (self.num_outputs != 1)} ({self.task})",
-            f"{self.num_edges:,} directed edges" if self.num_edges else "no graph",
+            counted(self.num_rows, "row"),
+            counted(self.num_features, "feature"),
+            f"{counted(self.num_outputs, 'output')} ({self.task})",
+            counted(self.num_edges, "directed edge") if self.num_edges else "no graph",
         ]
         if self.splits:
             parts.append(f"splits {', '.join(self.splits)}")

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from difformer.data.dataset import Dataset, check_edges
 from difformer.data.split import Split
+from difformer.files import counted
 from difformer.options import check_count
 
 RATIOS = (0.2, 0.2, 0.6)  # of the paper: training, validation and test, in time order
@@ -94,8 +95,9 @@ class TemporalDataset(Dataset):
         kinds = {0: "no graph", 1: "one graph"}
         graphs = kinds.get(len(self.edges), "one graph per snapshot")
         return (
-            f"{self.name}: {self.num_snapshots:,} snapshots of {self.num_nodes:,} nodes; "
-            f"{self.num_features} lags; {graphs}; splits {', '.join(self.splits) or 'none'}"
+            f"{self.name}: {counted(self.num_snapshots, 'snapshot')} of "
+            f"{counted(self.num_nodes, 'node')}; {counted(self.num_features, 'lag')}; {graphs}; "
+            f"splits {', '.join(self.splits) or 'none'}"
         )
 
 

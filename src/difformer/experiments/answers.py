@@ -14,7 +14,13 @@ from torch import Tensor
 from difformer.baselines.difformer import Auto
 from difformer.data.rawtable import Source, numbered_chunks
 from difformer.errors import DataError
-from difformer.experiments.forecast import forecast_lines, interval_lines, open_series
+from difformer.experiments.forecast import (
+    CUT,
+    forecast_lines,
+    interval_lines,
+    lower_end,
+    open_series,
+)
 from difformer.experiments.kinds import need_kind
 from difformer.experiments.loaded import LoadedRun, load_run
 from difformer.experiments.own.predict import table_lines
@@ -97,6 +103,8 @@ def _next_steps(
         data = data if known is None else read_known_file(known, data)
         if level is None:
             return forecast_lines(model, data, record["settings"]["steps"])
+        if lower_end(data.values) == 0:
+            tell(f"intervals {CUT.removesuffix('.')}")
         return interval_lines(model, data, record, level)
     except ValueError as error:
         raise DataError(f"{source}: {error}") from error

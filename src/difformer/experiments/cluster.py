@@ -17,7 +17,7 @@ from difformer.data.shards.remote import is_url
 from difformer.errors import DifformerError, RunError
 from difformer.experiments.experiment import Experiment
 from difformer.experiments.values import NONE
-from difformer.files import one_line
+from difformer.files import counted, one_line
 from difformer.train.run import read_result
 from difformer.train.seeds import SeedsResult
 
@@ -40,7 +40,7 @@ def train_on_ray(
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     ray = connect(address)
-    asked = f"training with {workers} {'worker' if workers == 1 else 'workers'}"
+    asked = f"training with {counted(workers, 'worker')}"
     enough(ray, workers, asked)
     api, of_torch = import_module("ray.train"), import_module("ray.train.torch")
     trainer: Any = of_torch.TorchTrainer(

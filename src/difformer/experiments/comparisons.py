@@ -11,7 +11,7 @@ from difformer.baselines.registry import get_system
 from difformer.commit import commit_of
 from difformer.experiments.statistics import Difference, paired_difference, spread
 from difformer.experiments.tables import EMPTY, Table, markdown
-from difformer.files import read_json, reading
+from difformer.files import counted, read_json, reading
 
 __all__ = [
     "COMPARISON",
@@ -171,7 +171,7 @@ def comparison_block(path: Path) -> str:
     result, record = read_comparison(path)
     machine = record["machine"]
     how = (
-        f"`{record['command']}`: {len(result.splits)} splits, the same for all systems, "
+        f"`{record['command']}`: {counted(len(result.splits), 'split')}, the same for all systems, "
         f"{machine['cores']} cores, {machine['memory_gb']} GB, torch {machine['torch']}, "
         f"{record['date']}, {commit_of(record)}."
     )

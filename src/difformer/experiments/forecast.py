@@ -9,6 +9,7 @@ torch is imported only to train: the command line reads the settings from here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, time
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
     from difformer.estimators.forecaster import DIFFormerForecaster
 
 __all__ = [
+    "CUT",
     "LEVEL",
     "RECORD",
     "SeriesSettings",
     "forecast_lines",
     "half_widths",
     "interval_lines",
+    "lower_end",
     "mixed_in",
     "next_stamps",
     "open_series",
@@ -50,6 +53,7 @@ __all__ = [
 RECORD = "series.json"  # what makes a run folder one of a series
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals that a run keeps
 LEVEL = 0.9  # of those in intervals.csv and on the page
+CUT = "end at 0 below, as no value of the series is negative."  # said where `lower_end` is 0
 
 
 @dataclass(kw_only=True)
@@ -161,6 +165,7 @@ def _of_backtest(tested: Backtest) -> dict[str, Any]:
         "quantiles": {str(level): tested.quantiles(level).tolist() for level in LEVELS},
         "units": tested.units().tolist(),
         "sizes": tested.sizes().tolist(),
+        "lower": lower_end(tested.values),
     }
 
 
@@ -188,6 +193,11 @@ def half_widths(record: Mapping[str, Any], level: float) -> Any:
     return np.where(size > 0, np.array(kept)[:, None] * np.maximum(size, 1e-300), 0.0)
 
 
+def lower_end(values: Any) -> float:
+    """Where intervals end below: at 0 if no value is negative."""
+    return -math.inf if (values < 0).any() else 0.0
+
+
 def interval_lines(
     model: DIFFormerForecaster, data: Series, record: Mapping[str, Any], level: float
 ) -> list[list[Any]]:
@@ -197,11 +207,10 @@ def interval_lines(
     half, share = half_widths(record, level), f"{100 * level:g} %"
     lines: list[list[Any]] = [["time", "node", "forecast", f"from {share}", f"to {share}"]]
     names = data.names or tuple(str(j) for j in range(data.values.shape[1]))
-    low = 0.0 if bool((data.values[data.values == data.values] >= 0).all()) else None
+    low = lower_end(data.values)
     for step, row in enumerate(model.predict(steps, series=data)):
         for node, value, own in zip(names, row, half[step], strict=True):
-            least = value - own if low is None else max(low, value - own)
-            cells = map(number_text, (value, least, value + own))
+            cells = map(number_text, (value, max(low, value - own), value + own))
             lines.append([stamps[step], node, *cells])
     return lines
 

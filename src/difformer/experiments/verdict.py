@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from difformer.baselines.registry import get_system
 from difformer.experiments.statistics import Difference
+from difformer.files import counted
 
 if TYPE_CHECKING:
     from difformer.experiments.comparisons import Comparison, Row
@@ -122,9 +123,8 @@ def _speaker(comparison: Comparison, rows: Sequence[Row]) -> Row | None:
 def _answer(gap: Difference) -> str:
     if gap.certain:
         return "Yes:" if gap.mean > 0 else "No, it hurts:"
-    splits = "1 split" if gap.pairs == 1 else f"{gap.pairs} splits"
     enough = "" if gap.needed is None else f"; about {gap.needed} would"
-    return f"Cannot tell from {splits}{enough}:"
+    return f"Cannot tell from {counted(gap.pairs, 'split')}{enough}:"
 
 
 def _gap(comparison: Comparison, ours: Row, theirs: Row) -> tuple[Difference, str]:
@@ -132,4 +132,4 @@ def _gap(comparison: Comparison, ours: Row, theirs: Row) -> tuple[Difference, st
     gap = comparison.difference(ours, theirs)
     unit = " points" if comparison.unit[0] == 100 else ""
     shown = gap.shown(*comparison.unit)
-    return gap, f"{shown}{unit} of {comparison.metric} over {gap.pairs} splits"
+    return gap, f"{shown}{unit} of {comparison.metric} over {counted(gap.pairs, 'split')}"

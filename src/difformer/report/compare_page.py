@@ -9,6 +9,7 @@ from typing import Any
 from difformer.commit import commit_of
 from difformer.experiments.comparisons import COMPARISON, Comparison, Row, read_comparison
 from difformer.experiments.verdict import verdict
+from difformer.files import counted
 from difformer.report.blocks import (
     Note,
     Plot,
@@ -33,8 +34,9 @@ def write_comparison(folder: Path | str, out: Path | str | None = None) -> Path:
     folder = Path(folder)
     result, record = read_comparison(folder / COMPARISON)
     path = folder / "report.html" if out is None else Path(out)
-    count = "1 split" if len(result.splits) == 1 else f"{len(result.splits)} splits"
-    subtitle = f"{_metric(result)}, {count}, the same for every system."
+    subtitle = (
+        f"{_metric(result)}, {counted(len(result.splits), 'split')}, the same for every system."
+    )
     sections = comparison_sections(result, record)
     return write_page(path, f"Comparison on {result.dataset}", sections, subtitle=subtitle)
 

@@ -11,8 +11,16 @@ from scipy import sparse
 from scipy.sparse.csgraph import shortest_path
 
 from difformer.data.series_files import read_places
-from difformer.experiments.forecast import LEVEL, half_widths, mixed_in, next_stamps
+from difformer.experiments.forecast import (
+    CUT,
+    LEVEL,
+    half_widths,
+    lower_end,
+    mixed_in,
+    next_stamps,
+)
 from difformer.experiments.loaded import LoadedRun
+from difformer.files import counted
 from difformer.report.blocks import (
     Finder,
     Note,
@@ -71,8 +79,8 @@ def result_blocks(record: Mapping[str, Any]) -> list[Any]:
     steps, origins = record["settings"]["steps"], tested["origins"]
     blocks: list[Any] = [
         Note(
-            f"Root mean squared error {number(error, 3)} over {steps} steps ahead from "
-            f"{len(origins):,} consecutive origins; {number(theirs, 3)} for the best simple "
+            f"Root mean squared error {number(error, 3)} over {counted(steps, 'step')} ahead "
+            f"from {counted(len(origins), 'consecutive origin')}; {number(theirs, 3)} for the best simple "
             f"forecast, {other}.{_beside(error, theirs)}"
         )
     ]
@@ -98,7 +106,7 @@ def result_blocks(record: Mapping[str, Any]) -> list[Any]:
             Note(
                 f"{100 * LEVEL:g} % intervals, each made from earlier errors, contained "
                 f"{100 * told['coverage']:.0f} % of the values of the later half (pinball loss "
-                f"{number(told['pinball'], 3)})."
+                f"{number(told['pinball'], 3)}).{' They ' + CUT if tested.get('lower') == 0 else ''}"
             )
         )
     if tested.get("left_out"):
@@ -123,7 +131,7 @@ def _read(model: Any) -> Note:
     span = f", {ends[0]} to {ends[1]}" if len(ends) == 2 else ""
     gone = float(np.isnan(data.values).mean())
     missing = f"{100 * gone:.2g} % of the values are missing" if gone else "no value is missing"
-    return Note(f"{steps:,} steps of {nodes:,} nodes{span}; {missing}.")
+    return Note(f"{counted(steps, 'step')} of {counted(nodes, 'node')}{span}; {missing}.")
 
 
 def learned_notes(record: Mapping[str, Any]) -> list[Note]:
@@ -168,7 +176,7 @@ def _fans(model: Any, record: Mapping[str, Any], ahead: Any, half: Any) -> Finde
     times = times or [str(first + i) for i in range(len(values))]
     later = next_stamps(data, len(ahead))
     sizes = (record.get("backtest") or {}).get("sizes") or [None] * len(names)
-    left, least = set(record.get("naive_nodes", ())), bool((values[values == values] >= 0).all())
+    left, least = set(record.get("naive_nodes", ())), lower_end(data.values)
     rows: list[list[str]] = []
     curves: list[dict[str, Any]] = []
     order = np.argsort([-(s or 0.0) for s in sizes], kind="stable").tolist()
@@ -192,12 +200,11 @@ def _fans(model: Any, record: Mapping[str, Any], ahead: Any, half: Any) -> Finde
 
 
 def _fan(
-    values: Any, ahead: Any, half: Any, node: int, times: list[str], later: list[str], least: bool
+    values: Any, ahead: Any, half: Any, node: int, times: list[str], later: list[str], least: float
 ) -> dict[str, Any]:
     data: list[dict[str, Any]] = []
     if half is not None and np.isfinite(half[:, node]).all():
-        low, high = ahead - half[:, node], ahead + half[:, node]
-        low = np.maximum(low, 0.0) if least else low
+        low, high = np.maximum(ahead - half[:, node], least), ahead + half[:, node]
         edge: Any = {"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
         data.append(scatter(later, rounded(high), **edge))
         edge |= {"fill": "tonexty", "fillcolor": "rgba(204,102,119,0.25)", "showlegend": True}

@@ -18,7 +18,7 @@ from difformer.experiments.own.importance import column_importance
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.scores import HeldOut, labelled
 from difformer.experiments.runs import Run
-from difformer.files import number_text
+from difformer.files import counted, number_text
 from difformer.report.blocks import (
     Finder,
     Note,
@@ -180,9 +180,9 @@ def _peers(peers: Sequence[Mapping[str, Any]], ours: Mapping[str, float]) -> lis
 
 def _read(own: OwnRun, data: Dataset) -> list[Any]:
     known = int(labelled(data).sum())
-    edges = f", {data.num_edges:,} edges" if data.edge_index is not None else ""
+    edges = f", {counted(data.num_edges, 'edge')}" if data.edge_index is not None else ""
     text = (
-        f"{data.num_rows:,} rows: {known:,} with a label, {data.num_rows - known:,} to predict"
+        f"{counted(data.num_rows, 'row')}: {known:,} with a label, {data.num_rows - known:,} to predict"
         f"{edges}."
     )
     missing = {column.name: column.missing for column in own.encoder.columns}

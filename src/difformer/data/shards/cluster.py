@@ -28,7 +28,7 @@ from difformer.data.shards.rows import RowEncoder
 from difformer.data.shards.tasks import Span
 from difformer.data.shards.write import Layout, finish_part, is_written
 from difformer.errors import DataError, DifformerError, missing_extra
-from difformer.files import one_line
+from difformer.files import counted, one_line
 
 __all__ = ["connect", "enough", "lacking", "write_parts"]
 
@@ -134,8 +134,8 @@ def lacking(ray: Any, asked: int, what: str) -> str:
     there, free = (
         int(each().get("CPU", 0)) for each in (ray.cluster_resources, ray.available_resources)
     )
-    noun = "processor" if asked == 1 else "processors"
-    return f"{what} asks for {asked} {noun}, the cluster has {there}, {free} of them free"
+    asks = counted(asked, "processor")
+    return f"{what} asks for {asks}, the cluster has {there}, {free} of them free"
 
 
 def _spans(names: list[str]) -> list[Span]:

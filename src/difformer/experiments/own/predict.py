@@ -14,6 +14,7 @@ from difformer.data.edges import read_edges
 from difformer.data.rawtable import Chunk, Source, name_of, read_chunks, rows_of
 from difformer.errors import DataError
 from difformer.experiments.own.run import OwnRun
+from difformer.files import counted
 
 __all__ = ["edges_of", "table_lines"]
 
@@ -52,7 +53,7 @@ def _encoded(
     except DataError as error:
         raise DataError(f"{name_of(source)}: {error}") from error
     if bad:
-        count = f"{len(bad)} cell{'s' if len(bad) > 1 else ''}"
+        count = counted(len(bad), "cell")
         told = f"{count} taken as empty, because not as in training: {', '.join(bad[:3])}"
         tell(f"{name_of(source)}: {told}")
     return run.encoder.encode_chunk(chunk, start, source, strict=False)
