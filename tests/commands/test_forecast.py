@@ -187,7 +187,7 @@ def test_what_was_put_right_in_reading_is_said_and_kept(
     assert [note.split(":")[0] for note in notes] == [
         "1 not numbers, taken as empty (row 33, column 'c'",
         "rows were put in the order of their times",
-        "2 steps without a row are missing, first 2020-01-11 00",
+        "2 steps without a row, left empty, first 2020-01-11 00",
     ]
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     for note in notes[1:]:

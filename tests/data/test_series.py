@@ -102,7 +102,7 @@ def test_a_time_without_a_row_is_a_step_without_values(tmp_path: Path) -> None:
     gone = np.isnan(series.values[:, 0])
     assert np.flatnonzero(gone).tolist() == [7, 8, 20]
     np.testing.assert_array_equal(series.values[~gone, 0], kept)
-    assert series.notes == ("3 steps without a row are missing, first 2018-02-25 00:00:00",)
+    assert series.notes == ("3 steps without a row, left empty, first 2018-02-25 00:00:00",)
     # What is known of the other steps need not be known of these.
     known = read_known_file(write(tmp_path / "k.csv", text), series).known
     np.testing.assert_array_equal(known, series.values)

@@ -99,7 +99,7 @@ def test_edges_among_new_rows_are_used(field: Path, tmp_path: Path) -> None:
     assert chance[0] > before[0]
     assert chance[1] > before[1]  # by the row it is joined to
     assert found[2] == plain[2]
-    assert notes == [f"{edges}: ignored, because between known rows: 1 edges"]
+    assert notes == [f"{edges}: ignored, because between known rows: 1 edge"]
     # As read chunk by chunk, and as asked of the service.
     body = {"rows": [{"name": name, "kind": kind} for name, kind in rows], "edges": pairs}
     with TestClient(make_app(field)) as client:

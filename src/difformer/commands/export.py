@@ -7,6 +7,7 @@ from typing import Annotated
 
 from difformer.commands.output import print_json, say
 from difformer.commands.shared import DataDir, Json, Overwrite, RunFolder, option
+from difformer.files import counted
 
 
 def command(
@@ -43,6 +44,7 @@ def command(
         )
         return
     say(
-        f"{onnx}: x has {len(found.inputs)} columns, y has {', '.join(found.outputs)}; its answers "
-        f"for {found.rows} rows are those of the run to {found.difference:.1g}"
+        f"{onnx}: x has {counted(len(found.inputs), 'column')}, y has {', '.join(found.outputs)}; "
+        f"its answers for {counted(found.rows, 'row')} are those of the run to "
+        f"{found.difference:.1g}"
     )

@@ -17,6 +17,7 @@ from difformer.commands.shared import Address, Id, Json, Kinds, Label, Quiet, Ta
 from difformer.data.shards.parts import PARTITIONERS
 from difformer.data.shards.settings import ShardSettings
 from difformer.experiments.tables import Table
+from difformer.files import counted
 
 ENGINES = ("duckdb", "ray")
 DEFAULT: dict[str, Any] = {each.name: each.default for each in fields(ShardSettings)}
@@ -157,7 +158,7 @@ def command(
     print_table(Table(("", manifest.name), tuple(rows)))
     if peak is not None:
         say(f"used at most {peak / 1e9:.2f} GB", quiet=quiet)
-    print(f"{len(manifest.parts)} parts in {out}; train with: difformer train {out}")
+    print(f"{counted(len(manifest.parts), 'part')} in {out}; train with: difformer train {out}")
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from difformer.data.rawtable import Chunk, naming, read_rows
 from difformer.data.series import Series, align_known
 from difformer.data.times import check_times, read_times, whole_times
 from difformer.errors import DataError
+from difformer.files import counted
 
 PLACES = (("x", "lon", "lng", "longitude"), ("y", "lat", "latitude"))
 
@@ -127,6 +128,7 @@ def _in_time(
         whole = np.full((len(times), values.shape[1]), np.nan)
         whole[[place[stamp] for stamp in stamps]] = values
         left = next(time for time in times if time not in set(stamps))
-        notes.append(f"{len(times) - len(stamps)} steps without a row are missing, first {left}")
+        gone = counted(len(times) - len(stamps), "step")
+        notes.append(f"{gone} without a row, left empty, first {left}")
         values, stamps = whole, tuple(times)
     return Series(values, tuple(names), stamps, notes=tuple(notes))

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from difformer.files import counted
 from difformer.report.blocks import (
     Note,
     Plot,
@@ -190,7 +191,7 @@ def calibration_block(probability: Tensor, y: Tensor, part: str) -> Plot:
         name="the model",
         line={"color": colour(0)},
         marker={"size": [6 + 18 * (b[2] / most) ** 0.5 for b in bins]},
-        text=[f"{int(b[2]):,} rows" for b in bins],
+        text=[counted(int(b[2]), "row") for b in bins],
         hovertemplate="says %{x:.2f}, right %{y:.2f} (%{text})<extra></extra>",
     )
     mean = sum((b[0] - b[1]) * b[2] for b in bins) / max(1.0, sum(b[2] for b in bins))

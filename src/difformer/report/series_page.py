@@ -80,8 +80,8 @@ def result_blocks(record: Mapping[str, Any]) -> list[Any]:
     blocks: list[Any] = [
         Note(
             f"Root mean squared error {number(error, 3)} over {counted(steps, 'step')} ahead "
-            f"from {counted(len(origins), 'consecutive origin')}; {number(theirs, 3)} for the best simple "
-            f"forecast, {other}.{_beside(error, theirs)}"
+            f"from {counted(len(origins), 'consecutive origin')}; {number(theirs, 3)} for the best "
+            f"simple forecast, {other}.{_beside(error, theirs)}"
         )
     ]
     closest = min(methods, key=lambda name: methods[name]["mae"])
@@ -102,11 +102,12 @@ def result_blocks(record: Mapping[str, Any]) -> list[Any]:
     )
     told = tested["coverage"][str(LEVEL)]
     if told["coverage"] is not None:
+        cut = f" They {CUT}" if tested.get("lower") == 0 else ""
         blocks.append(
             Note(
                 f"{100 * LEVEL:g} % intervals, each made from earlier errors, contained "
                 f"{100 * told['coverage']:.0f} % of the values of the later half (pinball loss "
-                f"{number(told['pinball'], 3)}).{' They ' + CUT if tested.get('lower') == 0 else ''}"
+                f"{number(told['pinball'], 3)}).{cut}"
             )
         )
     if tested.get("left_out"):

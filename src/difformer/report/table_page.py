@@ -182,8 +182,8 @@ def _read(own: OwnRun, data: Dataset) -> list[Any]:
     known = int(labelled(data).sum())
     edges = f", {counted(data.num_edges, 'edge')}" if data.edge_index is not None else ""
     text = (
-        f"{counted(data.num_rows, 'row')}: {known:,} with a label, {data.num_rows - known:,} to predict"
-        f"{edges}."
+        f"{counted(data.num_rows, 'row')}: {known:,} with a label, "
+        f"{data.num_rows - known:,} to predict{edges}."
     )
     missing = {column.name: column.missing for column in own.encoder.columns}
     y = data.y.reshape(data.num_rows, -1)

@@ -12,7 +12,7 @@ from typing import Any
 
 from difformer.data.shards.remote import is_url, read_text, url_exists
 from difformer.errors import DataError
-from difformer.files import json_text, write_json
+from difformer.files import counted, json_text, write_json
 
 __all__ = ["MANIFEST", "ArrayRecord", "Manifest", "PartRecord", "is_shards", "part_folder"]
 
@@ -100,10 +100,15 @@ class Manifest:
 
     def describe(self) -> str:
         """One line for a person to read."""
-        edges = f"{self.edges:,} directed edges, {self.cut:.1%} cut" if self.graph else "no graph"
+        edges = (
+            f"{counted(self.edges, 'directed edge')}, {self.cut:.1%} cut"
+            if self.graph
+            else "no graph"
+        )
         return (
-            f"{self.name}: {self.rows:,} rows; {self.features:,} features; {self.outputs} outputs "
-            f"({self.task}); {edges}; {len(self.parts)} parts by {self.partition}"
+            f"{self.name}: {counted(self.rows, 'row')}; {counted(self.features, 'feature')}; "
+            f"{counted(self.outputs, 'output')} ({self.task}); {edges}; "
+            f"{counted(len(self.parts), 'part')} by {self.partition}"
         )
 
     @property

@@ -87,7 +87,7 @@ def edges_of(run: OwnRun, names: Sequence[str], edges: Source, tell: Callable[[s
     new = (pairs >= n).any(0)
     if not bool(new.all()):
         where = edges if isinstance(edges, str | Path) else "edges"
-        tell(f"{where}: ignored, because between known rows: {int((~new).sum())} edges")
+        tell(f"{where}: ignored, because between known rows: {counted(int((~new).sum()), 'edge')}")
     directed = run.estimator.directed
     found = Graph.from_edges(pairs, n + m, weight, undirected=not directed, self_loops=False)
     source, target = found.edge_index.numpy()
