@@ -27,6 +27,10 @@ class RunError(DifformerError):
     """A run folder cannot be used as asked: missing parts, another configuration."""
 
 
+class DriftWarning(UserWarning):
+    """New rows hold values, or miss values, as no row of training does."""
+
+
 class TrainingError(DifformerError):
     """Training cannot go on: the loss or the validation metric is not a number."""
 

@@ -102,7 +102,7 @@ def test_the_schema_is_of_what_is_taken_and_answered(client: Any, run: Path) -> 
     answer = client.post("/predict", json={"rows": [{**ROW, "kind": "ape"}]}).json()
     answers_model(OwnRun.load(run)).validate_python(answer["predictions"], strict=True)
     content = told["responses"]["200"]["content"]["application/json"]["schema"]
-    (named,) = content["properties"].values()
+    named = content["properties"]["predictions"]
     assert set(named["items"]["properties"]) == set(answer["predictions"][0])
 
 

@@ -62,9 +62,10 @@ def command(
     For a run of `train --nodes` FILE has the columns of training, in any format; other columns
     are ignored. The output gives the label of each row, the probability of every class, and the
     known rows that weigh most in it. A row with the id and the values of a row of training is
-    answered as in training. For a run on a dataset FILE has one column per feature, in order; for
+    answered as in training. A note names cells that are unlike all of training. For a run on a dataset FILE has one column per feature, in order; for
     a run of `train --series` it is a series of the same nodes, whose next steps are forecast.
     """
+    from difformer.data.drift import Drift
     from difformer.experiments.answers import predict_run
 
     given = table or series
@@ -72,6 +73,7 @@ def command(
         raise ValueError("FILE must be given, or --series FILE: what to predict")
     if json and out == "-":
         raise ValueError("--json must be left out with -o -: both write to standard output")
+    drift = Drift()
     count = predict_run(
         run,
         given,
@@ -82,8 +84,9 @@ def command(
         overwrite=overwrite,
         data_dir=data_dir,
         tell=lambda note: say(f"note: {note}"),
+        drift=drift,
     )
     if json:
-        print_json({"rows": count, "out": out})
+        print_json({"rows": count, "out": out, "drift": drift.to_json()})
     else:
         say(f"{counted(count, 'row')} predicted into {'standard output' if out == '-' else out}")

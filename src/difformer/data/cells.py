@@ -54,7 +54,7 @@ def repeated(names: Iterable[Any]) -> Any:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-def place(row: int, column: str, cell: Any) -> str:
+def place(row: int | str, column: str, cell: Any) -> str:
     """A cell as an error names it."""
     return f"row {row}, column {column!r}: {shown(cell)}"
 

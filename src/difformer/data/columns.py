@@ -43,6 +43,10 @@ KINDS = ("number", "date", "category", "text", "skip")
 
 MOST_WORDS = 2000  # terms kept of a text column, those in the most rows
 WORDS_OF_TEXT = 3  # mean words above which many distinct values are free text
+LEAST = {"number": 2.0, "date": 1.2}  # see `usual_range`: time goes on, but not by years
+
+Away = dict[str, Array]
+"""How far the cells of each column are from all that was seen: 0 for none, NaN where missing."""
 
 
 def encode_numbers(values: Array, columns: Sequence[Column]) -> Array:
@@ -166,7 +170,8 @@ class Survey:
         if kind in ("number", "date") and self.first_bad:
             count = self.bad + self.infinite
             bad = (str(count), *(f"row {row}: {shown(cell)}" for row, cell in self.first_bad))
-        return Column(self.name, kind, reason, self.missing, learned, bad)
+        seen = self.numbers.seen(LEAST[kind]) if kind in LEAST else ()
+        return Column(self.name, kind, reason, self.missing, learned, bad, self.cells, seen)
 
     def _categories(self) -> list[str]:
         numbers = self.numbers.distinct
@@ -200,6 +205,9 @@ class Column:
     missing: int
     learned: Mapping[str, Any]
     bad: tuple[str, ...] = ()  # how many cells could not be read, and the first of them
+    # For the check of new cells; without it in files of earlier versions.
+    rows: int = field(default=0, compare=False)
+    seen: tuple[float, ...] = field(default=(), compare=False)  # see `usual_range`
 
     @property
     def width(self) -> int:
@@ -226,10 +234,13 @@ class Column:
             treatment += "; " + bad_cells(self.bad[0], self.kind, self.bad[1:])
         return self.name, self.kind, treatment
 
-    def encode(self, cells: Cells, start: int, *, strict: bool = True) -> Any:
+    def encode(
+        self, cells: Cells, start: int, *, strict: bool = True, away: Away | None = None
+    ) -> Any:
         """(m, width) numbers: an array, or a sparse matrix for text.
 
-        Cells that cannot be read are an error, or missing where not `strict`.
+        Cells that cannot be read are an error, or missing where not `strict`. With `away`, cells
+        that are missing or unlike all of training are put there.
         """
         if self.kind in ("number", "date"):
             values, bad = read_numbers(cells, self.learned["written"])
@@ -238,11 +249,31 @@ class Column:
                 written = f", written {self.learned['written']} in training"
                 where = place(start + bad[0], self.name, cells[bad[0]])
                 raise DataError(f"{where} is not a {what}{written}")
+            self.watch(values, away)
             return encode_numbers(values[:, None], (self,))
         texts = ["" if is_missing(c) else cell_text(c) for c in cells]
+        self.watch(texts, away)
         if self.kind == "category":
             return _one_hot(self.learned["values"]).transform(np.array(texts, object)[:, None])
         return _tfidf(self.learned["terms"], self.learned["idf"]).transform(texts)
+
+    def watch(self, read: Array | Sequence[str], away: Away | None) -> None:
+        """Put the distances of cells, read as numbers or texts, into `away`, unless all are 0."""
+        if away is None:
+            return
+        if isinstance(read, np.ndarray):
+            found = np.where(np.isnan(read), np.nan, 0.0)
+            if self.seen:
+                low, high, first, last = self.seen
+                odd = (read < first) | (read > last)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    found[odd] = np.maximum(low - read[odd], read[odd] - high) / (high - low)
+        else:
+            known = {"": math.nan, **dict.fromkeys(self.learned.get("values", ()), 0.0)}
+            unknown = math.inf if self.kind == "category" else 0.0
+            found = np.array([known.get(text, unknown) for text in read])
+        if found.any():  # NaN counts
+            away[self.name] = found
 
     def unreadable(self, cells: Cells, start: int) -> list[str]:
         """The cells that are not numbers or dates as in training, by row and column.
@@ -258,16 +289,20 @@ class Column:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` reads them back."""
-        return {**vars(self), "learned": dict(self.learned), "bad": list(self.bad)}
+        lists = {"bad": list(self.bad), "seen": list(self.seen)}
+        return {**vars(self), "learned": dict(self.learned), **lists}
 
     @classmethod
     def from_json(cls, record: Any) -> Column:
         """The column that `to_json` wrote; DataError where it is not one."""
         try:
-            known: dict[str, Any] = {**record, "bad": tuple(record["bad"])}
+            seen = tuple(float(bound) for bound in record.get("seen", ()))
+            known: dict[str, Any] = {**record, "bad": tuple(record["bad"]), "seen": seen}
             column = cls(**known)
             learned = column.learned
             good = column.kind in KINDS and isinstance(column.name, str)
+            good = good and type(column.rows) is int and len(seen) in (0, 4)
+            good = good and all(map(math.isfinite, seen)) and (not seen or seen[0] < seen[1])
             if column.kind in ("number", "date"):
                 figures = [learned[name] for name in ("mean", "scale", "low", "high")]
                 good = good and all(math.isfinite(v) for v in figures) and learned["scale"] > 0

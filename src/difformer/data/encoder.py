@@ -13,7 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from difformer.data.cells import PLAIN, SAMPLE, Array
-from difformer.data.columns import KINDS, Column, Survey, encode_numbers
+from difformer.data.columns import KINDS, Away, Column, Survey, encode_numbers
 from difformer.data.labels import label_names
 from difformer.data.rawtable import (
     CHUNK,
@@ -27,7 +27,7 @@ from difformer.data.rawtable import (
     read_chunks,
     rows_of,
 )
-from difformer.data.scales import standardise
+from difformer.data.scales import standardise, usual_range
 from difformer.errors import DataError
 from difformer.files import MISREAD, json_text, reason_of
 
@@ -131,8 +131,12 @@ class TableEncoder:
                     "flag": gone > 0,
                     "written": PLAIN,
                 },
+                rows=len(rows),
+                seen=usual_range(cells[~np.isnan(cells)]),
             )
-            for name, gone, (m, s, first, last) in zip(names, missing, figures, strict=True)
+            for name, gone, cells, (m, s, first, last) in zip(
+                names, missing, rows.T, figures, strict=True
+            )
         ]
         return cls(tuple(columns))
 
@@ -146,8 +150,16 @@ class TableEncoder:
             raise DataError(f"{name_of(source)}: has no rows")
         return sparse.vstack(parts).tocsr() if sparse.issparse(parts[0]) else np.concatenate(parts)
 
-    def encode_array(self, rows: Array) -> Array:
-        """(m, width) float32 from an array (m, p) of numbers, NaN where missing. O(m p)."""
+    def encode_array(self, rows: Array, away: Away | None = None) -> Array:
+        """(m, width) float32 from an array (m, p) of numbers, NaN where missing. O(m p).
+
+        `away` is that of `encode_chunk`.
+        """
+        if away is not None:
+            first, last = np.array([c.seen[2:] or (-np.inf, np.inf) for c in self.columns]).T
+            usual = (rows >= first) & (rows <= last)
+            for j in np.flatnonzero(~usual.all(0)):
+                self.columns[j].watch(rows[:, j], away)
         out = np.empty((len(rows), self.width), np.float32)
         for start in range(0, len(rows), CHUNK):
             part = slice(start, start + CHUNK)
@@ -155,17 +167,24 @@ class TableEncoder:
         return out
 
     def encode_chunk(
-        self, chunk: Chunk, start: int = 1, source: Source = "the table", *, strict: bool = True
+        self,
+        chunk: Chunk,
+        start: int = 1,
+        source: Source = "the table",
+        *,
+        strict: bool = True,
+        away: Away | None = None,
     ) -> Any:
         """Encode one chunk whose first row is row `start`.
 
         A column of training that is not there is an error, unless training did not use it. A cell
-        that cannot be read is an error, or missing if not `strict`.
+        that cannot be read is an error, or missing if not `strict`. Into `away` go the columns
+        with cells that are missing or unlike all of training; see `Drift`.
         """
         used = [c for c in self.columns if c.width]
         check_columns(chunk, (c.name for c in used), source)
         with naming(source):
-            blocks = [c.encode(chunk[c.name], start, strict=strict) for c in used]
+            blocks = [c.encode(chunk[c.name], start, strict=strict, away=away) for c in used]
         if any(sparse.issparse(b) for b in blocks):
             return sparse.hstack(blocks, format="csr").astype(np.float32)
         return np.hstack(blocks).astype(np.float32)

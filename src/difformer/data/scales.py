@@ -13,6 +13,7 @@ import numpy as np
 from difformer.data.cells import MOST_CATEGORIES, Array
 
 FARTHEST = 1000.0  # standard deviations from the mean at which values are clipped
+RARE = 3e-5  # share of new values, like the known ones, that may lie outside the usual range
 
 
 def standardise(values: Array, *, clip: bool = True) -> tuple[Array, Array, Array, Array]:
@@ -61,6 +62,36 @@ def _usual(values: Array) -> tuple[float, float] | None:
     if not 0 < width < float(np.abs(unit - middle).max()) / FARTHEST:
         return None
     return (first - width) * largest, (last + width) * largest
+
+
+def usual_range(values: Array, *, least: float = 2.0) -> tuple[float, ...]:
+    """Lowest and highest of (n,) values, and two bounds that others like them hardly cross. O(n).
+
+    Seen from the median m, the upper bound lies as far beyond the highest value h as the tail has
+    grown from the tenth highest value t, so that heavy tails have wide bounds:
+
+        m + (h - m) max(least, ((h - m) / (t - m))^e),   e = log10(1 / (RARE n)), at least 1,
+
+    and likewise the lower one. With less than 100 values t is the one at a tenth. A tail of less
+    than ten values says nothing: it has no bound. () for a constant or less than 20 values.
+    """
+    n = len(values)
+    k = min(10, n // 10)
+    if k < 2 or values.min() == values.max():
+        return ()
+    places = [0, k - 1, n // 2, n - k, n - 1]
+    low, near_low, middle, near_high, high = np.partition(values, places)[places]
+    power, least = max(1.0, -math.log(RARE * n) / math.log(k)), least * (1 + 20 / n)
+    bounds: list[float] = []
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        for end, near, other in ((low, near_low, high), (high, near_high, low)):
+            tail = end - middle
+            if tail:
+                bound = middle + tail * max(least, (tail / (near - middle)) ** power)
+            else:  # at least half of the values are this one
+                bound = end + (least - 1) * (end - other)
+            bounds.append(float(np.nan_to_num(bound)))
+    return float(low), float(high), *bounds
 
 
 @dataclass
@@ -115,6 +146,13 @@ class Numbers:
     def sample(self) -> Array:
         """All numbers that are not missing, or a sample of them."""
         return np.concatenate(self._kept) if self._kept else np.zeros(0)
+
+    def seen(self, least: float) -> tuple[float, ...]:
+        """What `usual_range` says of them."""
+        sample = self.sample()
+        if self.known > len(sample):
+            sample = np.concatenate([sample, [self.low, self.high]])
+        return usual_range(sample, least=least)
 
     def scale(self) -> tuple[float, float, float, float]:
         """Mean, deviation, lowest and highest value to be encoded, as `standardise` has them."""

@@ -18,11 +18,13 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from difformer.data.cells import cell_text
+from difformer.data.columns import Away
 from difformer.data.convert import csr_tensor, scipy_csr
 from difformer.data.dataset import Dataset
+from difformer.data.drift import Drift
 from difformer.data.encoder import LARGEST, TableEncoder
-from difformer.data.rawtable import is_frame, read_chunks
-from difformer.errors import DataError
+from difformer.data.rawtable import Chunk, is_frame, read_chunks
+from difformer.errors import DataError, DriftWarning
 
 __all__ = [
     "FitRows",
@@ -83,7 +85,7 @@ def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
     encoder: TableEncoder | None = estimator.encoder_
     given, ids = _features_and_ids(X, ids)
     if isinstance(X, Dataset) and X.encoder is not None:
-        if encoder is None or X.encoder.to_json() != encoder.to_json():
+        if X.encoder != encoder:
             raise ValueError("X must be encoded as in fit: give its data frame instead")
         return Rows(given, _row_ids(X, ids, X.num_rows))
     if is_frame(given) and encoder is not None:
@@ -146,22 +148,35 @@ def _bad_cells(prefix: str = "") -> Generator[None, None, None]:
 
 def _encode_frame(estimator: Any, X: Any, encoder: TableEncoder) -> Any:
     special = [name for name in (*encoder.labels, encoder.id) if name in X.columns]
-    frame = X[[name for name in X.columns if name not in special]] if special else X
+    fitted = [n for n in getattr(estimator, "feature_names_in_", ()) if n in X.columns]
+    names = [*fitted, *(n for n in X.columns if n not in (*special, *fitted))]
+    frame = X if names == list(X.columns) else X[names]
     validate_data(estimator, frame, reset=False, skip_check_array=True)
     chunk = next(read_chunks(frame))
     names = [column.name for column in encoder.columns]
     if not set(names) <= set(chunk):  # fitted on an array: its columns have no names
         chunk = dict(zip(names, chunk.values(), strict=True))
-    with _bad_cells():
-        return encoder.encode_chunk(chunk, 0, "X")
+    return _encode(encoder, chunk)
 
 
 def _encode_array(rows: Array, encoder: TableEncoder) -> Array:
-    if all(column.kind == "number" for column in encoder.columns):
-        return encoder.encode_array(rows)
     chunk = {column.name: rows[:, j] for j, column in enumerate(encoder.columns)}
+    return _encode(encoder, chunk, rows)
+
+
+def _encode(encoder: TableEncoder, chunk: Chunk, rows: Array | None = None) -> Any:
+    """Encode columns, or the rows of an array if all are of numbers; a warning says of drift."""
+    away: Away = {}
     with _bad_cells():
-        return encoder.encode_chunk(chunk, 0, "X")
+        if rows is not None and all(column.kind == "number" for column in encoder.columns):
+            features = encoder.encode_array(rows, away)
+        else:
+            features = encoder.encode_chunk(chunk, 0, "X", away=away)
+    drift = Drift()
+    drift.add(encoder, chunk, away, features.shape[0], start=0)
+    if drift:
+        warnings.warn(drift.line, DriftWarning, stacklevel=6)
+    return features
 
 
 def _learn_frame(estimator: Any, frame: Any) -> tuple[TableEncoder, Any]:

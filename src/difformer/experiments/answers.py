@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from difformer.baselines.difformer import Auto
+from difformer.data.drift import Drift
 from difformer.data.rawtable import Source, numbered_chunks
 from difformer.errors import DataError
 from difformer.experiments.forecast import (
@@ -46,6 +47,7 @@ def predict_run(
     overwrite: bool = False,
     data_dir: str | Path | None = None,
     tell: Callable[[str], None] = warnings.warn,
+    drift: Drift | None = None,
 ) -> int:
     """Predict a file with a finished run into a CSV file; returns how many lines have answers.
 
@@ -61,7 +63,9 @@ def predict_run(
         known: for a run on a series that was trained with such a file: one for the new series.
         level: of intervals of numbers, or of sets of classes, beside the answers; None for none.
         data_dir: where datasets are.
-        tell: called with a note about columns, cells and edges that are ignored.
+        tell: called with a note about columns, cells and edges that are ignored, and about cells
+            unlike all of training.
+        drift: filled with those cells; for a run on a table.
     """
     folder = Path(folder)
     kind = need_kind(folder, ("dataset", "table", "series"), "predict")
@@ -73,7 +77,8 @@ def predict_run(
         raise ValueError("level must be left out: it is for runs on a table or a series")
     with answer_file(out, overwrite=overwrite) as file:
         if kind == "table":
-            lines = table_lines(OwnRun.load(folder, level=level), source, edges, tell)
+            run = OwnRun.load(folder, level=level)
+            lines = table_lines(run, source, edges, tell, Drift() if drift is None else drift)
         elif kind == "series":
             lines = [_next_steps(folder, source, known, level, tell)]
         else:

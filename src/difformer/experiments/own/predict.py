@@ -10,6 +10,8 @@ import numpy as np
 
 from difformer.core.graph import Graph
 from difformer.data.cells import cell_text
+from difformer.data.columns import Away
+from difformer.data.drift import Drift
 from difformer.data.edges import read_edges
 from difformer.data.rawtable import Chunk, Source, name_of, read_chunks, rows_of
 from difformer.errors import DataError
@@ -20,7 +22,11 @@ __all__ = ["edges_of", "table_lines"]
 
 
 def table_lines(
-    run: OwnRun, source: Source, edges: Source | None, tell: Callable[[str], None]
+    run: OwnRun,
+    source: Source,
+    edges: Source | None,
+    tell: Callable[[str], None],
+    drift: Drift,
 ) -> Iterator[list[list[Any]]]:
     """The answers for a table as lines of a CSV file, some at a time; first the header.
 
@@ -35,16 +41,25 @@ def table_lines(
         extra = run.encoder.extra(chunk)
         if extra and not start:
             tell(f"{name_of(source)}: ignored, because not in training: {', '.join(extra)}")
-        features = _encoded(run, chunk, start + 1, source, tell)
+        away: Away = {}
+        features = _encoded(run, chunk, start + 1, source, tell, away)
         stop = start + features.shape[0]
         mine = None if graph is None else graph[start:stop]
         ids = None if run.encoder.id is None else names[start:stop]
+        drift.add(run.encoder, chunk, away, stop - start, start=start + 1, names=ids)
         yield run.lines(names[start:stop], run.answer(features, mine, ids=ids))
         start = stop
+    if drift:
+        tell(f"{name_of(source)}: {drift.line}")
 
 
 def _encoded(
-    run: OwnRun, chunk: Chunk, start: int, source: Source, tell: Callable[[str], None]
+    run: OwnRun,
+    chunk: Chunk,
+    start: int,
+    source: Source,
+    tell: Callable[[str], None],
+    away: Away,
 ) -> Any:
     """Features of some rows; a few cells that cannot be read are named, and taken as empty."""
     known = [column for column in run.encoder.columns if column.name in chunk]
@@ -56,7 +71,7 @@ def _encoded(
         count = counted(len(bad), "cell")
         told = f"{count} taken as empty, because not as in training: {', '.join(bad[:3])}"
         tell(f"{name_of(source)}: {told}")
-    return run.encoder.encode_chunk(chunk, start, source, strict=False)
+    return run.encoder.encode_chunk(chunk, start, source, strict=False, away=away)
 
 
 def _new_names(run: OwnRun, source: Source) -> list[str]:

@@ -105,7 +105,7 @@ class Service:
         from starlette.responses import JSONResponse
 
         try:
-            return JSONResponse({"predictions": await self._answer(request)})
+            return JSONResponse(await self._answer(request))
         except RefusedError as refusal:
             return JSONResponse({"detail": refusal.reason}, refusal.status, refusal.headers)
         except Exception as error:

@@ -33,7 +33,8 @@ CHOICES = 200  # values of a category that the page offers
 BODY = 'the body must be {"rows": [{column: value, ...}, ...]}, and maybe "edges"'
 
 Chunk = dict[str, list[Any]]
-Answers = list[dict[str, Any]]
+Answers = dict[str, list[Any]]
+"""The predictions of a request, one per row, and the warnings about its rows."""
 Edges = dict[str, list[Any]] | None
 """The edges of a request by column: source, target and maybe weight."""
 
@@ -271,8 +272,11 @@ def answers_schema(run: OwnRun) -> dict[str, Any]:
     """The 200 of the OpenAPI schema, without references."""
     found = answers_model(run).json_schema()
     found["items"] = found.pop("$defs")["Answer"]
-    body = {"type": "object", "required": ["predictions"], "properties": {"predictions": found}}
+    told = {"type": "array", "items": {"type": "string"}}
+    parts = {"predictions": found, "warnings": told}
+    body = {"type": "object", "required": [*parts], "properties": parts}
     return {
-        "description": "One answer per row, in the order of the rows",
+        "description": "One answer per row, in the order of the rows; warnings name cells unlike "
+        "all of training",
         "content": {"application/json": {"schema": body}},
     }

@@ -10,8 +10,11 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from difformer.data.cells import cell_text
+from difformer.data.columns import Away
+from difformer.data.drift import Drift
 from difformer.errors import DataError, DifformerError
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.service.limits import Limits
@@ -97,22 +100,28 @@ def predict_together(
     sizes = [len(next(iter(chunk.values()))) for chunk in chunks]
     merged = {name: [v for chunk in chunks for v in chunk[name]] for name in chunks[0]}
     try:
-        found = _predict(run, merged, edges)
-        ends = list(accumulate(sizes))
-        return [found[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        found, away = _predict(run, merged, edges)
+        answers: list[Answers | Exception] = []
+        for chunk, size, end in zip(chunks, sizes, accumulate(sizes), strict=True):
+            mine, drift = slice(end - size, end), Drift()
+            own = {name: far[mine] for name, far in away.items()}
+            drift.add(run.encoder, chunk, own, size, names=_ids(run, chunk))
+            answers.append({"predictions": found[mine], "warnings": drift.lines})
+        return answers
     except Exception as error:
         if len(chunks) == 1:
             return [error]
         return [predict_together(run, [chunk])[0] for chunk in chunks]
 
 
-def _predict(run: OwnRun, chunk: Chunk, edges: Edges) -> Answers:
+def _predict(run: OwnRun, chunk: Chunk, edges: Edges) -> tuple[list[dict[str, Any]], Away]:
     import torch
 
     from difformer.experiments.own.predict import edges_of
 
     try:
-        features = run.encoder.encode_chunk(chunk, 1, "the request")
+        away: Away = {}
+        features = run.encoder.encode_chunk(chunk, 1, "the request", away=away)
         ids = _ids(run, chunk) or []
         graph = None
         if edges is not None:
@@ -123,7 +132,7 @@ def _predict(run: OwnRun, chunk: Chunk, edges: Edges) -> Answers:
         raise RefusedError(422, str(error)[:LONGEST]) from error
     try:
         with torch.inference_mode():
-            return run.answer(features, graph, ids=ids or None)
+            return run.answer(features, graph, ids=ids or None), away
     except (ValueError, DifformerError) as error:
         raise RefusedError(422, f"no answer: {error}"[:LONGEST]) from error
 
