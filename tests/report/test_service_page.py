@@ -92,9 +92,16 @@ def test_a_typed_row_is_answered(
         page.wait_for_function(changed)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.screenshot(path=kept / f"service-{width}-{scheme}.png", full_page=True)
-        page.fill("input[name=size]", "big")
+        page.fill("input[name=size]", "1000")
+        page.fill("input[name=colour]", "<i>")
         page.click("text=Predict")
         page.wait_for_selector(".refused")
+        warned = page.inner_text(".refused")
+        assert "column 'colour': '<i>', in training '<b>blue</b>', 'red'" in warned
+        assert page.locator("#answer .label").count() == 1
+        page.fill("input[name=size]", "big")
+        page.click("text=Predict")
+        page.wait_for_selector("#answer .label", state="detached")
         assert "column 'size': 'big' is not a finite number" in page.inner_text(".refused")
 
 

@@ -62,8 +62,9 @@ def command(
     For a run of `train --nodes` FILE has the columns of training, in any format; other columns
     are ignored. The output gives the label of each row, the probability of every class, and the
     known rows that weigh most in it. A row with the id and the values of a row of training is
-    answered as in training. A note names cells that are unlike all of training. For a run on a dataset FILE has one column per feature, in order; for
-    a run of `train --series` it is a series of the same nodes, whose next steps are forecast.
+    answered as in training. A note names cells that are unlike all of training. For a run on a
+    dataset FILE has one column per feature, in order; for a run of `train --series` it is a series
+    of the same nodes, whose next steps are forecast.
     """
     from difformer.data.drift import Drift
     from difformer.experiments.answers import predict_run

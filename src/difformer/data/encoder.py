@@ -157,8 +157,8 @@ class TableEncoder:
         """
         if away is not None:
             first, last = np.array([c.seen[2:] or (-np.inf, np.inf) for c in self.columns]).T
-            usual = (rows >= first) & (rows <= last)
-            for j in np.flatnonzero(~usual.all(0)):
+            usual = ((rows >= first) & (rows <= last)).all(0)
+            for j in np.flatnonzero(~usual):
                 self.columns[j].watch(rows[:, j], away)
         out = np.empty((len(rows), self.width), np.float32)
         for start in range(0, len(rows), CHUNK):

@@ -13,7 +13,8 @@ import numpy as np
 from difformer.data.cells import MOST_CATEGORIES, Array
 
 FARTHEST = 1000.0  # standard deviations from the mean at which values are clipped
-RARE = 3e-5  # share of new values, like the known ones, that may lie outside the usual range
+RARE = 1e-5  # share of new values, like the known ones, that may lie outside the usual range
+GROWN = 8.0  # times the farthest distance from the median, beyond which no new value is usual
 
 
 def standardise(values: Array, *, clip: bool = True) -> tuple[Array, Array, Array, Array]:
@@ -70,7 +71,7 @@ def usual_range(values: Array, *, least: float = 2.0) -> tuple[float, ...]:
     Seen from the median m, the upper bound lies as far beyond the highest value h as the tail has
     grown from the tenth highest value t, so that heavy tails have wide bounds:
 
-        m + (h - m) max(least, ((h - m) / (t - m))^e),   e = log10(1 / (RARE n)), at least 1,
+        m + (h - m) g,  g = ((h - m) / (t - m))^e from `least` to `GROWN`,  e = -log10(RARE n) >= 1,
 
     and likewise the lower one. With less than 100 values t is the one at a tenth. A tail of less
     than ten values says nothing: it has no bound. () for a constant or less than 20 values.
@@ -87,7 +88,8 @@ def usual_range(values: Array, *, least: float = 2.0) -> tuple[float, ...]:
         for end, near, other in ((low, near_low, high), (high, near_high, low)):
             tail = end - middle
             if tail:
-                bound = middle + tail * max(least, (tail / (near - middle)) ** power)
+                grown = min(GROWN, (tail / (near - middle)) ** power)
+                bound = middle + tail * (max(least, grown) if near != middle else math.inf)
             else:  # at least half of the values are this one
                 bound = end + (least - 1) * (end - other)
             bounds.append(float(np.nan_to_num(bound)))
