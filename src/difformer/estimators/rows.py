@@ -88,18 +88,23 @@ def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
         if X.encoder != encoder:
             raise ValueError("X must be encoded as in fit: give its data frame instead")
         return Rows(given, _row_ids(X, ids, X.num_rows))
+    dense: Array | None = None
     if is_frame(given) and encoder is not None:
         if ids is None and encoder.id is not None and encoder.id in given.columns:
             ids = given[encoder.id]
-        features = _encode_frame(estimator, given, encoder)
+        chunk = _columns_of(estimator, given, encoder)
     else:
         rows = _checked(estimator, given, reset=False)
         if encoder is None:
-            features = _unscaled(sparse.csr_matrix(rows))
-        else:
-            dense: Array = rows.toarray() if sparse.issparse(rows) else rows
-            features = _encode_array(dense, encoder)
-    return Rows(features, _row_ids(X, ids, features.shape[0]))
+            return Rows(_unscaled(sparse.csr_matrix(rows)), _row_ids(X, ids, rows.shape[0]))
+        dense = np.asarray(rows.toarray() if sparse.issparse(rows) else rows)
+        chunk = {column.name: dense[:, j] for j, column in enumerate(encoder.columns)}
+    features, away = _encode(encoder, chunk, dense)
+    names, drift = _row_ids(X, ids, features.shape[0]), Drift()
+    drift.add(encoder, chunk, away, features.shape[0], start=0, names=names)
+    if drift:
+        warnings.warn(drift.line, DriftWarning, stacklevel=5)
+    return Rows(features, names)
 
 
 def _features_and_ids(X: Any, ids: Any) -> tuple[Any, Any]:
@@ -146,37 +151,27 @@ def _bad_cells(prefix: str = "") -> Generator[None, None, None]:
         raise ValueError(f"{prefix}{error}") from error
 
 
-def _encode_frame(estimator: Any, X: Any, encoder: TableEncoder) -> Any:
-    special = [name for name in (*encoder.labels, encoder.id) if name in X.columns]
-    fitted = [n for n in getattr(estimator, "feature_names_in_", ()) if n in X.columns]
-    names = [*fitted, *(n for n in X.columns if n not in (*special, *fitted))]
+def _columns_of(estimator: Any, X: Any, encoder: TableEncoder) -> Chunk:
+    """The columns of a data frame, which may come in another order than in fit."""
+    place = {name: j for j, name in enumerate(getattr(estimator, "feature_names_in_", ()))}
+    own = [name for name in X.columns if name not in (*encoder.labels, encoder.id)]
+    names = sorted(own, key=lambda name: place.get(name, len(place)))
     frame = X if names == list(X.columns) else X[names]
     validate_data(estimator, frame, reset=False, skip_check_array=True)
     chunk = next(read_chunks(frame))
     names = [column.name for column in encoder.columns]
     if not set(names) <= set(chunk):  # fitted on an array: its columns have no names
         chunk = dict(zip(names, chunk.values(), strict=True))
-    return _encode(encoder, chunk)
+    return chunk
 
 
-def _encode_array(rows: Array, encoder: TableEncoder) -> Array:
-    chunk = {column.name: rows[:, j] for j, column in enumerate(encoder.columns)}
-    return _encode(encoder, chunk, rows)
-
-
-def _encode(encoder: TableEncoder, chunk: Chunk, rows: Array | None = None) -> Any:
-    """Encode columns, or the rows of an array if all are of numbers; a warning says of drift."""
+def _encode(encoder: TableEncoder, chunk: Chunk, rows: Array | None) -> tuple[Any, Away]:
+    """Features from columns, or from the rows of an array where all its columns are numbers."""
     away: Away = {}
     with _bad_cells():
         if rows is not None and all(column.kind == "number" for column in encoder.columns):
-            features = encoder.encode_array(rows, away)
-        else:
-            features = encoder.encode_chunk(chunk, 0, "X", away=away)
-    drift = Drift()
-    drift.add(encoder, chunk, away, features.shape[0], start=0)
-    if drift:
-        warnings.warn(drift.line, DriftWarning, stacklevel=6)
-    return features
+            return encoder.encode_array(rows, away), away
+        return encoder.encode_chunk(chunk, 0, "X", away=away), away
 
 
 def _learn_frame(estimator: Any, frame: Any) -> tuple[TableEncoder, Any]:
