@@ -266,11 +266,13 @@ def test_only_who_has_the_token_is_answered(run: Path) -> None:
             for path in ("/docs", "/openapi.json", "/metrics"):
                 assert client.get(path, headers=shown).status_code == 401
             assert client.post("/predict", json={"rows": [ROW]}, headers=shown).status_code == 401
-        assert client.get("/health").status_code == 200
+        alive = client.get("/health")  # nothing else: the columns are part of the run
+        assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
         page = client.get("/")  # it asks for the token; nothing of the run is in it
         assert page.status_code == 200
         assert "colour" not in page.text
         right = {"authorization": "Bearer secret"}
+        assert client.get("/health", headers=right).json()["columns"] == ["size", "colour"]
         assert client.post("/predict", json={"rows": [ROW]}, headers=right).status_code == 200
 
 

@@ -26,7 +26,7 @@ from difformer.files import json_text, one_line
 
 __all__ = ["make_app"]
 
-OPEN_TO_ALL = ("/health", "/")  # answered without the token: they hold nothing of the run
+ALIVE = {"status": "ok"}
 PAGE = Path(__file__).parent / "page.html"
 
 REFUSALS: dict[int | str, str] = {
@@ -67,22 +67,27 @@ class Counted:
 
 @dataclass(frozen=True)
 class WithToken:
-    """Refuses requests without the token, which is compared in constant time."""
+    """Refuses requests without the token, which is compared in constant time.
+
+    The page is answered without it, as it holds nothing of the run, and /health by its status only.
+    """
 
     app: Any
     token: str
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_TO_ALL:
+        from starlette.responses import JSONResponse
+
+        app = self.app
+        if scope["type"] == "http" and scope["path"] != "/":
             shown = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(shown, f"Bearer {self.token}".encode()):
-                from starlette.responses import JSONResponse
-
                 say = {"detail": "the header Authorization must be 'Bearer ' and the token"}
                 headers = {"www-authenticate": "Bearer", "connection": "close"}
-                await JSONResponse(say, 401, headers)(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
+                app = JSONResponse(say, 401, headers)
+                if (scope["method"], scope["path"]) == ("GET", "/health"):
+                    app = JSONResponse(ALIVE)
+        await app(scope, receive, send)
 
 
 class Service:
@@ -126,11 +131,7 @@ class Service:
 
     def health(self) -> dict[str, Any]:
         """GET /health."""
-        return {
-            "status": "ok",
-            "known_rows": len(self.run.ids),
-            "columns": self.model.columns,
-        }
+        return {**ALIVE, "known_rows": len(self.run.ids), "columns": self.model.columns}
 
     def metrics(self) -> Any:
         """GET /metrics, for Prometheus."""
@@ -167,7 +168,8 @@ def make_app(
     """The FastAPI application of a run.
 
     Args:
-        token: what a client must send as `Authorization: Bearer TOKEN`, except to /health.
+        token: what a client must send as `Authorization: Bearer TOKEN`, except for the page;
+            without it, /health says only that the service lives.
         hosts: the host names that a client may use; empty for any.
     """
     try:
