@@ -128,6 +128,8 @@ def test_the_service_tells_about_itself(client: Any) -> None:
         (b'{"rows": [{"size": NaN}]}', 400, "NaN is not JSON"),
         (b'{"rows": [' + b"9" * 5000 + b"]}", 400, "must be JSON"),
         (b"[]", 400, "must be"),
+        (b'{"rows": [{"size": 1, "size": 2}]}', 400, "the body has 'size' twice in one object"),
+        (b'{"rows": [], "rows": [{"size": 1}]}', 400, "the body has 'rows' twice in one object"),
         (b'{"rows": []}', 400, "at least one"),
         (b'{"rows": {}, "extra": 1}', 400, "must be"),
         (b'{"rows": [1]}', 422, "row 1 must be an object"),

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, cast
 
+from difformer.data.cells import repeated
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.service.limits import Limits
 
@@ -102,7 +103,7 @@ class RequestModel:
         from pydantic import ValidationError
 
         try:
-            content = json.loads(body, parse_constant=_no_constant)
+            content = json.loads(body, parse_constant=_no_constant, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise RefusedError(400, f"the body must be JSON ({str(error)[:100]})") from error
         try:
@@ -247,6 +248,15 @@ def _edges_schema(limits: Limits) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, which names nothing twice; Python would keep the last value."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = repeated(name for name, _ in pairs)
+        raise RefusedError(400, f"the body has {twice[:50]!r} twice in one object")
+    return found
 
 
 def answers_model(run: OwnRun) -> Any:
