@@ -61,7 +61,7 @@ def running(app: Any, limits: Limits) -> Iterator[Callable[[], socket.socket]]:
 
 def post(rows: Any, head: str = "") -> bytes:
     body = json.dumps({"rows": rows}).encode()
-    lines = f"POST /predict HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n{head}"
+    lines = f"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{head}"
     return f"{lines}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -106,8 +106,11 @@ def test_the_schema_is_of_what_is_taken_and_answered(client: Any, run: Path) -> 
     assert set(named["items"]["properties"]) == set(answer["predictions"][0])
 
 
-def test_nobody_is_sent_to_another_host(client: Any) -> None:
-    asked = client.post("/predict/", headers={"host": "evil"}, json={}, follow_redirects=False)
+def test_nobody_is_sent_to_another_host(run: Path) -> None:
+    from starlette.testclient import TestClient
+
+    with TestClient(make_app(run, hosts=["*"]), follow_redirects=False) as client:
+        asked = client.post("/predict/", headers={"host": "evil"}, json={})
     assert asked.status_code == 404
 
 
@@ -201,7 +204,7 @@ def test_who_does_not_read_the_answer_is_dropped() -> None:
         dropped.set()
 
     with running(endless, SHORT) as connect, connect() as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n")
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert dropped.wait(PATIENCE)
 
 
@@ -276,11 +279,34 @@ def test_only_who_has_the_token_is_answered(run: Path) -> None:
         assert client.post("/predict", json={"rows": [ROW]}, headers=right).status_code == 200
 
 
-def test_only_allowed_hosts_are_answered(run: Path) -> None:
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]:80"])
+def test_names_of_this_machine_are_answered(client: Any, host: str) -> None:
+    assert client.get("/health", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil", "a]", ""])
+def test_a_name_of_another_machine_is_refused_as_a_page_there_may_have_rebound_it(
+    client: Any, host: str
+) -> None:
+    answer = client.get("/openapi.json", headers={"host": host})
+    assert answer.status_code == 400
+    assert "--allowed-host" in answer.json()["detail"]
+
+
+def test_the_address_that_a_client_has_reached_is_answered_to(run: Path) -> None:
     from starlette.testclient import TestClient
 
-    with TestClient(make_app(run, hosts=["good.example"])) as client:
-        assert client.get("/health", headers={"host": "good.example"}).status_code == 200
+    with TestClient(make_app(run), base_url="http://10.0.0.7:8000") as client:
+        assert client.get("/health").status_code == 200
+        assert client.get("/health", headers={"host": "10.0.0.8:8000"}).status_code == 400
+
+
+def test_allowed_hosts_are_answered_too(run: Path) -> None:
+    from starlette.testclient import TestClient
+
+    with TestClient(make_app(run, hosts=["Good.example", "*.better.example"])) as client:
+        for host in ("good.example", "a.better.example", "localhost"):
+            assert client.get("/health", headers={"host": host}).status_code == 200
         assert client.get("/health", headers={"host": "evil.example"}).status_code == 400
 
 

@@ -25,7 +25,7 @@ IDLE = 20  # connections that say nothing, and as many whose header never ends
 async def request(port: int, body: bytes, keep: Any = None) -> tuple[int, bytes, Any]:
     """One POST over a connection that may be kept; status, body and the connection."""
     reader, writer = keep or await asyncio.open_connection("127.0.0.1", port)
-    head = "POST /predict HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+    head = "POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
     await writer.drain()
     lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")

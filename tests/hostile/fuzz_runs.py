@@ -133,7 +133,7 @@ class Asgi:
             "query_string": b"",
             "root_path": "",
             "scheme": "http",
-            "headers": headers,
+            "headers": [(b"host", b"localhost"), *headers],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 80),
         }

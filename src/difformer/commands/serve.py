@@ -49,7 +49,11 @@ def command(
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
-        option("--allowed-host", help="A host name that clients may use; may be repeated."),
+        option(
+            "--allowed-host",
+            help="A host name that clients may use besides localhost and the address; may be "
+            "repeated, and * is any.",
+        ),
     ] = None,
 ) -> None:
     """Answer predictions over HTTP until stopped.

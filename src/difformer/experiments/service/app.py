@@ -1,13 +1,15 @@
-"""The FastAPI application of a run: its routes, its token, and its counters."""
+"""The FastAPI application of a run: its routes, hosts, token, and counters."""
 
 from __future__ import annotations
 
 import hmac
 import html
 import logging
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,12 @@ from difformer.files import json_text, one_line
 
 __all__ = ["make_app"]
 
+LOCAL = ("localhost", "127.0.0.1", "::1")
 ALIVE = {"status": "ok"}
 PAGE = Path(__file__).parent / "page.html"
 
 REFUSALS: dict[int | str, str] = {
-    400: "not JSON, or not rows of this table",
+    400: "not JSON, not rows of this table, or for another host",
     401: "no token, or another one",
     408: "the body took too long to arrive",
     413: "more bytes or rows than allowed",
@@ -63,6 +66,30 @@ class Counted:
             await send(message)
 
         await self.app(scope, receive, counting if scope["type"] == "http" else send)
+
+
+@dataclass(frozen=True)
+class ForHost:
+    """Refuses requests for another host: a page there may have had its name point to this machine.
+
+    Answered are the names of this machine, the address that the client has reached, and `hosts`.
+    """
+
+    app: Any
+    hosts: Sequence[str]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = self.app
+        if scope["type"] == "http":
+            asked = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            name = re.sub(r":\d*$", "", asked).strip("[]").lower()
+            reached = scope["server"] and scope["server"][0]
+            if name != reached and not any(fnmatchcase(name, host) for host in self.hosts):
+                from starlette.responses import JSONResponse
+
+                say = f"{name[:100]!r} must be given to the service by --allowed-host"
+                app = JSONResponse({"detail": say}, 400, {"connection": "close"})
+        await app(scope, receive, send)
 
 
 @dataclass(frozen=True)
@@ -170,13 +197,12 @@ def make_app(
     Args:
         token: what a client must send as `Authorization: Bearer TOKEN`, except for the page;
             without it, /health says only that the service lives.
-        hosts: the host names that a client may use; empty for any.
+        hosts: host names that a client may use besides those of this machine; "*" is any.
     """
     try:
         import prometheus_client  # noqa: F401 # pyright: ignore[reportUnusedImport]
         import pydantic  # noqa: F401 # pyright: ignore[reportUnusedImport]
         from fastapi import FastAPI, Request
-        from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ImportError as error:
         raise missing_extra("serve", "serve") from error
 
@@ -211,7 +237,6 @@ def make_app(
     app.get("/docs", include_in_schema=False, response_model=None)(service.help)
     if token is not None:
         app.add_middleware(WithToken, token=token)
-    if hosts:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    app.add_middleware(ForHost, hosts=[*LOCAL, *(host.strip("[]").lower() for host in hosts)])
     app.add_middleware(Counted, counter=service.answered)
     return app

@@ -49,7 +49,9 @@ def serve(
     run = OwnRun.load(folder, level=level)
     with listen(host, port) as listening:
         ready()
-        make_server(make_app(run, limits, token=token, hosts=hosts), limits).run([listening])
+        make_server(make_app(run, limits, token=token, hosts=(host, *hosts)), limits).run(
+            [listening]
+        )
 
 
 def make_server(app: Any, limits: Limits | None = None) -> Any:
