@@ -126,5 +126,5 @@ def test_the_service_answers_rows_of_training_by_id(field: Path) -> None:
     rows = [{"name": "r0", "kind": 0}, {"kind": 0}, {"name": "r0", "kind": 0}]
     with TestClient(make_app(field)) as client:
         found = client.post("/predict", json={"rows": rows}).json()["predictions"]
-    assert f"{found[0]['probability']:.9g}" == filled["r0"]["probability"]
+    assert found[0]["probability"] == float(filled["r0"]["probability"])
     assert found[0] == found[2] != found[1]
