@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -183,6 +185,40 @@ def test_a_body_that_does_not_come_is_a_408_and_the_connection_closes(run: Path)
         status, body = ask(connect(), post([ROW])[:-5])
     assert status == 408
     assert b"0.3 seconds" in body
+
+
+def flood(connection: socket.socket, head: bytes, seconds: float) -> float:
+    """Send a body without reading, until the connection breaks; how many seconds it took."""
+    connection.settimeout(seconds)
+    begin = time.monotonic()
+    with contextlib.suppress(OSError):
+        connection.sendall(head)
+        while time.monotonic() - begin < seconds:
+            connection.sendall(bytes(65536))
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("more", ["", "connection: close\r\n", "expect: 100-continue\r\n"])
+def test_a_client_that_sends_all_before_it_reads_gets_the_413(run: Path, more: str) -> None:
+    with running(make_app(run), Limits()) as connect:
+        status, body = ask(connect(), post([{"size": "x" * 30_000_000}], more))
+    assert status == 413
+    assert b"at most 1000000 bytes" in body
+
+
+def test_a_client_whose_header_is_too_long_gets_the_400(run: Path) -> None:
+    with running(make_app(run), Limits()) as connect:
+        status, _ = ask(connect(), b"GET / HTTP/1.1\r\nx: " + b"x" * 30_000_000)
+    assert status == 400
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])  # a 413, which closes; a 415
+@pytest.mark.parametrize("limits", [Limits(drained=1_000_000), SHORT])
+def test_a_refused_body_without_an_end_is_cut(run: Path, kind: str, limits: Limits) -> None:
+    head = f"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n"
+    with running(make_app(run, limits), limits) as connect, connect() as connection:
+        length = f"content-length: {10**12}\r\n\r\n"
+        assert flood(connection, (head + length).encode(), 5.0) < 5.0
 
 
 def test_who_does_not_read_the_answer_is_dropped() -> None:

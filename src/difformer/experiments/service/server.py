@@ -1,7 +1,8 @@
 """The HTTP server of the service: bounded connections, time limits, and a graceful stop.
 
 uvicorn limits neither the time a header takes nor a client that does not read its answer; the
-protocol here limits both, and answers 503 if every connection is taken.
+protocol here limits both, and answers 503 if every connection is taken. It
+hangs up so that a client that is still sending can read why.
 """
 
 from __future__ import annotations
@@ -105,6 +106,16 @@ class OncePerSecond(logging.Filter):
         return True
 
 
+class Lingering:
+    """A transport that its protocol closes in its own way."""
+
+    def __init__(self, transport: Any, close: Callable[[], None]) -> None:
+        self.transport, self.close = transport, close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+
 def _protocol(limits: Limits) -> Any:
     """uvicorn's HTTP/1.1 protocol with a deadline wherever it would wait for a client."""
     import h11
@@ -112,9 +123,11 @@ def _protocol(limits: Limits) -> Any:
 
     class Bounded(H11Protocol):
         deadline: asyncio.TimerHandle | None = None
+        left: int | None = None  # bytes to read and drop once this side has hung up
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self.transport: Any = Lingering(transport, self.close)
             if len(self.connections) > limits.connections:
                 logger.warning("all %d connections are taken", limits.connections)
                 transport.write(BUSY)
@@ -122,15 +135,41 @@ def _protocol(limits: Limits) -> Any:
             self.wait()  # for the first header, or for the 503 to be taken
 
         def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.conn.their_state is not h11.IDLE:
+            if self.left is None:
+                super().data_received(data)
+            else:
+                self.left -= len(data)
+            if self.left is not None:
+                if self.left < 0:
+                    self.transport.abort()
+            elif self.conn.their_state is not h11.IDLE:
                 self.stop_waiting()
             elif self.deadline is None:
                 self.wait()  # for the rest of this header
 
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.conn.their_state is h11.SEND_BODY:
+                self.close()
+
+        def close(self) -> None:
+            """Hang up; a client that still sends is heard out, or a reset would lose its answer."""
+            if self.left is not None:
+                return
+            self.wait()  # for the client to read its answer, and to hang up as well
+            self.left = limits.drained
+            if self.conn.their_state not in (h11.SEND_BODY, h11.ERROR):
+                self.transport.transport.close()
+                return
+            if self.cycle:
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            self.flow.resume_reading()
+            self.transport.write_eof()
+
         def connection_lost(self, exc: Exception | None) -> None:
-            self.stop_waiting()
             super().connection_lost(exc)
+            self.stop_waiting()
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -138,7 +177,8 @@ def _protocol(limits: Limits) -> Any:
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self.stop_waiting()
+            if self.left is None:
+                self.stop_waiting()
 
         def timeout_keep_alive_handler(self) -> None:
             self.transport.abort()
