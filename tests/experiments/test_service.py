@@ -8,10 +8,11 @@ import json
 import logging
 import random
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -245,7 +246,7 @@ def test_who_does_not_read_the_answer_is_dropped() -> None:
 
 
 def test_more_connections_than_allowed_are_sent_away_and_told_when_to_come_back(run: Path) -> None:
-    limits = Limits(connections=3)
+    limits = Limits(connections=5)
     with running(make_app(run, limits), limits) as connect:
         taken = [connect() for _ in range(3)]
         for connection in taken:
@@ -256,6 +257,18 @@ def test_more_connections_than_allowed_are_sent_away_and_told_when_to_come_back(
         assert b"retry-after: 1" in refused
         for connection in taken:
             connection.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address on Linux")
+def test_one_address_cannot_take_all_connections(run: Path) -> None:
+    limits = Limits(connections=5)
+    with running(make_app(run, limits), limits) as connect, ExitStack() as held:
+        taken = [held.enter_context(connect()) for _ in range(5)]
+        port = taken[0].getpeername()[1]
+        refused = [until_closed(connection) for connection in taken[3:]]
+        assert all(answer.startswith(b"HTTP/1.1 503") for answer in refused)
+        other = socket.create_connection(("127.0.0.1", port), PATIENCE, ("127.0.0.2", 0))
+        assert ask(other, post([ROW], "connection: close\r\n"))[0] == 200
 
 
 def test_more_waiting_rows_or_bytes_than_allowed_are_a_503(run: Path) -> None:

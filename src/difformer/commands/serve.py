@@ -27,7 +27,7 @@ def command(
     max_bytes: Annotated[int, _limit("--max-bytes", "The most bytes per request.")] = Limits.bytes,
     max_rows: Annotated[int, _limit("--max-rows", "The most rows per request.")] = Limits.rows,
     max_connections: Annotated[
-        int, _limit("--max-connections", "The most connections at a time.")
+        int, _limit("--max-connections", "The most connections at a time; of one client half.")
     ] = Limits.connections,
     seconds: Annotated[
         float, _limit("--seconds", "Seconds a header, or a body, may take to arrive.", 0.1)

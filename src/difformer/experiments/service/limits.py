@@ -20,5 +20,5 @@ class Limits:
     waiting_rows: int = 4_000  # rows of requests that wait; more are refused
     waiting_bytes: int = 16_000_000  # bytes of bodies being read or waiting
     drained: int = 256_000_000  # bytes of a refused body that are read, so that its client sees why
-    connections: int = 512  # open at a time
+    connections: int = 512  # open at a time, half of them by one client
     idle: float = 60.0  # seconds a connection may stay open between two requests

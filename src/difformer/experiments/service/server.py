@@ -1,8 +1,8 @@
 """The HTTP server of the service: bounded connections, time limits, and a graceful stop.
 
 uvicorn limits neither the time a header takes nor a client that does not read its answer; the
-protocol here limits both, and answers 503 if every connection is taken. It
-hangs up so that a client that is still sending can read why.
+protocol here limits both, and answers 503 if every connection is taken, or half of them by one
+client. It hangs up so that a client that is still sending can read why.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,13 @@ def _protocol(limits: Limits) -> Any:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.transport: Any = Lingering(transport, self.close)
-            if len(self.connections) > limits.connections:
-                logger.warning("all %d connections are taken", limits.connections)
+            # One client has one address of IPv4, but 64 bits of IPv6; no address once it has gone.
+            self.network = ip_address(self.client[0]).packed[:8] if self.client else b""
+            taken: set[Any] = self.connections
+            same = sum(other.network == self.network for other in taken)
+            if len(taken) > limits.connections or same > (limits.connections + 1) // 2:
+                most = limits.connections
+                logger.warning("too many connections: at most %d, half of them of a client", most)
                 transport.write(BUSY)
                 transport.close()
             self.wait()  # for the first header, or for the 503 to be taken
