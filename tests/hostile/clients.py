@@ -20,12 +20,15 @@ from mutate import change_value, damage_bytes
 from difformer.experiments.own.run import OwnRun
 
 IDLE = 20  # connections that say nothing, and as many whose header never ends
+CROWD = 600  # idle connections of one address, more than the service has
 
 
-async def request(port: int, body: bytes, keep: Any = None) -> tuple[int, bytes, Any]:
+async def request(
+    port: int, body: bytes, keep: Any = None, host: str = "localhost"
+) -> tuple[int, bytes, Any]:
     """One POST over a connection that may be kept; status, body and the connection."""
     reader, writer = keep or await asyncio.open_connection("127.0.0.1", port)
-    head = "POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head = f"POST /predict HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
     await writer.drain()
     lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
@@ -80,6 +83,24 @@ async def held(port: int, first: bytes, tally: dict[str, Any]) -> None:
     writer.close()
 
 
+async def attacks(port: int, body: bytes) -> dict[str, int]:
+    """What is answered to each of these, and to a right request while another client has many."""
+    asked = {
+        "large": request(port, bytes(100_000_000)),
+        "doubled": request(port, b'{"rows": [], ' + body[1:]),
+        "rebound": request(port, body, host="evil.example"),
+    }
+    found = {name: (await answer)[0] for name, answer in asked.items()}
+    other = ("127.0.0.2", 0)
+    held = [
+        await asyncio.open_connection("127.0.0.1", port, local_addr=other) for _ in range(CROWD)
+    ]
+    found["crowded"] = (await request(port, body))[0]
+    for _, writer in held:
+        writer.close()
+    return found
+
+
 async def ask(run: Path, clients: int, seconds: float, port: int) -> dict[str, Any]:
     loaded = OwnRun.load(run)
     columns = [column.name for column in loaded.encoder.columns]
@@ -98,6 +119,7 @@ async def ask(run: Path, clients: int, seconds: float, port: int) -> dict[str, A
     until = time.monotonic() + seconds
     await asyncio.gather(*(client(i, port, until, right, tally) for i in range(clients)))
     await asyncio.wait(holding, timeout=120)
+    tally["attacks"] = await attacks(port, right[0][0])
     waits = sorted(tally.pop("waits"))
     return {
         "clients": clients,

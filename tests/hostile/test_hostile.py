@@ -134,6 +134,7 @@ def test_clients_of_whom_a_third_ask_nonsense_get_right_answers_and_no_5xx(run: 
     assert found["statuses"]["422"] > 0
     assert {status for status in found["statuses"] if status >= "500"} <= {"503"}
     assert found["log_lines"] < 10
+    assert found["attacks"] == {"large": 413, "doubled": 400, "rebound": 400, "crowded": 200}
 
 
 def test_where_it_cannot_write_a_command_says_so_in_one_line(place: Path, run: Path) -> None:
