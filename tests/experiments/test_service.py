@@ -222,6 +222,22 @@ def test_a_refused_body_without_an_end_is_cut(run: Path, kind: str, limits: Limi
         assert flood(connection, (head + length).encode(), 5.0) < 5.0
 
 
+def test_a_client_that_leaves_is_not_counted_as_a_fault(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(make_app(run), Limits()) as connect:
+        with connect() as leaving:
+            leaving.sendall(post([ROW])[:-5])
+            time.sleep(0.2)  # so that the body is awaited
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            _, counted = ask(connect(), b"GET /metrics HTTP/1.0\r\nhost: localhost\r\n\r\n")
+            if b'status="400"' in counted or time.monotonic() > deadline:
+                break
+    assert b'status="500"' not in counted
+    assert not caplog.records
+
+
 def test_who_does_not_read_the_answer_is_dropped() -> None:
     dropped = threading.Event()
 

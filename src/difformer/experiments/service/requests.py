@@ -57,6 +57,7 @@ class RefusedError(Exception):
 async def read_body(request: Any, limits: Limits, held: Any) -> bytes:
     """The body, of which no more than allowed is held; `held.bytes` counts the bytes of all."""
     import anyio
+    from starlette.requests import ClientDisconnect
 
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
@@ -83,6 +84,8 @@ async def read_body(request: Any, limits: Limits, held: Any) -> bytes:
         if isinstance(error, TimeoutError):
             reason = f"the body must arrive within {limits.seconds:g} seconds"
             raise RefusedError(408, reason) from error
+        if isinstance(error, ClientDisconnect):
+            raise RefusedError(400, "the body must arrive as a whole") from error
         raise
     return b"".join(parts)
 
