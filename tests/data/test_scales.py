@@ -25,6 +25,14 @@ def test_numbers_learned_from_a_stream_are_those_of_all(outlier: bool) -> None:
     np.testing.assert_allclose(found[2:], exact[2:], rtol=max(loose, 1e-9), atol=3)
 
 
+@pytest.mark.parametrize("deviation", [1e5, 1e3, 10.0])
+def test_labels_keep_their_deviation_however_far_from_zero(deviation: float) -> None:
+    values = np.random.default_rng(0).normal(0, deviation, (500, 1))
+    _, scale, _, _ = standardise(1.7e15 + values, clip=False)
+    assert scale[0] == pytest.approx(values.std(), rel=0.05)
+    assert standardise(np.full((500, 1), 1.7e15 / 3), clip=False)[1][0] == 1
+
+
 def test_few_different_numbers_are_all_known() -> None:
     streamed = Numbers(most=100)
     for start in range(0, 10_000, 500):

@@ -28,6 +28,7 @@ def standardise(values: Array, *, clip: bool = True) -> tuple[Array, Array, Arra
     p = values.shape[1]
     mean, scale = np.zeros(p), np.ones(p)
     low, high = np.zeros(p), np.zeros(p)
+    least = 1e-12 if clip else 1e-15  # of a column that varies: labels keep all digits
     # Divided first: huge numbers must not overflow in their squares.
     for j, column in enumerate(np.ascontiguousarray(values.T)):
         known = column[~np.isnan(column)] if np.isnan(column).any() else column
@@ -39,7 +40,7 @@ def standardise(values: Array, *, clip: bool = True) -> tuple[Array, Array, Arra
         unit = known / largest
         middle, spread = float(unit.mean()), float(unit.std())
         mean[j] = low[j] = high[j] = middle * largest
-        if spread < 1e-12:
+        if spread < least:
             continue
         scale[j] = spread * largest
         with np.errstate(over="ignore"):  # then no value is too far away
