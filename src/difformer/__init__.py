@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from difformer.data.split import Split
     from difformer.data.tables import read_table
     from difformer.estimators.classifier import DIFFormerClassifier
+    from difformer.estimators.folds import LabelledKFold
     from difformer.estimators.forecaster import DIFFormerForecaster
     from difformer.estimators.regressor import DIFFormerRegressor
     from difformer.experiments.loaded import load_run
@@ -40,6 +41,7 @@ __all__ = [
     "Diffusivity",
     "FrozenDIFFormer",
     "Graph",
+    "LabelledKFold",
     "Split",
     "__version__",
     "list_datasets",
@@ -59,6 +61,7 @@ __getattr__, __dir__ = lazy_names(
         "data.split": ("Split",),
         "data.tables": ("read_table",),
         "estimators.classifier": ("DIFFormerClassifier",),
+        "estimators.folds": ("LabelledKFold",),
         "estimators.forecaster": ("DIFFormerForecaster",),
         "estimators.regressor": ("DIFFormerRegressor",),
         "experiments.loaded": ("load_run",),

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
+from sklearn.utils import check_consistent_length
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from difformer.data.dataset import Dataset
 from difformer.estimators.base import BaseDIFFormer
 from difformer.estimators.conformal import conformal_set
-from difformer.estimators.labels import Classes, dataset_classes, read_classes
+from difformer.estimators.labels import Classes, dataset_classes, known_labels, read_classes
 from difformer.estimators.problem import MultiCrossEntropy, Outcome, Problem
 from difformer.train.objective import objective_for
 
@@ -121,6 +122,19 @@ class DIFFormerClassifier(ClassifierMixin, BaseDIFFormer):
         """
         self._quantiles(level)  # fails before the work
         return conformal_set(self, self.predict_proba(X, graph, ids=ids), level)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of the labelled rows of y whose known labels are all predicted right."""
+        table, known = known_labels(y, self.unlabelled)
+        rows = known.any(1)
+        if not rows.any():
+            raise ValueError("y must have at least one labelled row, all are unlabelled")
+        predicted = self.predict(X)
+        check_consistent_length(predicted, table, sample_weight)
+        predicted = predicted.reshape(table.shape).astype(object)
+        right = ~known | (predicted == table.astype(object))
+        weight = None if sample_weight is None else np.asarray(sample_weight)[rows]
+        return float(np.average(right[rows].all(1), weights=weight))
 
     def _logits(self, X: Any, graph: Any, ids: Any) -> Array:
         check_is_fitted(self, "frozen_")

@@ -14,7 +14,14 @@ from difformer.data.cells import as_number
 from difformer.data.dataset import Dataset
 from difformer.errors import ModelFileError
 
-__all__ = ["Classes", "dataset_classes", "dataset_targets", "read_classes", "read_targets"]
+__all__ = [
+    "Classes",
+    "dataset_classes",
+    "dataset_targets",
+    "known_labels",
+    "read_classes",
+    "read_targets",
+]
 
 Array = NDArray[Any]
 
@@ -96,6 +103,17 @@ def read_classes(y: Any, unlabelled: Any = -1) -> tuple[Classes, Array]:
     return Classes("multiclass", (found,)), codes[:, None]
 
 
+def known_labels(y: Any, unlabelled: Any = -1) -> tuple[Array, Array]:
+    """y as a table (n, t), and where it has a label, see `read_classes`; unchecked. O(n t)."""
+    table = _as_array(y)
+    table = table.reshape(len(table), -1)
+    missing = _missing(table)
+    if table.dtype.kind != "b":
+        marked = (_is_marked(v, unlabelled) for v in table.ravel())
+        missing = missing | np.fromiter(marked, bool, table.size).reshape(table.shape)
+    return table, ~missing
+
+
 def dataset_classes(data: Dataset) -> tuple[Classes, Array]:
     """The classes of a dataset, by name if they have names, and its codes (n, t)."""
     if data.task == "regression":
@@ -138,10 +156,7 @@ def read_targets(y: Any) -> Array:
 
 
 def _codes(column: Array, unlabelled: Any, name: str) -> tuple[Array, Array]:
-    missing = _missing(column)
-    if column.dtype.kind != "b":
-        marked = (_is_marked(v, unlabelled) for v in column)
-        missing = missing | np.fromiter(marked, bool, len(column))
+    missing = ~known_labels(column, unlabelled)[1][:, 0]
     known = column[~missing]
     if not len(known):
         raise ValueError(f"{name} must have at least one labelled row, all are unlabelled")

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -49,6 +51,17 @@ class DIFFormerRegressor(RegressorMixin, BaseDIFFormer):
         """Numbers (m,) or (m, t); that of a row does not depend on the other rows of X."""
         check_is_fitted(self, "frozen_")
         return self._scaled_back(self._answers(X, graph, ids, self._outputs))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² of the labelled rows of y; the mean over targets, each of the rows that have it."""
+        predicted, targets = self.predict(X), read_targets(y)
+        check_consistent_length(predicted, targets, sample_weight)
+        targets = targets.reshape(len(targets), -1)
+        weight = np.ones(len(targets)) if sample_weight is None else np.asarray(sample_weight)
+        columns = zip(targets.T, predicted.reshape(targets.shape).T, strict=True)
+        parts = [(true, found, ~np.isnan(true)) for true, found in columns]
+        each = [r2_score(t[k], f[k], sample_weight=weight[k]) for t, f, k in parts if k.any()]
+        return float(np.mean(each))
 
     def predict_interval(
         self, X: Any, graph: Any = None, *, ids: Any = None, level: float = 0.9
