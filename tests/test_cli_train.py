@@ -95,6 +95,8 @@ def test_data_without_a_graph_takes_the_recipe_for_it_unless_it_gets_neighbours(
         (["train", "digits", "--model", "mlp", "--set", "depth=3"], "--set has no key 'depth'"),
         (["train", "digits", "--set", "tau"], "set must be key=value"),
         (["train", "digits", "--model", "gcn"], "needs a graph"),
+        (["train", "digits", "--model", "difformer", "--lr", "1"], "--lr must be left out with"),
+        (["train", "digits", "--model", "forest", "--epochs", "9"], "--epochs must be left out"),
         (["train", "digits", "--config", "nowhere.toml"], "cannot read the config nowhere.toml"),
         (["train", "digits", "--resume"], "there is no run runs/digits-difformer-* to resume"),
         (["train", "cora", "--data-dir", "nowhere"], "the data folder nowhere does not exist"),

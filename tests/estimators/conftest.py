@@ -12,7 +12,7 @@ from sklearn.datasets import load_iris
 from difformer import DIFFormerClassifier
 
 Array = NDArray[Any]
-QUICK: dict[str, Any] = {"epochs": 30, "hidden_channels": 16, "lr": 0.05, "random_state": 0}
+QUICK: dict[str, Any] = {"epochs": 30, "hidden_channels": 16, "random_state": 0}
 
 
 @pytest.fixture(scope="session")

@@ -37,8 +37,8 @@ def exceptions(estimator: Any) -> dict[str, str]:
 
 
 ESTIMATORS = [
-    DIFFormerClassifier(epochs=3, hidden_channels=16, lr=0.05),
-    DIFFormerRegressor(epochs=3, hidden_channels=16, lr=0.05),
+    DIFFormerClassifier(epochs=3, hidden_channels=16),
+    DIFFormerRegressor(epochs=3, hidden_channels=16),
 ]
 # The checks that ask how well it has learned.
 EPOCHS = {"check_classifiers_train": 10, "check_regressors_train": 40}
@@ -54,5 +54,5 @@ def test_it_passes_the_checks_of_scikit_learn(estimator: Any, check: Any) -> Non
 def test_minus_one_can_be_a_class() -> None:
     from sklearn.utils.estimator_checks import check_classifiers_classes
 
-    model = DIFFormerClassifier(unlabelled=None, epochs=60, hidden_channels=16, lr=0.05)
+    model = DIFFormerClassifier(unlabelled=None, epochs=60, hidden_channels=16)
     check_classifiers_classes("DIFFormerClassifier", model)

@@ -14,7 +14,7 @@ from difformer.errors import RunError
 from difformer.estimators import choice
 
 Array = NDArray[Any]
-QUICK: dict[str, Any] = {"epochs": 30, "hidden_channels": 16, "lr": 0.05, "random_state": 0}
+QUICK: dict[str, Any] = {"epochs": 30, "hidden_channels": 16, "random_state": 0}
 Iris = tuple[Array, Array]
 
 

@@ -19,7 +19,7 @@ from difformer.errors import DriftWarning
 pandas = pytest.importorskip("pandas", reason="data frames need pandas")
 
 Array = NDArray[Any]
-QUICK: dict[str, Any] = {"epochs": 30, "hidden_channels": 16, "lr": 0.05, "random_state": 0}
+QUICK: dict[str, Any] = {"epochs": 30, "hidden_channels": 16, "random_state": 0}
 
 
 def some_labels(y: Array, per_class: int, seed: int) -> Array:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from difformer import DIFFormerRegressor
 
-QUICK: dict[str, Any] = {"epochs": 80, "hidden_channels": 16, "lr": 0.05, "random_state": 0}
+QUICK: dict[str, Any] = {"epochs": 80, "hidden_channels": 16, "random_state": 0}
 Array = NDArray[Any]
 
 

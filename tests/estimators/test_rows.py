@@ -15,7 +15,7 @@ from difformer import DIFFormerClassifier, DIFFormerRegressor
 pandas = pytest.importorskip("pandas", reason="data frames need pandas")
 
 Array = NDArray[Any]
-QUICK: dict[str, Any] = {"epochs": 20, "hidden_channels": 16, "lr": 0.05, "random_state": 0}
+QUICK: dict[str, Any] = {"epochs": 20, "hidden_channels": 16, "random_state": 0}
 N = 140
 
 

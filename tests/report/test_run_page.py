@@ -14,9 +14,11 @@ import torch
 from difformer.data import Dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.errors import DifformerError, RunError
+from difformer.experiments.runs import Run
 from difformer.report import write_report
 from difformer.report.blocks import number
 from difformer.report.page import safe_json
+from difformer.report.run_sections import settings_section
 
 Make = Callable[..., Dataset]
 Train = Callable[..., Path]
@@ -126,6 +128,16 @@ def test_a_baseline_has_a_page_too(tmp_path: Path, blobs: Make, trained: Train) 
     text = text_of(path)
     assert "The model is not a DIFFormer" in text
     assert 'id="predictions"' in text
+
+
+@pytest.mark.parametrize("system", ["mlp", "forest"])
+def test_the_settings_are_those_that_the_system_uses(system: str, tmp_path: Path) -> None:
+    section = settings_section(
+        Run(tmp_path, {"system": system, "train": {"lr": 0.5, "seed": 3}}, [])
+    )
+    settings = [row for block in section.blocks for row in getattr(block, "rows", [])]
+    assert ["seed", "3"] in settings
+    assert (["lr", "0.5"] in settings) == (system == "mlp")
 
 
 def test_a_class_without_examples_is_said_to_be_empty(

@@ -14,6 +14,7 @@ import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from difformer.data.dataset import Dataset
+from difformer.estimators.settings import ONE_FORM
 from difformer.experiments.loaded import load_run, open_table
 from difformer.experiments.own.importance import column_importance
 from difformer.experiments.own.run import OwnRun
@@ -83,6 +84,8 @@ def test_the_page_says_first_how_good_it_is_and_folds_what_is_inside(
     assert "13 empty: the mean, and a flag" in page  # of age: every nineteenth
     assert len(page) < 3_000_000
     assert "missing" not in sections
+    assert '<th scope="row">recipe</th>' in page
+    assert not any(f'<th scope="row">{name}</th>' in page for name in ONE_FORM)
     assert EVIL not in page
 
 

@@ -19,6 +19,8 @@ __all__ = ["GraphKind", "Memory", "Neighbours", "System"]
 
 GraphKind = Literal["given", "knn", "dense", "none"]
 Memory = Callable[[int, int, int, int, Any], float]
+UNTRAINED = ("seed", "device", "threads", "checkpoint_every")
+"""The options of the training loop that systems use which it does not train."""
 ALL_TASKS = ("multiclass", "multilabel", "regression")
 
 
@@ -84,6 +86,10 @@ class System:
     def trained(self) -> bool:
         """Whether the training loop trains it; a library fits the others."""
         return bool(self.train)
+
+    def uses(self, name: str) -> bool:
+        """Whether it uses an option of the training loop."""
+        return self.trained or name in UNTRAINED
 
     def on_neighbours(self, *search: str) -> System:
         """The same model on the kNN graph; `search` names what to tune besides k."""

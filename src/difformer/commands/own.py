@@ -9,14 +9,11 @@ from difformer.commands.asked import KERNELS, LOOP, Asked, check_files, chosen
 from difformer.commands.options import Given
 from difformer.commands.output import finish_run, print_table, run_folder, say, stopped
 from difformer.commands.shared import TASKS, flag_of
-from difformer.estimators.settings import FitSettings
+from difformer.estimators.settings import ONE_FORM, FitSettings
 from difformer.experiments.own.table import OwnTable
 from difformer.experiments.tables import Table
 
 __all__ = ["own_table", "parse_kinds", "table_named", "train_table"]
-
-ONE_FORM = ("lr", "weight_decay", "patience", "consistency")
-"""The options of the loop that recipe auto sets for each of its forms."""
 
 SYSTEMS = {"difformer": None, **KERNELS, "auto": "auto"}
 

@@ -11,6 +11,7 @@ from difformer.commands.forecast import train_series
 from difformer.commands.options import Given, parse_seeds, parse_set, with_options
 from difformer.commands.output import finish_run, run_folder, stopped
 from difformer.commands.own import table_named, train_table
+from difformer.commands.shared import flag_of
 from difformer.data.shards.manifest import Manifest, is_shards
 from difformer.experiments.experiment import AUTO_SPLIT, Experiment, read_config_file, recipe_for
 from difformer.experiments.values import options_of
@@ -121,6 +122,11 @@ def _experiment(
         raise ValueError("NAME must be given: a dataset of `difformer datasets`, such as cora")
     default = _default_system(asked, given, whole=whole)
     system = asked.model or base.get("system", default)
+    if unused := next((name for name in given.train if not get_system(system).uses(name)), None):
+        raise ValueError(
+            f"{flag_of(unused)} must be left out with --model {system}: it is of models that the "
+            "loop trains, such as difformer-s"
+        )
     # Settings of another system or recipe do not apply.
     changed = (asked.model or asked.recipe) is not None and (
         (asked.model or base.get("system")) != base.get("system", "difformer-s")

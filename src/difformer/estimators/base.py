@@ -117,7 +117,7 @@ class BaseDIFFormer(SaveMixin, AnsweringDIFFormer):
         data = Dataset("X", to_tensor(rows.features, torch.float32), problem.y, problem.task)
         training = self._training(data, problem, weight, seed)
         given = validation is not None
-        if self._searches:
+        if self.searches:
             return search(
                 training,
                 rows.features,
@@ -130,11 +130,6 @@ class BaseDIFFormer(SaveMixin, AnsweringDIFFormer):
             )
         forms = self._forms(graphs, len(rows))
         return choose(training, forms, split, refit=not given and not self.early_stopping)
-
-    @property
-    def _searches(self) -> bool:
-        """Whether the form of the model is searched for: recipe="auto" with nothing else set."""
-        return self.recipe == "auto" and self.kernel is None and not self.options
 
     def _keep_choice(self, choice: Choice) -> None:
         members, result = choice.members, choice.result
@@ -167,11 +162,13 @@ class BaseDIFFormer(SaveMixin, AnsweringDIFFormer):
     def _training(
         self, data: Dataset, problem: Problem, weight: Tensor | None, seed: int
     ) -> Training:
+        if problem.task != "multiclass":
+            self.refuse({"consistency": "only one class per row uses it"})
         settings = TrainSettings(
             epochs=self.epochs,
             lr=self.lr,
             weight_decay=self.weight_decay,
-            consistency=self.consistency if problem.task == "multiclass" else 0.0,
+            consistency=self.consistency,
             patience=self.patience if self.early_stopping else None,
             pick_by=self.pick_by,
             device=self.device,
@@ -210,8 +207,11 @@ class BaseDIFFormer(SaveMixin, AnsweringDIFFormer):
         val = nothing = np.empty(0, np.int64)
         if validation is not None:
             val = _read_validation(validation, problem.strata)
-        elif not self._searches and (self.early_stopping or self.kernel == "auto" or choosing):
+        elif not self.searches and (self.early_stopping or self.kernel == "auto" or choosing):
             val = problem.hold_out(self.validation_fraction, seed)
+        elif not self.searches:
+            reason = "no label is held out, set early_stopping=True"
+            self.refuse(dict.fromkeys(("pick_by", "validation_fraction"), reason))
         train = np.setdiff1d(labelled, val)
         if not len(train):
             raise ValueError("validation must leave labelled rows to train on, it leaves none")

@@ -58,7 +58,8 @@ class DIFFormerClassifier(ClassifierMixin, BaseDIFFormer):
         time_budget: seconds after which "auto" starts no further form.
         scale: standardise the columns of a dense array; those of a data frame always are.
         epochs: the most epochs of any form.
-        lr, weight_decay: for training with Adam, with a named recipe.
+        lr, weight_decay: for training with Adam. These and the parameters up to `pick_by` are of a
+            single form: recipe="auto" sets them itself.
         consistency: weight of the agreement between two dropout passes on all rows (one class per
             row only); twice the time, and better with few labels.
         early_stopping: hold out `validation_fraction` of the labelled rows of each class, keep

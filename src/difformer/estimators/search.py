@@ -251,18 +251,17 @@ class Search:
         return [(part.val, output[part.val])] if self.parts else []
 
     def _trained(self, form: Form, part: Split, *, epochs: int) -> Candidate:
-        # By default the epoch is picked by the loss after calibration.
-        loss = self.training.settings.pick_by == "loss"
         settings = replace(
             self.training.settings,
             epochs=min(epochs, self.training.settings.epochs),
             lr=form.train["lr"],
             weight_decay=form.train["weight_decay"],
             patience=50,
-            pick_by=None if loss else self.training.settings.pick_by,
+            pick_by=None,
         )
         problem = self.problem
-        if loss and isinstance(problem.objective, CrossEntropy):
+        if isinstance(problem.objective, CrossEntropy):
+            # The epoch is picked by the loss after calibration.
             calibrated = replace(problem.objective, monitor=Monitor(TEMPERED, "min"))
             problem = replace(problem, objective=calibrated)
         data = self._seen(form)[1]

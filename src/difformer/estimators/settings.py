@@ -12,7 +12,18 @@ from difformer.nn.recipes import RECIPES
 from difformer.options import COUNT, POSITIVE, RATE, SHARE, Options, check_count, like, option
 from difformer.train.settings import TrainSettings
 
-__all__ = ["FitSettings", "ForecastSettings", "check_whole"]
+__all__ = ["ONE_FORM", "FitSettings", "ForecastSettings", "check_whole"]
+
+ONE_FORM = (
+    "lr",
+    "weight_decay",
+    "consistency",
+    "early_stopping",
+    "patience",
+    "pick_by",
+    "validation_fraction",
+)
+"""The parameters of a single form: recipe "auto" sets them for each of its forms."""
 
 
 def check_whole(name: str, value: Any) -> None:
@@ -81,6 +92,36 @@ class FitSettings(Parameters):
     random_state: Any = option(None, "a seed makes fits repeatable")
     device: str = like(TrainSettings, "device", "auto")
     verbose: int = option(0, "1 shows a progress bar")
+
+    @property
+    def searches(self) -> bool:
+        """Whether the form of the model is searched for: recipe="auto" with nothing else set."""
+        return self.recipe == "auto" and self.kernel is None and not self.options
+
+    @property
+    def unused(self) -> dict[str, str]:
+        """The parameters that the recipe does not use, each with what does."""
+        if self.searches:
+            named = ", ".join(RECIPES)
+            reason = f'recipe "auto" sets it for each form, recipes {named} (or a kernel) use it'
+            return dict.fromkeys(ONE_FORM, reason)
+        of_early = {} if self.early_stopping else {"patience": "only early_stopping=True uses it"}
+        return {
+            "time_budget": 'only recipe "auto", without kernel and options, uses it',
+            **of_early,
+        }
+
+    def check_settings(self) -> None:
+        """Also raise a ValueError for a parameter that is set, but that the recipe does not use."""
+        super().check_settings()
+        self.refuse(self.unused)
+
+    def refuse(self, unused: Mapping[str, str]) -> None:
+        """A ValueError if one of these is not at its default; it says who uses it."""
+        for name, reason in unused.items():
+            default = type(self).__dataclass_fields__[name].default
+            if getattr(self, name) != default:
+                raise ValueError(f"{name} must be left at {default!r}: {reason}")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from difformer.baselines.registry import SYSTEMS
 from difformer.commit import commit_of
 from difformer.experiments.runs import Run, SeedRun
 from difformer.report.blocks import (
@@ -223,9 +224,11 @@ def settings_section(run: Run) -> Section:
         made = {commit_of(s.result).removeprefix("commit ") for s in run.seeds if s.result}
         top += [["commit", ", ".join(sorted(made))]] if made else []
         blocks.append(Table("The experiment.", ["setting", "value"], top))
+    system = SYSTEMS.get(str(run.config.get("system")))
     for name, section in run.config.items():
         if isinstance(section, dict) and section:
-            rows = [[str(k), _setting(v)] for k, v in section.items()]
+            shown = section if system is None or name != "train" else filter(system.uses, section)
+            rows = [[str(k), _setting(section[k])] for k in shown]
             blocks.append(Table(f"Settings of [{name}].", ["setting", "value"], rows))
     if not run.config:
         blocks.append(Note("The settings are not known: there is no config.toml.", missing=True))

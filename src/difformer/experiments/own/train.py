@@ -155,7 +155,8 @@ def _graph_name(data: Dataset, estimator: Estimator) -> str:
 
 def _config(data: Dataset, table: OwnTable | None, estimator: Estimator) -> dict[str, Any]:
     """What was asked for, and of which rows."""
-    params = {k: v for k, v in estimator.get_params(deep=False).items() if v is not None}
+    given = estimator.get_params(deep=False)
+    params = {k: v for k, v in given.items() if v is not None and k not in estimator.unused}
     files = {} if table is None else {k: v for k, v in asdict(table).items() if v is not None}
     return {
         "system": "difformer",
