@@ -5,6 +5,7 @@ import torch
 
 from difformer.core.graph import Graph
 from difformer.nn.model import DIFFormer
+from difformer.nn.traced import TracedGraph
 
 
 def dense_reference(edge_index, n, weight=None):
@@ -17,6 +18,45 @@ def dense_reference(edge_index, n, weight=None):
         out_of > 0, out_of.rsqrt(), 0
     )
     return a * scale
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("norm", ["symmetric", "row"])
+def test_the_adjacency_of_doubles_has_no_rounding_of_floats(weighted, norm):
+    n = 40
+    edges = random_edges(n, 3 * n)
+    weight = torch.rand(edges.shape[1]) if weighted else None
+    x = torch.zeros(n, 1, dtype=torch.float64)
+    given = Graph.from_edges(edges, n, weight, norm=norm).to(x).dense()
+    expected = dense_reference(edges, n, weight)
+    if norm == "row":
+        plain = torch.zeros(n, n, dtype=torch.float64)
+        plain[edges[1], edges[0]] = 1.0 if weight is None else weight.double()
+        expected = plain / plain.sum(1, keepdim=True).clamp_min(1e-300)
+    torch.testing.assert_close(given, expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("graph_norm", ["symmetric", "row"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_model_of_doubles_normalises_in_doubles(weighted, graph_norm):
+    n = 40
+    edges = random_edges(n, 3 * n)
+    weight = torch.rand(edges.shape[1]) if weighted else None
+    model = DIFFormer(3, 8, 2, num_layers=1, graph_norm=graph_norm).double()
+    z = torch.zeros(n, 1, dtype=torch.float64)
+    plain = torch.zeros(n, n, dtype=torch.float64)
+    plain[edges[1], edges[0]] = 1.0 if weight is None else weight.double()
+    plain = torch.maximum(plain, plain.T).fill_diagonal_(float(graph_norm == "symmetric"))
+    degree = plain.sum(1)
+    expected = plain / degree.clamp_min(1e-300)[:, None]
+    if graph_norm == "symmetric":
+        expected = plain * degree.rsqrt()[:, None] * degree.rsqrt()
+    ready = Graph.undirected_with_loops(edges, n, weight)
+    for graph in (model.prepare_graph(edges, weight, z), model.prepare_graph(ready, None, z)):
+        torch.testing.assert_close(graph.dense(), expected, rtol=0, atol=1e-15)
+    traced = TracedGraph(edges, weight, n, graph_norm, torch.float64)
+    whole = traced.propagate(torch.eye(n, dtype=torch.float64))
+    torch.testing.assert_close(whole, expected, rtol=0, atol=1e-15)
 
 
 def random_edges(n, e, seed=0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -32,6 +32,7 @@ class Graph:
     num_nodes: int
     adjacency: SparseMatrix  # Ã, (n, n)
     norm: str = "symmetric"  # or "row": Ã = D^-1 A, the mean over what enters a row
+    whole: bool = False  # Ã follows from these edges alone, so it can be made again
 
     @classmethod
     def from_edges(
@@ -101,13 +102,14 @@ class Graph:
         *,
         symmetric: bool = False,
         norm: str = "symmetric",
+        dtype: torch.dtype | None = None,
     ) -> Graph:
         """Normalise edges known to be clean and sorted by target, then source: O(e), no sort.
 
         Used to build parts of a Graph; nothing is checked. `symmetric` says that each edge
-        is there both ways with one weight.
+        is there both ways with one weight; `dtype` is that of Ã without weights.
         """
-        ones = torch.ones(source.numel(), device=source.device)
+        ones = torch.ones(source.numel(), device=source.device, dtype=dtype)
         weight = ones if edge_weight is None else edge_weight
         matrix = SparseMatrix.from_sorted(
             target,
@@ -116,7 +118,7 @@ class Graph:
             (num_nodes, num_nodes),
             symmetric=symmetric and norm == "symmetric",
         )
-        return cls(edge_weight, num_nodes, matrix, norm)
+        return cls(edge_weight, num_nodes, matrix, norm, whole=True)
 
     @cached_property
     def neighbours_mean(self) -> Graph:
@@ -192,12 +194,27 @@ class Graph:
         return (self.adjacency @ flat).view(value.shape)
 
     def to(self, like: Tensor) -> Graph:
-        """The graph with the dtype and device of `like`; itself when they agree."""
+        """The graph with the dtype and device of `like`; itself when they agree.
+
+        For a finer dtype Ã is made again from the edges, if it can be: it has no coarser rounding.
+        """
         adjacency = self.adjacency.to(like)
         if adjacency is self.adjacency:
             return self
         weight = self.edge_weight.to(like) if self.edge_weight is not None else None
-        return Graph(weight, self.num_nodes, adjacency, self.norm)
+        finer = torch.finfo(like.dtype).eps < torch.finfo(self.adjacency.values.dtype).eps
+        if not (self.whole and finer):
+            return replace(self, edge_weight=weight, adjacency=adjacency)
+        source, target = (ends.to(like.device).long() for ends in self.ends(0, self.num_edges))
+        return Graph.from_sorted(
+            source,
+            target,
+            self.num_nodes,
+            weight,
+            symmetric=self.symmetric,
+            norm=self.norm,
+            dtype=like.dtype,
+        )
 
     def dense(self) -> Tensor:
         """Ã as a dense (n, n) matrix: the reference for tests and tiny graphs."""

@@ -376,11 +376,13 @@ class DIFFormer(nn.Module):
             check_graph(edges, edge_weight, z.shape[0])
             edges = self.normalised(edges)
             return edges if z.dtype in HALF else edges.to(z)
+        wide = torch.promote_types(z.dtype, torch.float32)
         if torch.compiler.is_compiling():
-            return TracedGraph(edges, edge_weight, z.shape[0], self.config.graph_norm)
+            return TracedGraph(edges, edge_weight, z.shape[0], self.config.graph_norm, wide)
 
         def made() -> Graph:
-            graph = Graph.undirected_with_loops(edges, z.shape[0], edge_weight)
+            weight = None if edge_weight is None else edge_weight.to(wide)
+            graph = Graph.undirected_with_loops(edges, z.shape[0], weight)
             return self.normalised(graph).to(z)
 
         return self._graph.get((edges, edge_weight), (z.shape[0], z.dtype, z.device), made)

@@ -12,13 +12,18 @@ class TracedGraph:
     """Ã V by gather and scatter, for torch.export and torch.compile: no shape depends on values."""
 
     def __init__(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, norm: str
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        norm: str,
+        dtype: torch.dtype,
     ) -> None:
         source, target = edge_index[0], edge_index[1]
-        weight = torch.ones_like(source, dtype=torch.get_default_dtype())
+        weight = torch.ones_like(source, dtype=dtype)
         key = target * num_nodes + source
         if edge_weight is not None:
-            key, weight = _merged(key, edge_weight, "sum")
+            key, weight = _merged(key, edge_weight.to(dtype), "sum")
         source, target = key % num_nodes, key // num_nodes
         key = torch.cat([key, source * num_nodes + target])
         key, weight = _merged(key, weight.repeat(2), "amax")
