@@ -258,3 +258,33 @@ def test_auto_tries_a_graph_of_neighbours_and_keeps_what_validates_better() -> N
     assert set(model.candidates_) == {"none", "knn"}
     kept = "none" if model.graph_ is None else "knn"
     assert model.candidates_[kept] == max(model.candidates_.values())
+
+
+def test_masked_cells_are_missing_and_masked_labels_unknown(iris: tuple[Array, Array]) -> None:
+    X, y = iris
+    hidden = np.random.default_rng(0).random(X.shape) < 0.2
+    masked = np.ma.masked_array(np.where(hidden, 1e6, X), hidden)
+    given = np.ma.masked_array(y, np.arange(150) >= 60)
+    quick = {**QUICK, "recipe": "alone"}
+    model = DIFFormerClassifier(**quick).fit(masked, given)
+    holes = np.where(hidden, np.nan, X)
+    same = DIFFormerClassifier(**quick).fit(holes, np.where(np.arange(150) < 60, y, -1))
+    assert np.array_equal(model.label_distributions_, same.label_distributions_)
+    new = np.arange(9)
+    assert np.array_equal(model.predict_proba(masked[new]), same.predict_proba(holes[new]))
+    numbers = DIFFormerRegressor(**quick).fit(X[:, :2], np.ma.masked_array(X[:, 2], hidden[:, 2]))
+    assert np.array_equal(np.sort(numbers.split_.train), np.flatnonzero(~hidden[:, 2]))
+
+
+def test_a_lazy_frame_is_collected(iris: tuple[Array, Array]) -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    X = polars.DataFrame(iris[0], schema=list("abcd"))
+    edges = polars.DataFrame({"source": [0, 1, 2], "target": [3, 4, 5]})
+    quick = {**QUICK, "epochs": 2, "recipe": "stable"}
+    model = DIFFormerClassifier(**quick).fit(X.lazy(), iris[1], edges.lazy())
+    same = DIFFormerClassifier(**quick).fit(X, iris[1], edges)
+    new = X.head(5) * 2
+    assert np.array_equal(model.predict_proba(new.lazy()), same.predict_proba(new))
+    table = X.with_columns(label=iris[1])
+    data, read = (difformer.read_table(one, "label") for one in (table, table.lazy()))
+    assert np.array_equal(data.x.numpy(), read.x.numpy())

@@ -36,6 +36,12 @@ def is_frame(source: Any) -> bool:
     return hasattr(source, "columns") and hasattr(source, "dtypes")
 
 
+def collected(source: Any) -> Any:
+    """The rows of a lazy frame (of polars), which are computed here; anything else as it is."""
+    lazy = hasattr(source, "collect") and hasattr(source, "lazy")
+    return source.collect() if lazy else source
+
+
 def read_chunks(source: Source, size: int = CHUNK) -> Iterator[Chunk]:
     """Chunks of at most `size` rows; only one is in memory (but an npz file as a whole).
 

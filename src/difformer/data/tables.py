@@ -20,6 +20,7 @@ from difformer.data.rawtable import (
     CHUNK,
     Source,
     check_columns,
+    collected,
     is_frame,
     name_of,
     read_chunks,
@@ -59,7 +60,7 @@ def read_table(
     >>> data.class_names, data.y.tolist()
     (('ant', 'cat'), [0, 0, 1, -1])
     """
-    wanted = label_names(label)
+    wanted, nodes, edges = label_names(label), collected(nodes), collected(edges)
     _check_labels(wanted, id)
     columns, ids, count = _read_special(nodes, wanted, id, size)
     if id is None:

@@ -12,6 +12,7 @@ from scipy import sparse
 from torch import Tensor
 
 from difformer.core.graph import Graph
+from difformer.data.rawtable import collected
 from difformer.data.series import Series
 from difformer.data.snapshots import Edges
 
@@ -45,7 +46,7 @@ def read_graph(
     """
     new = num_new or 0
     sizes = (num_known + new, num_known if num_new is None else num_new)
-    named, weight = False, None
+    named, weight, graph = False, None, collected(graph)
     if isinstance(graph, Graph):
         if graph.num_nodes != num_known or num_new is not None:
             raise ValueError(f"graph must have {num_known} nodes, got {graph.num_nodes}")

@@ -23,7 +23,7 @@ from difformer.data.convert import csr_tensor, scipy_csr
 from difformer.data.dataset import Dataset
 from difformer.data.drift import Drift
 from difformer.data.encoder import LARGEST, TableEncoder
-from difformer.data.rawtable import Chunk, is_frame, read_chunks
+from difformer.data.rawtable import Chunk, collected, is_frame, read_chunks
 from difformer.errors import DataError, DriftWarning
 
 __all__ = [
@@ -65,14 +65,14 @@ def learn_rows(estimator: Any, X: Any, ids: Any) -> tuple[TableEncoder | None, R
         names = [column.name for column in X.encoder.columns]
         estimator.n_features_in_ = len(names)
         estimator.feature_names_in_ = np.array(names, dtype=object)
-        return X.encoder, Rows(given, _row_ids(X, ids, X.num_rows))
+        return X.encoder, Rows(given, _row_ids(given, ids, X.num_rows))
     if is_frame(given):
         encoder, features = _learn_frame(estimator, given)
     else:
         encoder, features = _learn_array(estimator, _checked(estimator, given, reset=True))
     if features.shape[0] < 2:
         raise ValueError(f"X must have at least two rows, got {features.shape[0]}")
-    return encoder, Rows(features, _row_ids(X, ids, features.shape[0]))
+    return encoder, Rows(features, _row_ids(given, ids, features.shape[0]))
 
 
 def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
@@ -87,7 +87,7 @@ def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
     if isinstance(X, Dataset) and X.encoder is not None:
         if X.encoder != encoder:
             raise ValueError("X must be encoded as in fit: give its data frame instead")
-        return Rows(given, _row_ids(X, ids, X.num_rows))
+        return Rows(given, _row_ids(given, ids, X.num_rows))
     dense: Array | None = None
     if is_frame(given) and encoder is not None:
         if ids is None and encoder.id is not None and encoder.id in given.columns:
@@ -96,11 +96,11 @@ def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
     else:
         rows = _checked(estimator, given, reset=False)
         if encoder is None:
-            return Rows(_unscaled(sparse.csr_matrix(rows)), _row_ids(X, ids, rows.shape[0]))
+            return Rows(_unscaled(sparse.csr_matrix(rows)), _row_ids(given, ids, rows.shape[0]))
         dense = np.asarray(rows.toarray() if sparse.issparse(rows) else rows)
         chunk = {column.name: dense[:, j] for j, column in enumerate(encoder.columns)}
     features, away = _encode(encoder, chunk, dense)
-    names, drift = _row_ids(X, ids, features.shape[0]), Drift()
+    names, drift = _row_ids(given, ids, features.shape[0]), Drift()
     drift.add(encoder, chunk, away, features.shape[0], start=0, names=names)
     if drift:
         warnings.warn(drift.line, DriftWarning, stacklevel=5)
@@ -108,9 +108,14 @@ def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
 
 
 def _features_and_ids(X: Any, ids: Any) -> tuple[Any, Any]:
-    """The features and the ids of a Dataset, where ids given go first; anything else as it is."""
+    """The features and the ids of a Dataset, where ids given go first; anything else as it is.
+
+    Masked cells of an array become NaN, and a lazy frame is collected.
+    """
+    if isinstance(X, np.ma.MaskedArray):
+        return np.ma.filled(X.astype(np.float64), np.nan), ids
     if not isinstance(X, Dataset):
-        return X, ids
+        return collected(X), ids
     return dataset_features(X), X.ids or None if ids is None else ids
 
 
