@@ -69,7 +69,9 @@ class DIFFormerClassifier(ClassifierMixin, BaseDIFFormer):
             "roc_auc" for two classes.
         checkpoint: a folder that saves the fit as it goes: a fit that was killed is resumed from
             there if data and parameters are the same, and ends with the same bits.
-        class_weight: None, "balanced", or weights by class (a list of them for many outputs).
+        class_weight: None, "balanced", or weights by class (a list of them for many outputs). Rare
+            classes are found more often, but their probabilities are then too high, see
+            docs/estimators.md; for probabilities and rankings leave it None.
         unlabelled: the number in y that marks an unlabelled row, also as text ("-1"); None, NaN,
             NA and the texts "" and "nan" always do.
         random_state: an int makes fits repeatable, to the bit on one machine.

@@ -182,7 +182,7 @@ def _as_array(y: Any) -> Array:
     if hasattr(y, "toarray"):
         y = y.toarray()
     if isinstance(y, np.ma.MaskedArray):
-        y = np.where(np.ma.getmaskarray(y), None, y.data)
+        y = np.where(np.ma.getmaskarray(y), np.array(None), y.data)
     table = np.asarray(y)
     if table.ndim not in (1, 2):
         raise ValueError(f"y must have one or two dimensions, got shape {table.shape}")
