@@ -278,6 +278,16 @@ def test_a_loss_that_runs_away_is_stopped_as_diverged(problem, lr):
         problem.with_settings(lr=lr).fit()
 
 
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "regression"])
+def test_what_only_the_evaluation_shows_to_have_diverged_is_said_with_the_learning_rate(
+    problem, toy_dataset, task
+):
+    """The step of the last epoch is evaluated, and no loss is computed after it."""
+    problem.dataset = toy_dataset(task)
+    with pytest.raises(TrainingError, match=r"diverged, .* in epoch 1: try a lower lr than 1e\+30"):
+        problem.with_settings(lr=1e30, epochs=1).fit()
+
+
 def test_batches_are_weighed_by_their_rows_and_empty_ones_skipped(problem):
     class Parts(FullBatch):
         """Three pieces, one of them without a training row."""

@@ -272,6 +272,8 @@ class Fit:
     def _evaluate(self, row: Row) -> None:
         """Metrics of this epoch, never the test rows'; keeps the weights if they are the best."""
         metrics = self._metrics(("train", "val"))
+        if self.optimizer is not None:
+            self._check(metrics["train"]["loss"], self.epoch)  # the last step may have diverged
         for part, values in metrics.items():
             row |= {f"{part}_{name}": value for name, value in values.items()}
         # Without validation rows the latest weights are the ones to keep.
