@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -310,7 +311,8 @@ def test_a_killed_writer_leaves_nothing_that_looks_finished_and_goes_on(
         assert not (out / "manifest.json").exists()
         with pytest.raises(DataError, match="is not a sharded dataset"):
             ShardFolder(out)
-        now = {str(p) for p in out.glob("part-*/rows.json")}
+        records = out.glob(".work/part-*-rows.json")
+        now = {str(out / p.name.removesuffix("-rows.json") / "x.npy") for p in records}
         assert finished <= now
         finished = now
     assert finished
@@ -320,6 +322,16 @@ def test_a_killed_writer_leaves_nothing_that_looks_finished_and_goes_on(
     assert sorted(p.name for p in out.iterdir()) == sorted(
         p.name for p in (tmp_path / "calm").iterdir()
     )
+
+
+def test_every_file_of_a_part_is_covered_by_a_checksum(tmp_path: Path) -> None:
+    make(tmp_path / "out", **given(tmp_path, "parquet"))
+    for path in (tmp_path / "out").glob("part-*/*"):
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(DataError, match=re.escape(str(path))):
+            ShardFolder(tmp_path / "out").hold(0, 5)
+        path.write_bytes(whole)
 
 
 def test_other_settings_start_anew_and_other_files_are_left_alone(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ FOLDER/part-00000/x.npy      (rows, features) float32
                   col.npy    int32: the row that each edge comes from, among all rows; sorted
                   weight.npy float32: the weight of each edge, where edges have weights
                   ids.npy    int64, or the UTF-8 bytes of the ids and where each ends (id_ends.npy)
-                  part.json  the part's counts and checksums
 
 Rows are numbered from 0 through all parts, so a part is a range of rows. Each file is complete or
-absent. part.json is written last in its folder, and the manifest last of all: a folder without it
-is not a dataset.
+absent. The manifest is written last of all: a folder without it is not a dataset. A file that it
+does not name, such as the part.json that earlier versions left, is never read.
 """
 
 from __future__ import annotations

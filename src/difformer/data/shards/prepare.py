@@ -32,6 +32,7 @@ from difformer.data.shards.parts import METIS_BYTES, hashed, metis_parts, stream
 from difformer.data.shards.rows import CHUNK, RowEncoder
 from difformer.data.shards.settings import ShardSettings, memory_bytes
 from difformer.data.shards.write import (
+    WORK,
     Layout,
     PartEdges,
     PartRows,
@@ -45,7 +46,6 @@ from difformer.files import json_text, read_json, reading, write_atomic, write_j
 
 __all__ = ["make_shards"]
 
-WORK = ".work"
 ASKED = "asked.json"  # the settings and the files read, by which a repeated call is recognised
 
 Array = NDArray[Any]

@@ -19,6 +19,7 @@ from difformer.errors import DataError
 from difformer.files import read_json, reading, write_json
 
 __all__ = [
+    "WORK",
     "Layout",
     "PartEdges",
     "PartRows",
@@ -27,6 +28,8 @@ __all__ = [
     "part_array",
     "part_record",
 ]
+
+WORK = ".work"
 
 Array = NDArray[Any]
 
@@ -201,7 +204,8 @@ def part_record(out: Path, part: int) -> tuple[PartRecord, int]:
 
 
 def _record(out: Path, part: int, what: str) -> Path:
-    return part_folder(out, part) / f"{what}.json"
+    """Not beside the arrays: once the manifest has all records, these go with the work folder."""
+    return out / WORK / f"{part_folder(out, part).name}-{what}.json"
 
 
 def _write_record(out: Path, part: int, what: str, record: Mapping[str, Any]) -> None:
