@@ -16,6 +16,7 @@ import pytest
 
 import difformer
 from difformer.data.download import FetchError, Web, Wheel
+from difformer.train.checkpoint import load_checkpoint
 from difformer.train.run import read_config
 
 SOURCE = Path(difformer.__file__).parent.parent
@@ -169,7 +170,14 @@ def test_a_run_has_a_page(cli: Any) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_ctrl_c_keeps_the_run_and_resume_ends_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "ctrl_c"),
+    # A background job may hand down an ignored Ctrl-C, which a run then ignores on purpose.
+    [(signal.SIGINT, 130, signal.SIG_DFL), (signal.SIGTERM, 143, signal.SIG_IGN)],
+)
+def test_ctrl_c_or_sigterm_keeps_the_run_and_says_how_to_go_on(
+    tmp_path: Path, number: int, code: int, ctrl_c: signal.Handlers
+) -> None:
     words = ["train", "digits", "--epochs", "100000", "--no-report", "--out", "r", "--model", "mlp"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     process = subprocess.Popen(
@@ -179,8 +187,7 @@ def test_ctrl_c_keeps_the_run_and_resume_ends_it(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A background job may hand down an ignored Ctrl-C, which a run then ignores on purpose.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, ctrl_c),
     )
     metrics = tmp_path / "r" / "metrics.csv"
     deadline = time.monotonic() + 100
@@ -188,18 +195,20 @@ def test_ctrl_c_keeps_the_run_and_resume_ends_it(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     try:
         _, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130, err
+    assert process.returncode == code, err
     assert "go on with: difformer train digits" in err
     assert "--resume" in err
     assert "Traceback" not in err
     result = json.loads((tmp_path / "r" / "result.json").read_text(encoding="utf-8"))
     assert result["interrupted"] is True
     assert (tmp_path / "r" / "model.safetensors").exists()
+    # All epochs are kept, not only those up to the last checkpoint that was due.
+    assert load_checkpoint(tmp_path / "r" / "checkpoint.safetensors").epoch == result["epochs"]
 
 
 def test_reproduce_shows_what_is_there_and_runs_nothing(cli: Any) -> None:

@@ -1,6 +1,7 @@
 """The command line: finds the command, and turns every error into one line and an exit code.
 
-0: done. 1: a fault of difformer. 2: an error that the user can fix. 130: interrupted, run kept.
+0: done. 1: a fault of difformer. 2: an error that the user can fix. 130: interrupted, run kept;
+143: the same by SIGTERM.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from typer.main import get_command
 
 import difformer
 from difformer.commands import COMMANDS
+from difformer.train.interrupts import exit_code, listen_to_sigterm
 
 __all__ = ["app", "main"]
-
-INTERRUPTED = 130
 
 
 class LazyGroup(TyperGroup):
@@ -129,6 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"] or ["--help"]
+    if words[0] != "serve":  # which has nothing to keep, and ends as services do
+        listen_to_sigterm()
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         code = app(words, prog_name="difformer", standalone_mode=False)
@@ -147,7 +149,7 @@ def explain(error: BaseException) -> int:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return exit_code()
     if hasattr(error, "format_message"):  # an error of the parser
         where = getattr(error, "ctx", None)
         hint = f" (see {where.command_path} --help)" if where is not None else ""

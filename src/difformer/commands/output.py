@@ -13,6 +13,7 @@ import typer
 from difformer.errors import RunError
 from difformer.experiments.tables import Table
 from difformer.files import json_text
+from difformer.train.interrupts import exit_code
 from difformer.train.launch import is_lead, launched, restarted
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def run_folder(stem: str, out: Path | None, *, resume: bool) -> Path:
 
 
 def stopped(folder: Path, what: str = "the best epoch so far") -> typer.Exit:
-    """To raise where Ctrl-C ended a run of `train`: says how to resume it; exit code 130."""
+    """To raise where Ctrl-C ended a run of `train`: says how to resume it; see `exit_code`."""
     words = sys.argv[1:]
     if not {"--out", "-o"} & {word.split("=")[0] for word in words}:
         words += ["--out", str(folder)]
@@ -145,6 +146,6 @@ def search_stopped(option: str, kept: Path | None) -> typer.Exit:
 
 
 def interrupted(message: str) -> typer.Exit:
-    """To raise where Ctrl-C ended a command: prints the message; exit code 130."""
+    """To raise where Ctrl-C ended a command: prints the message; see `exit_code`."""
     print(f"interrupted: {message}", file=sys.stderr)
-    return typer.Exit(130)
+    return typer.Exit(exit_code())

@@ -33,8 +33,8 @@ def train(asked: Asked, given: Given) -> None:
     auto tries DIFFormer-a as well, and keeps it if it validates better.
 
     The folder holds config.toml, split.json, metrics.csv, model.safetensors, result.json and
-    report.html. Ctrl-C keeps the best epoch so far; --resume continues from there. Validation picks
-    the epoch; the test rows are used once, at the end.
+    report.html. Ctrl-C or SIGTERM keeps the best epoch so far; --resume continues from there.
+    Validation picks the epoch; the test rows are used once, at the end.
 
     A folder that `difformer shard` made is trained from its parts. Each process of torchrun opens
     its own parts and writes the predictions of their rows; --batch-size streams them from disk.
