@@ -16,6 +16,7 @@ import pytest
 
 import difformer
 from difformer.data.download import FetchError, Web, Wheel
+from difformer.files import alone_in
 from difformer.train.checkpoint import load_checkpoint
 from difformer.train.run import read_config
 
@@ -29,6 +30,21 @@ def test_a_run_is_a_folder_and_the_next_one_another(cli: Any) -> None:
     assert "kept in runs/digits-difformer-s-2" in cli(*QUICK).out
     names = {"config.toml", "split.json", "metrics.csv", "model.safetensors", "result.json"}
     assert {p.name for p in Path("runs/digits-difformer-s-1").iterdir()} == names
+
+
+@pytest.mark.parametrize("more", [(), ("--resume",)])
+def test_a_folder_that_another_run_writes_to_is_refused(cli: Any, more: tuple[str, ...]) -> None:
+    pytest.importorskip("fcntl")
+    with alone_in(Path("r")):
+        said = cli.refused(*QUICK, "--out", "r", *more)
+    assert "another run is writing to r: wait until it ends, or give another folder" in said
+    assert not list(Path("r").iterdir())
+
+
+def test_a_run_that_is_refused_leaves_no_folder(cli: Any) -> None:
+    Path("t.csv").write_text("a,b\n1,2\n")
+    cli.refused("train", "--nodes", "t.csv", "--label", "c", "--out", "r")
+    assert not Path("r").exists()
 
 
 def test_json_is_one_document_and_nothing_else(cli: Any) -> None:

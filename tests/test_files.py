@@ -118,6 +118,13 @@ def test_a_folder_that_cannot_be_made_is_left_to_the_writer_to_name(tmp_path):
         write_atomic(tmp_path / "taken" / "results" / "cell.json", "{}")
 
 
+def test_a_writer_whose_file_another_took_away_names_the_other(tmp_path):
+    taken = pytest.raises(RunError, match="another process writes to this folder")
+    with taken as caught, replacing(tmp_path / "a"):
+        pass  # as if another process had given the file its name
+    assert "make room" not in str(caught.value)
+
+
 def test_json_holds_null_where_a_number_is_not_finite(tmp_path):
     found = {"loss": float("nan"), "ends": (1.5, float("inf"), {"low": -float("inf")})}
     write_json(tmp_path / "a.json", found, indent=1)

@@ -76,8 +76,8 @@ def reading(path: Path, *, error: type[DifformerError] = RunError) -> Generator[
 
 
 @contextmanager
-def alone_in(folder: Path) -> Generator[None, None, None]:
-    """Keep other processes out of the same block for this folder; they wait.
+def alone_in(folder: Path, *, wait: bool = True) -> Generator[None, None, None]:
+    """Keep other processes out of the same block for this folder; they wait, or are refused.
 
     The system ends the lock with the process, so a killed one leaves nothing behind. Where folders
     cannot be locked (Windows, some network disks), nobody waits.
@@ -87,7 +87,13 @@ def alone_in(folder: Path) -> Generator[None, None, None]:
         fcntl: Any = import_module("fcntl")
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise RunError(
+                f"another run is writing to {folder}: wait until it ends, or give another folder"
+            ) from error
     try:
         yield
     finally:
@@ -161,9 +167,11 @@ def cannot_write(
     path: Path, problem: Exception, error: type[DifformerError] = RunError
 ) -> DifformerError:
     """The error of one line for a failed write: a full disk, a missing permission."""
+    hint = "make room (or fix the permissions) and run the same command again"
+    if isinstance(problem, FileNotFoundError) and path.parent.is_dir():  # so it was there
+        hint = "another process writes to this folder, which must wait or have one of its own"
     return error(
-        f"cannot write {path}: {reason_of(problem)}; what was there before is kept: "
-        "make room (or fix the permissions) and run the same command again"
+        f"cannot write {path}: {reason_of(problem)}; what was there before is kept: {hint}"
     )
 
 

@@ -19,21 +19,23 @@ def train_series(series: Path, asked: Asked, given: Given) -> None:
     """Train, test from rolling origins, forecast, and say where the run is."""
     settings = _settings(asked, given)
     check_files(series, asked.edges, asked.known, asked.places)
-    folder = run_folder(f"{series.stem}-forecast", asked.out, resume=asked.resume)
-    record = train(series, asked.edges, folder, settings, known=asked.known, places=asked.places)
-    if record["interrupted"]:
-        raise stopped(folder)
-    ahead = "step" if settings.steps == 1 else f"{settings.steps} steps"
-    from difformer.report.series_page import learned_notes, result_blocks
+    with run_folder(f"{series.stem}-forecast", asked.out, resume=asked.resume) as folder:
+        record = train(
+            series, asked.edges, folder, settings, known=asked.known, places=asked.places
+        )
+        if record["interrupted"]:
+            raise stopped(folder)
+        ahead = "step" if settings.steps == 1 else f"{settings.steps} steps"
+        from difformer.report.series_page import learned_notes, result_blocks
 
-    finish_run(
-        folder,
-        record,
-        lambda: [*result_blocks(record), *learned_notes(record)],
-        page=asked.report,
-        json=asked.json,
-        more=f", the next {ahead} in forecast.csv",
-    )
+        finish_run(
+            folder,
+            record,
+            lambda: [*result_blocks(record), *learned_notes(record)],
+            page=asked.report,
+            json=asked.json,
+            more=f", the next {ahead} in forecast.csv",
+        )
 
 
 def _settings(asked: Asked, given: Given) -> SeriesSettings:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import typer
 
 from difformer.errors import RunError
 from difformer.experiments.tables import Table
-from difformer.files import json_text
+from difformer.files import alone_in, json_text
 from difformer.train.interrupts import exit_code
 from difformer.train.launch import is_lead, launched, restarted
 
@@ -107,22 +108,37 @@ def finish_run(
     return None
 
 
-def run_folder(stem: str, out: Path | None, *, resume: bool) -> Path:
-    """The folder of a run: --out, or the next runs/STEM-number; with `resume` the last one."""
+@contextmanager
+def run_folder(stem: str, out: Path | None, *, resume: bool) -> Generator[Path, None, None]:
+    """The folder of a run, closed to other runs in the block; removed if nothing is written to it.
+
+    It is --out, or the next runs/STEM-number; with `resume` the last one.
+    """
     # A restarted job resumes its run; of several processes rank 0 makes the folder.
     resume = resume or restarted() or not is_lead()
     if launched() and out is None:
         raise ValueError("--out must be given to torchrun: every process needs the same folder")
-    if out is not None:
-        # A run on a series has its record before its config.toml.
-        there = any((out / name).exists() for name in ("config.toml", "series.json"))
-        if there and not resume:
-            raise RunError(
-                f"{out} holds a run already: add --resume to continue it, or give another folder"
-            )
-        if out.exists() and not out.is_dir():
-            raise RunError(f"{out} is a file: give --out a folder")
-        return out
+    folder = out or _numbered(stem, resume=resume)
+    new = not folder.exists()
+    if not new and not folder.is_dir():
+        raise RunError(f"{folder} is a file: give --out a folder")
+    try:
+        with alone_in(folder, wait=False) if is_lead() else nullcontext():
+            # A run on a series has its record before its config.toml.
+            there = any((folder / name).exists() for name in ("config.toml", "series.json"))
+            if there and not resume:
+                raise RunError(
+                    f"{folder} holds a run already: add --resume to continue it, or give another "
+                    "folder"
+                )
+            yield folder
+    finally:
+        if new:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _numbered(stem: str, *, resume: bool) -> Path:
     there = [p for p in Path("runs").glob(f"{stem}-*") if p.name[len(stem) + 1 :].isdecimal()]
     number = max((int(p.name[len(stem) + 1 :]) for p in there), default=0)
     if resume and number == 0:

@@ -76,35 +76,35 @@ def train_table(nodes: Path, asked: Asked, given: Given) -> None:
         raise ValueError(f"--task must be one of {', '.join(TASKS)}, got {asked.task!r}")
     more: Any = {"task": asked.task, "kinds": parse_kinds(asked.kind)}
     table = _described(nodes, asked.label, asked.id, asked.edges, **more)
-    folder = run_folder(nodes.stem, asked.out, resume=asked.resume)
-    from difformer.experiments.loaded import open_table
-    from difformer.experiments.own.train import train_own
-    from difformer.report.table_page import result_blocks
+    with run_folder(nodes.stem, asked.out, resume=asked.resume) as folder:
+        from difformer.experiments.loaded import open_table
+        from difformer.experiments.own.train import train_own
+        from difformer.report.table_page import result_blocks
 
-    data = table.read()
-    assert data.encoder is not None
-    if not asked.json:
-        columns = Table(("column", "is", "becomes"), tuple(data.encoder.describe()))
-        print_table(columns, data.describe())
-    quiet = asked.quiet or asked.json
-    result, run = train_own(data, folder, params, table=table, resume=asked.resume, quiet=quiet)
-    if run is None:
-        raise stopped(folder, "what was trained so far")
-    choice = [result["choice"]] if result.get("choice") else []
-    for line in (f"graph: {result['graph']}", *choice):
-        say(line, quiet=quiet)
-    empty = result["rows"] - result["labelled"]
-    finish_run(
-        folder,
-        result,
-        lambda: result_blocks(result),
-        page=asked.report,
-        json=asked.json,
-        more=f", {empty} predictions in predictions.csv" if empty else "",
-        loaded=open_table(folder, run, data) if asked.report else None,
-    )
-    if not asked.json:
-        print(f"new rows: difformer predict {folder} NEW.csv -o OUT.csv")
+        data = table.read()
+        assert data.encoder is not None
+        if not asked.json:
+            columns = Table(("column", "is", "becomes"), tuple(data.encoder.describe()))
+            print_table(columns, data.describe())
+        quiet = asked.quiet or asked.json
+        result, run = train_own(data, folder, params, table=table, resume=asked.resume, quiet=quiet)
+        if run is None:
+            raise stopped(folder, "what was trained so far")
+        choice = [result["choice"]] if result.get("choice") else []
+        for line in (f"graph: {result['graph']}", *choice):
+            say(line, quiet=quiet)
+        empty = result["rows"] - result["labelled"]
+        finish_run(
+            folder,
+            result,
+            lambda: result_blocks(result),
+            page=asked.report,
+            json=asked.json,
+            more=f", {empty} predictions in predictions.csv" if empty else "",
+            loaded=open_table(folder, run, data) if asked.report else None,
+        )
+        if not asked.json:
+            print(f"new rows: difformer predict {folder} NEW.csv -o OUT.csv")
 
 
 def _params(asked: Asked, given: Given) -> dict[str, Any]:

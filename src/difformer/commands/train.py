@@ -68,21 +68,21 @@ def _train_dataset(asked: Asked, given: Given) -> None:
     whole = data is not None and _is_whole(data)
     experiment = _experiment(asked, given, graph=graph, whole=whole)
     stem = Path(experiment.dataset).name.removesuffix(".pt")  # a .pt file may be in any folder
-    folder = run_folder(f"{stem}-{experiment.system}", asked.out, resume=asked.resume)
-    result = _run(experiment, folder, data, asked)
-    if not is_lead():
-        return
-    finish_run(
-        folder,
-        {**experiment.config(), **result.to_json()},
-        lambda: _blocks(folder),
-        page=asked.report and not result.interrupted,
-        json=asked.json,
-        more="" if manifest is None else ", predictions of all rows in predictions-*",
-        dataset=data,
-    )
-    if result.interrupted:
-        raise stopped(folder)
+    with run_folder(f"{stem}-{experiment.system}", asked.out, resume=asked.resume) as folder:
+        result = _run(experiment, folder, data, asked)
+        if not is_lead():
+            return
+        finish_run(
+            folder,
+            {**experiment.config(), **result.to_json()},
+            lambda: _blocks(folder),
+            page=asked.report and not result.interrupted,
+            json=asked.json,
+            more="" if manifest is None else ", predictions of all rows in predictions-*",
+            dataset=data,
+        )
+        if result.interrupted:
+            raise stopped(folder)
 
 
 def _blocks(folder: Path) -> list[Block]:

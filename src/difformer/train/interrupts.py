@@ -49,7 +49,7 @@ def interruptible() -> Generator[threading.Event, None, None]:
         yield event  # Python delivers signals to the main thread only
         return
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    outer = next((each.event for each in before.values() if hasattr(each, "event")), None)
+    outer = next(filter(None, (getattr(each, "event", None) for each in before.values())), None)
     if outer is not None:
         yield outer  # a block around this one listens
         return
