@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import stat
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
@@ -33,6 +34,7 @@ __all__ = [
     "give_name",
     "json_text",
     "natural",
+    "not_a_file",
     "number_text",
     "one_line",
     "open_scratch",
@@ -251,6 +253,19 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, KeyError):
         return f"it lacks {error}"
     return getattr(error, "strerror", None) or one_line(error)
+
+
+def not_a_file(path: Path) -> str:
+    """What a path is that does not name a file, for an error."""
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        return "no such file"
+    except OSError as error:  # such as links that lead in a circle
+        return reason_of(error)
+    if stat.S_ISDIR(kind):
+        return "is a folder: name a file"
+    return "is a pipe or a device: write it to a file first"
 
 
 def plain_name(text: str) -> str:

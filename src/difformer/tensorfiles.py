@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from difformer.errors import DifformerError, ModelFileError
-from difformer.files import write_atomic
+from difformer.files import not_a_file, write_atomic
 
 __all__ = ["FORMAT_VERSION", "checksum", "read_tensors", "write_tensors"]
 
@@ -52,7 +52,7 @@ def read_tensors(
     With kind None any safetensors file is read; its description may be empty.
     """
     if not path.is_file():
-        raise error(f"{path}: no such file of a {kind or 'model'}")
+        raise error(f"the {kind or 'model'} {path}: {not_a_file(path)}")
     try:
         with cast("Any", safe_open)(path, framework="pt") as file:
             header: dict[str, str] = file.metadata() or {}

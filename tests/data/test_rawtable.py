@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from difformer.commands.asked import check_files
 from difformer.data.rawtable import read_chunks
 from difformer.data.tables import read_table
 from difformer.errors import DataError
@@ -29,6 +32,30 @@ def test_a_file_that_is_no_table_is_named(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         list(read_chunks(tmp_path / name))
+
+
+def not_files(folder: Path) -> dict[str, str]:
+    """Names that are not those of files, and what they are."""
+    (folder / "folder.csv").mkdir()
+    os.mkfifo(folder / "pipe.csv")
+    (folder / "loop.csv").symlink_to("loop.csv")
+    (folder / "folder.csv" / "t.csv").touch()
+    return {
+        "none.csv": "no such file",
+        "folder.csv": "is a folder: name a file",
+        "pipe.csv": "is a pipe or a device: write it to a file first",
+        "loop.csv": "Too many levels of symbolic links",
+    }
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+def test_what_is_no_file_is_said_to_be_what_it_is(tmp_path: Path) -> None:
+    for name, said in not_files(tmp_path).items():
+        path = tmp_path / name
+        with pytest.raises(DataError, match=f"^{re.escape(str(path))}: {said}$"):
+            list(read_chunks(path))
+        with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: {said}$"):
+            check_files(path)
 
 
 def test_pickled_arrays_are_not_unpickled(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_truncated_file_is_named(saved):
 
 
 def test_a_missing_file_and_another_kind_of_file_are_named(tmp_path):
-    with pytest.raises(ModelFileError, match="no such file of a model"):
+    with pytest.raises(ModelFileError, match="the model .*: no such file"):
         DIFFormer.load(tmp_path / "absent")
     save_file({"a": torch.zeros(1)}, tmp_path / "other")
     with pytest.raises(ModelFileError, match="not a difformer model"):

@@ -12,6 +12,7 @@ from difformer.commands import shared
 from difformer.commands.options import Given
 from difformer.commands.shared import argument, flag_of, option
 from difformer.estimators.settings import FitSettings
+from difformer.files import not_a_file
 from difformer.nn.recipes import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
 from difformer.train.settings import TrainSettings
 
@@ -250,4 +251,4 @@ def check_files(*paths: Path | None) -> None:
     """ValueError for a path that is not a file."""
     for path in paths:
         if path is not None and not path.is_file():
-            raise ValueError(f"{path}: no such file")
+            raise ValueError(f"{path}: {not_a_file(path)}")

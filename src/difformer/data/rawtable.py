@@ -16,6 +16,7 @@ import numpy as np
 from difformer.data.cells import is_numeric, repeated
 from difformer.data.npz import read_npz
 from difformer.errors import DataError, missing_extra
+from difformer.files import not_a_file
 
 CHUNK = 10_000
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")
@@ -61,7 +62,7 @@ def read_chunks(source: Source, size: int = CHUNK) -> Iterator[Chunk]:
         return
     path = Path(source)
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        raise DataError(f"{path}: {not_a_file(path)}")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: must end in {', '.join(_READERS)}")

@@ -203,7 +203,10 @@ def test_numbers_of_rows_are_those_of_a_file_read_by_many_threads(tmp_path: Path
     ("change", "message"),
     [
         ({"label": ["none"]}, "has no column 'none'; it has name, size"),
-        ({"nodes": ["no.parquet"]}, "nodes: no such file: no.parquet"),
+        ({"nodes": ["no.parquet"]}, "nodes: no.parquet: no such file"),
+        ({"edges": ["edges.parquet", "no.parquet"]}, "edges: no.parquet: no such file"),
+        ({"edges": ["empty"]}, "edges: empty: holds no file that ends in .parquet, .csv, .tsv"),
+        ({"nodes": ["loop.csv"]}, "nodes: loop.csv: Too many levels of symbolic links"),
         ({"parts": N + 1}, "parts must be at most the 300 rows, got 301"),
         ({"memory": "10MB"}, "memory must be at least .*GB here, got 0.01GB"),
         ({"kinds": {"colour": "text"}}, "column 'colour' is free text"),
@@ -214,8 +217,11 @@ def test_numbers_of_rows_are_those_of_a_file_read_by_many_threads(tmp_path: Path
     ],
 )
 def test_what_cannot_be_sharded_is_one_line(
-    tmp_path: Path, change: dict[str, Any], message: str
+    tmp_path: Path, change: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("loop.csv").symlink_to("loop.csv")
     settings = {**given(tmp_path, "parquet"), **change}
     if weight := settings.pop("weight", None):
         pairs = {"from": ["n 0"], "to": ["n 1"], "weight": [weight]}

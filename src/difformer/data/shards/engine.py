@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from difformer.data.rawtable import Chunk, rows_of
 from difformer.errors import DataError, missing_extra
-from difformer.files import one_line, replacing
+from difformer.files import not_a_file, one_line, replacing
 
 __all__ = [
     "Engine",
@@ -143,9 +143,12 @@ class Files:
 
     def __init__(self, engine: Engine, paths: Sequence[str | Path], what: str) -> None:
         self.engine, self.what = engine, what
-        found = [p for name in paths for p in matching(str(name))]
-        if not found:
-            raise DataError(f"{what}: no such file: {', '.join(map(str, paths))}")
+        found: list[Path] = []
+        for path in map(Path, paths):
+            if not (here := matching(str(path))):
+                none = f"holds no file that ends in {', '.join(READERS)}"
+                raise DataError(f"{what}: {path}: {none if path.is_dir() else not_a_file(path)}")
+            found += here
         endings = {path.suffix.lower() for path in found}
         if len(endings) > 1 or not endings <= set(READERS):
             kinds = ", ".join(READERS)
