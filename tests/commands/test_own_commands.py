@@ -60,6 +60,24 @@ def test_a_table_is_shown_trained_on_and_predicted_with(
         assert json.loads(capsys.readouterr().out)["kernel"] in kernels
 
 
+def test_a_table_without_a_header_gives_the_same_answers(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bare.csv").write_text(table.read_text().partition("\n")[2])
+    Path("new.csv").write_text("x,3.1,\ny,0.2,\n")
+    quick = ["--epochs", "5", "--recipe", "stable", "--no-report", "--quiet"]
+    words = ["--label", "column3", "--id", "column1", "--no-header", *quick]
+    assert run("train", "bare.csv", *words, "--out", "bare") == 0
+    assert run("predict", "bare", "new.csv", "--no-header", "-o", "bare-out.csv") == 0
+    assert run("train", "t.csv", "--label", "kind", "--id", "name", *quick, "--out", "whole") == 0
+    Path("new.csv").write_text("name,size,kind\nx,3.1,\ny,0.2,\n")
+    assert run("predict", "whole", "new.csv", "-o", "whole-out.csv") == 0
+    bare, whole = (Path(f"{name}-out.csv").read_text() for name in ("bare", "whole"))
+    assert bare.partition("\n")[2] == whole.partition("\n")[2]
+    assert run("train", "cora", "--no-header") == 2
+    assert "--no-header needs --nodes FILE" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

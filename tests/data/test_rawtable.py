@@ -34,6 +34,44 @@ def test_a_file_that_is_no_table_is_named(
         list(read_chunks(tmp_path / name))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("5.1,3.5,0\n4.9,3.0,1\n", "its first line holds no names, but values such as '5.1'"),
+        ("7;3\n4;1\n", "its first line holds no names, but values such as '7'"),
+        ("2020-01-01,3,\n2020-01-02,4,5\n", "its first line holds no names"),
+        ("a,1,1\nb,2,3\n", "has two columns named '1'"),
+    ],
+)
+def test_a_first_line_that_is_a_row_is_refused_or_read_where_that_is_asked_for(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=f"{message}.*give --no-header") as caught:
+        list(read_chunks(path))
+    assert "\n" not in str(caught.value)
+    (chunk,) = read_chunks(path, header=False)
+    width = len(re.split("[,;]", text.partition("\n")[0]))
+    assert list(chunk) == [f"column{j + 1}" for j in range(width)]
+    assert all(len(cells) == 2 for cells in chunk.values())
+
+
+@pytest.mark.parametrize("names", ["0,1,2", ",0,1", "id,400.5,401.5", "2019,2020", "a,b"])
+def test_names_that_count_or_stand_beside_words_are_a_header(tmp_path: Path, names: str) -> None:
+    (tmp_path / "t.csv").write_text(f"{names}\n{re.sub('[^,]+', '7', names)}\n")
+    (chunk,) = read_chunks(tmp_path / "t.csv")
+    assert list(chunk) == names.split(",")
+
+
+def test_a_column_that_is_missing_among_values_hints_at_a_missing_header(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("r0,0.5,a\nr1,0.7,b\nr2,0.9,a\n")
+    with pytest.raises(DataError, match="has no column 'kind'.*give --no-header"):
+        read_table(tmp_path / "t.csv", "kind")
+    data = read_table(tmp_path / "t.csv", "column3", id="column1", header=False)
+    assert (data.ids, data.y.tolist()) == (("r0", "r1", "r2"), [0, 1, 0])
+
+
 def not_files(folder: Path) -> dict[str, str]:
     """Names that are not those of files, and what they are."""
     (folder / "folder.csv").mkdir()

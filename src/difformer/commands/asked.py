@@ -149,6 +149,7 @@ class Asked:
     label: shared.Label = None
     id: shared.Id = None
     edges: shared.EdgesFile = None
+    no_header: shared.NoHeader = False
     kind: shared.Kinds = None
     task: shared.Task = None
     data_dir: shared.DataDir = None
@@ -192,12 +193,14 @@ class Asked:
 SHARED = ("edges", "out", "resume", "report", "json", "quiet", "model", "recipe")
 ALLOWED = {
     "--series": ("series", "known", "places", "set", *SHARED),
-    "--nodes": ("nodes", "label", "id", "kind", "task", "neighbours", *SHARED),
+    "--nodes": ("nodes", "label", "id", "no_header", "kind", "task", "neighbours", *SHARED),
 }
 NOT_ALONE = {
     **dict.fromkeys(("known", "places"), "must come with --series: it is about its steps or nodes"),
     "edges": "must come with --series or --nodes: it names their rows",
-    **dict.fromkeys(("label", "id", "kind", "task"), "needs --nodes FILE: the table it is of"),
+    **dict.fromkeys(
+        ("label", "id", "no_header", "kind", "task"), "needs --nodes FILE: the table it is of"
+    ),
 }
 
 
@@ -205,7 +208,7 @@ def check_dataset(asked: Asked) -> None:
     """ValueError for an option that has no meaning with a dataset."""
     for name, reason in NOT_ALONE.items():
         if getattr(asked, name):
-            raise ValueError(f"--{name} {reason}")
+            raise ValueError(f"{flag_of(name)} {reason}")
     if asked.monitor not in (None, "energy"):
         raise ValueError(f"--monitor must be energy, got {asked.monitor!r}")
     if asked.engine not in (None, "ray"):

@@ -51,6 +51,7 @@ def command(
     label: shared.Label = None,
     id: shared.Id = None,
     edges: shared.EdgesFile = None,
+    no_header: shared.NoHeader = False,
     data_dir: shared.DataDir = None,
     json: shared.Json = False,
     quiet: shared.Quiet = False,
@@ -63,7 +64,7 @@ def command(
 
     The row of a system that cannot run says why; a system that crashes does not stop the others.
     """
-    table = own_table(dataset, label, id, edges)
+    table = own_table(dataset, label, id, edges, no_header)
     names = list(SYSTEMS) if models == "all" else parse_names(models) or []
     try:
         result = compare(

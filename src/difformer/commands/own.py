@@ -41,19 +41,31 @@ def table_named(name: str | None) -> Path | None:
 
 
 def own_table(
-    name: str, label: list[str] | None, id: str | None, edges: Path | None
+    name: str,
+    label: list[str] | None,
+    id: str | None,
+    edges: Path | None,
+    no_header: bool,
 ) -> OwnTable | None:
     """The table that takes a dataset's place in `compare` and `tune`; None for a dataset's name."""
     if table_named(name) is not None:
-        return _described(Path(name), label, id, edges)
-    for option, value in (("label", label), ("id", id), ("edges", edges)):
+        return _described(Path(name), label, id, edges, no_header)
+    named = {"label": label, "id": id, "edges": edges, "no_header": no_header}
+    for option, value in named.items():
         if value:
-            raise ValueError(f"--{option} needs a table in place of the dataset's name: {name}")
+            raise ValueError(
+                f"{flag_of(option)} needs a table in place of the dataset's name: {name}"
+            )
     return None
 
 
 def _described(
-    nodes: Path, label: list[str] | None, id: str | None, edges: Path | None, **more: Any
+    nodes: Path,
+    label: list[str] | None,
+    id: str | None,
+    edges: Path | None,
+    no_header: bool,
+    **more: Any,
 ) -> OwnTable:
     if not label:
         raise ValueError(f"--label COLUMN must be given with {nodes}: what to predict")
@@ -63,6 +75,7 @@ def _described(
         label=label[0] if len(label) == 1 else label,
         id=id,
         edges=None if edges is None else str(edges),
+        header=False if no_header else None,
         **more,
     )
 
@@ -75,7 +88,7 @@ def train_table(nodes: Path, asked: Asked, given: Given) -> None:
     if asked.task not in (None, *TASKS):
         raise ValueError(f"--task must be one of {', '.join(TASKS)}, got {asked.task!r}")
     more: Any = {"task": asked.task, "kinds": parse_kinds(asked.kind)}
-    table = _described(nodes, asked.label, asked.id, asked.edges, **more)
+    table = _described(nodes, asked.label, asked.id, asked.edges, asked.no_header, **more)
     with run_folder(nodes.stem, asked.out, resume=asked.resume) as folder:
         from difformer.experiments.loaded import open_table
         from difformer.experiments.own.train import train_own

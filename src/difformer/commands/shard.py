@@ -13,7 +13,7 @@ import typer
 
 from difformer.commands.output import print_json, print_table, say
 from difformer.commands.own import parse_kinds
-from difformer.commands.shared import Address, Id, Json, Kinds, Label, Quiet, Task
+from difformer.commands.shared import Address, Id, Json, Kinds, Label, NoHeader, Quiet, Task
 from difformer.data.shards.parts import PARTITIONERS
 from difformer.data.shards.settings import ShardSettings
 from difformer.experiments.tables import Table
@@ -45,6 +45,7 @@ def command(
     ] = None,
     label: Label = None,
     id: Id = None,
+    no_header: NoHeader = False,
     kind: Kinds = None,
     task: Task = None,
     split: Annotated[
@@ -123,6 +124,7 @@ def command(
         label=label or (),
         id=id,
         edges=edges or (),
+        header=not no_header,
         task=task,
         kinds=parse_kinds(kind),
         split=split,

@@ -22,6 +22,7 @@ __all__ = [
     "Json",
     "Kinds",
     "Label",
+    "NoHeader",
     "Overwrite",
     "Patience",
     "Quiet",
@@ -122,6 +123,15 @@ EdgesFile = Annotated[
         metavar="FILE",
         help="The edges of the rows, or of the nodes of --series: source, target and, if wanted, "
         "weight.",
+        panel=TABLE,
+    ),
+]
+NoHeader = Annotated[
+    bool,
+    option(
+        "--no-header",
+        help="The first line of .csv files, also of --edges, is a row already: the columns are "
+        "column1, column2, ...",
         panel=TABLE,
     ),
 ]

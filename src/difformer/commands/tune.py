@@ -53,6 +53,7 @@ def command(
     label: shared.Label = None,
     id: shared.Id = None,
     edges: shared.EdgesFile = None,
+    no_header: shared.NoHeader = False,
     data_dir: shared.DataDir = None,
     json: shared.Json = False,
     quiet: shared.Quiet = False,
@@ -63,7 +64,7 @@ def command(
 
     With your own table: difformer tune table.csv --label COLUMN
     """
-    table = own_table(dataset, label, id, edges)
+    table = own_table(dataset, label, id, edges, no_header)
     given = parse_set(set_, options_of(get_system(model).config))
     experiment = Experiment.make(
         dataset,

@@ -153,6 +153,13 @@ DATES: dict[str, Callable[[Any], float | None]] = {
     "YYYY-MM": _month,
 }
 FORMATS = NUMBERS | DATES
+
+
+def read_any(cell: Any) -> float | None:
+    """A number or a date in any of its notations; else None."""
+    return next((v for read in FORMATS.values() if (v := read(cell)) is not None), None)
+
+
 PLAIN, THOUSANDS = "1234.5", "1,234.5"
 
 

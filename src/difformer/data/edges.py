@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,16 @@ import torch
 from torch import Tensor
 
 from difformer.data.cells import Array, cell_text, format_of, place, read_numbers
-from difformer.data.rawtable import Source, name_of, naming, numbered_chunks, read_rows, rows_of
+from difformer.data.rawtable import (
+    Source,
+    first_line,
+    name_of,
+    naming,
+    numbered_chunks,
+    read_rows,
+    rows_of,
+    without_header,
+)
 from difformer.data.series import Series
 from difformer.data.snapshots import Edges
 from difformer.data.times import read_times
@@ -24,6 +34,8 @@ def read_edges(
 ) -> Edges:
     """Edges (2, e) of a table, and their weights (e,) or None; read in chunks, O(e).
 
+    A CSV file whose first line joins two known ids has no header: that line is an edge as well.
+
     Args:
         source: two or three columns: source, target and optionally weight.
         where: the row number of each id.
@@ -32,6 +44,12 @@ def read_edges(
     ends: list[Array] = []
     weights: list[Array] = []
     written = ""
+    if (
+        len(first := first_line(source)) > 1
+        and {cell_text(end) for end in first[:2]} <= where.keys()
+    ):
+        warnings.warn(headless(source, first), stacklevel=2)
+        source = without_header(source)
     for start, chunk in numbered_chunks(source):
         if len(chunk) not in (2, 3):
             raise DataError(
@@ -44,6 +62,12 @@ def read_edges(
             written = written or format_of(weight[0][1], "number")
             weights.append(table.weights(*weight[0], written))
     return _edges(ends, weights)
+
+
+def headless(source: Source, first: Sequence[str]) -> str:
+    """What is said of a file of edges whose first line is an edge."""
+    ends = " to ".join(map(cell_text, first[:2]))
+    return f"{name_of(source)}: has no header: its first line, {ends}, is read as an edge"
 
 
 def read_step_edges(source: Source, series: Series) -> tuple[Edges, ...]:

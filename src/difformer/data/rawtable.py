@@ -6,14 +6,15 @@ import csv
 import json
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import chain, islice
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from difformer.data.cells import is_numeric, repeated
+from difformer.data.cells import is_missing, is_numeric, read_any, repeated, shown
 from difformer.data.npz import read_npz
 from difformer.errors import DataError, missing_extra
 from difformer.files import not_a_file
@@ -23,6 +24,7 @@ ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")
 LONGEST_CELL = 10_000_000
 
 SEPARATORS = (",", ";", "\t")
+NO_HEADER = "; if the first line is a row already, give --no-header (header=False)"
 
 Chunk = dict[str, Any]
 """The cells of some rows, by column: lists, or arrays where a column is of numbers."""
@@ -43,12 +45,13 @@ def collected(source: Any) -> Any:
     return source.collect() if lazy else source
 
 
-def read_chunks(source: Source, size: int = CHUNK) -> Iterator[Chunk]:
+def read_chunks(source: Source, size: int = CHUNK, *, header: bool = True) -> Iterator[Chunk]:
     """Chunks of at most `size` rows; only one is in memory (but an npz file as a whole).
 
     A mapping of columns, or a data frame, is one chunk. The format of a file is its ending: .csv,
     .tsv, .txt, .jsonl, .ndjson, .parquet or .npz. The columns of a .csv or .txt file are separated
-    by commas, semicolons or tabs, whichever give its first line the most cells.
+    by commas, semicolons or tabs, whichever give its first line the most cells. Without `header`
+    this line is a row already, and the columns are column1, column2, ...
     """
     if isinstance(source, Mapping) or is_frame(source):
         columns = _columns(source)
@@ -67,7 +70,7 @@ def read_chunks(source: Source, size: int = CHUNK) -> Iterator[Chunk]:
     if reader is None:
         raise DataError(f"{path}: must end in {', '.join(_READERS)}")
     try:
-        yield from reader(path, size)
+        yield from reader(path, size) if header or reader is not _csv else _csv(path, size, False)
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: cannot be read as UTF-8 ({error.reason}); if it is Latin-1 or Windows-1252, "
@@ -75,6 +78,59 @@ def read_chunks(source: Source, size: int = CHUNK) -> Iterator[Chunk]:
         ) from error
     except (OSError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
+
+
+@dataclass(frozen=True)
+class NoHeader:
+    """A file that is read without a header; of the formats only CSV can lack one."""
+
+    path: str | Path
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        return read_chunks(self.path, size, header=False)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def without_header(source: Source) -> Source:
+    """The same source, read without a header if it is a file."""
+    return NoHeader(source) if isinstance(source, str | Path) else source
+
+
+def first_line(source: Source) -> list[str]:
+    """The cells of the first line of a CSV file; none where it is something else."""
+    path = Path(source) if isinstance(source, str | Path) else None
+    if path is None or _READERS.get(path.suffix.lower()) is not _csv or not path.is_file():
+        return []
+    with suppress(OSError, ValueError, csv.Error), path.open(encoding="utf-8-sig") as file:
+        line = file.readline(LONGEST_CELL)
+        return next(csv.reader([line], delimiter=_separator_of(path)), [])
+    return []
+
+
+def column_names(count: int) -> list[str]:
+    """The names of the columns of a file without a header."""
+    return [f"column{j}" for j in range(1, count + 1)]
+
+
+def check_header(path: Path, names: Sequence[str]) -> None:
+    """DataError for a first line that looks like a row: two equal names, or numbers and dates only.
+
+    Numbers that count (0, 1, 2) are names, as data frames without names write them.
+    """
+    values = [read_any(name) for name in names if not is_missing(name)]
+    numbers = [value for value in values if value is not None]
+    counts = all(a.is_integer() and b == a + 1 for a, b in pairwise(numbers))
+    if (twice := repeated(names)) is not None:
+        reason = f"has two columns named {twice!r}"
+    elif numbers and len(numbers) == len(values) and not counts:
+        reason = f"its first line holds no names, but values such as {shown(names[0])}"
+    else:
+        return
+    raise DataError(
+        f"{path}: {reason}: write a line with the names of the columns above{NO_HEADER}"
+    )
 
 
 def numbered_chunks(source: Source, size: int = CHUNK) -> Iterator[tuple[int, Chunk]]:
@@ -121,7 +177,8 @@ def check_columns(chunk: Mapping[str, Any], wanted: Iterable[str], source: Sourc
     for name in wanted:
         if name not in chunk:
             known = ", ".join(islice(chunk, 20)) + (", ..." if len(chunk) > 20 else "")
-            raise DataError(f"{name_of(source)}: has no column {name!r}; it has {known}")
+            hint = NO_HEADER if any(read_any(each) is not None for each in chunk) else ""
+            raise DataError(f"{name_of(source)}: has no column {name!r}; it has {known}{hint}")
 
 
 def rows_of(chunk: Chunk) -> int:
@@ -167,16 +224,19 @@ def _numbers(cells: Any) -> Any:
     return found if found.dtype.kind in "iu" else found.astype(np.float64)
 
 
-def _csv(path: Path, size: int) -> Iterator[Chunk]:
+def _csv(path: Path, size: int, header: bool = True) -> Iterator[Chunk]:
     csv.field_size_limit(min(LONGEST_CELL, sys.maxsize))
     with path.open(encoding="utf-8-sig", newline="") as file:
         lines = csv.reader(file, delimiter=_separator_of(path))
-        header = next(lines, None)
-        if not header:
+        first = next(lines, None)
+        if not first:
             raise DataError(f"{path}: is empty: the first line must name the columns")
-        names = [name.strip() for name in header]
-        if (twice := repeated(names)) is not None:
-            raise DataError(f"{path}: has two columns named {twice!r}")
+        names = [name.strip() for name in first] if header else column_names(len(first))
+        if header:
+            check_header(path, names)
+        else:
+            file.seek(0)
+            lines = csv.reader(file, delimiter=_separator_of(path))
         yield from _by_column(names, _csv_rows(path, lines, len(names)), size)
 
 

@@ -25,6 +25,7 @@ from difformer.data.rawtable import (
     name_of,
     read_chunks,
     rows_of,
+    without_header,
 )
 from difformer.errors import DataError
 
@@ -38,6 +39,7 @@ def read_table(
     task: str | None = None,
     kinds: Mapping[str, str] | None = None,
     unlabelled: Any = -1,
+    header: bool = True,
     size: int = CHUNK,
 ) -> Dataset:
     """Read a table (and edges between its rows) into a Dataset; three passes, chunk by chunk.
@@ -55,11 +57,15 @@ def read_table(
             "skip", which leaves a column out.
         unlabelled: the number that marks a row to predict among classes, as for the estimators;
             None if -1 is a class.
+        header: False if the first line of CSV files is a row: columns are column1, column2, ...
 
     >>> data = read_table({"size": [1, 2, 8, 9], "kind": ["ant", "ant", "cat", None]}, "kind")
     >>> data.class_names, data.y.tolist()
     (('ant', 'cat'), [0, 0, 1, -1])
     """
+    name = Path(nodes).stem if isinstance(nodes, str | Path) else "table"
+    if not header:
+        nodes, edges = without_header(nodes), without_header(edges)
     wanted, nodes, edges = label_names(label), collected(nodes), collected(edges)
     _check_labels(wanted, id)
     columns, ids, count = _read_special(nodes, wanted, id, size)
@@ -77,7 +83,7 @@ def read_table(
         numbered = "" if ids else ": rows are numbered from 0, or name the column of their ids"
         edge_index, weight = read_edges(edges, where, unknown=f"is not a known id{numbered}")
     return Dataset(
-        name=Path(nodes).stem if isinstance(nodes, str | Path) else "table",
+        name=name,
         x=csr_tensor(features) if sparse.issparse(features) else torch.from_numpy(features),
         y=y,
         task=task,

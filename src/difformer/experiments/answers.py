@@ -13,7 +13,7 @@ from torch import Tensor
 
 from difformer.baselines.difformer import Auto
 from difformer.data.drift import Drift
-from difformer.data.rawtable import Source, numbered_chunks
+from difformer.data.rawtable import Source, numbered_chunks, without_header
 from difformer.errors import DataError
 from difformer.experiments.forecast import (
     CUT,
@@ -45,6 +45,7 @@ def predict_run(
     known: str | Path | None = None,
     level: float | None = None,
     overwrite: bool = False,
+    header: bool = True,
     data_dir: str | Path | None = None,
     tell: Callable[[str], None] = warnings.warn,
     drift: Drift | None = None,
@@ -62,6 +63,7 @@ def predict_run(
             to one another. With edges among new rows the table is read at once.
         known: for a run on a series that was trained with such a file: one for the new series.
         level: of intervals of numbers, or of sets of classes, beside the answers; None for none.
+        header: False if the first line of CSV files is a row: columns are column1, column2, ...
         data_dir: where datasets are.
         tell: called with a note about columns, cells and edges that are ignored, and about cells
             unlike all of training.
@@ -75,6 +77,10 @@ def predict_run(
         raise ValueError("edges must be left out: they are for runs on a table")
     if level is not None and kind == "dataset":
         raise ValueError("level must be left out: it is for runs on a table or a series")
+    if not header and kind == "series":
+        raise ValueError("header must be left out: the header of a series names its nodes")
+    if not header:
+        source, edges = without_header(source), without_header(edges)
     with answer_file(out, overwrite=overwrite) as file:
         if kind == "table":
             run = OwnRun.load(folder, level=level)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from difformer.data.rawtable import Chunk, rows_of
+from difformer.data.rawtable import Chunk, check_header, column_names, first_line, rows_of
 from difformer.errors import DataError, missing_extra
 from difformer.files import not_a_file, one_line, replacing
 
@@ -27,6 +27,7 @@ __all__ = [
     "named",
     "number",
     "numbers",
+    "quoted",
     "weights",
 ]
 
@@ -36,8 +37,8 @@ Tell = Callable[[str, float | None], None]
 
 READERS = {
     ".parquet": "read_parquet([{}])",
-    ".csv": "read_csv([{}], all_varchar = true, header = true)",
-    ".tsv": "read_csv([{}], all_varchar = true, header = true, delim = '\t')",
+    ".csv": "read_csv([{}], all_varchar = true, header = {})",
+    ".tsv": "read_csv([{}], all_varchar = true, header = {}, delim = '\t')",
 }
 WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 KEPT_FREE = 400 * 10**6  # bytes left for chunks in transit and DuckDB's own overhead
@@ -139,9 +140,14 @@ class Engine:
 
 
 class Files:
-    """Parquet or CSV files with the same columns, read as one table in the order of their rows."""
+    """Parquet or CSV files with the same columns, read as one table in the order of their rows.
 
-    def __init__(self, engine: Engine, paths: Sequence[str | Path], what: str) -> None:
+    Without `header` the columns of CSV files are column1, column2, ...
+    """
+
+    def __init__(
+        self, engine: Engine, paths: Sequence[str | Path], what: str, *, header: bool = True
+    ) -> None:
         self.engine, self.what = engine, what
         found: list[Path] = []
         for path in map(Path, paths):
@@ -155,7 +161,14 @@ class Files:
             got = ", ".join(sorted(endings))
             raise DataError(f"{what} must be files of one kind, one of {kinds}, got {got}")
         self.paths = found
-        self.sql = READERS[endings.pop()].format(", ".join(quoted(str(p)) for p in found))
+        first = "true"
+        for path, cells in zip(found, map(first_line, found), strict=True):
+            if header and cells:
+                check_header(path, [cell.strip() for cell in cells])
+            elif cells:
+                first = f"false, names = {column_names(len(cells))}"
+        listed = ", ".join(quoted(str(p)) for p in found)
+        self.sql = READERS[endings.pop()].format(listed, first)
         described = engine.run(f"DESCRIBE SELECT * FROM {self.sql}")
         self.types: dict[str, str] = {str(row[0]): str(row[1]) for row in described}
 

@@ -6,15 +6,29 @@ machine of which has room for the ids, looks other ids up in a sorted array; one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from difformer.data.cells import cell_text
+from difformer.data.edges import headless
+from difformer.data.rawtable import first_line
 from difformer.data.shards.edges import Pairs
-from difformer.data.shards.engine import Files, key, number, numbers, weights
+from difformer.data.shards.engine import (
+    Files,
+    key,
+    matching,
+    named,
+    number,
+    numbers,
+    quoted,
+    weights,
+)
+from difformer.data.shards.settings import ShardSettings
 from difformer.errors import DataError
 
 __all__ = [
@@ -23,6 +37,7 @@ __all__ = [
     "NumberedRows",
     "SortedIds",
     "edge_columns",
+    "edge_files",
     "edge_query",
     "known_pairs",
     "pairs_of",
@@ -122,6 +137,30 @@ class SortedIds:
             said = said.decode() if isinstance(said, bytes) else said
             raise _repeated(nodes, id, said, first, again)
         return cls(ids, row)
+
+
+def edge_files(nodes: Files, settings: ShardSettings) -> Files:
+    """The edges, without a header where the first line joins two known ids, as `read_edges` does.
+
+    Of several files all have a header or none has.
+    """
+    header, paths = settings.header, [p for name in settings.edges for p in matching(name)]
+    for path in paths if header else ():
+        first = [cell_text(cell) for cell in first_line(path)]
+        if len(first) > 1 and set(first[:2]) <= _known(nodes, settings.id, first[:2]):
+            warnings.warn(headless(path, first), stacklevel=2)
+            header = False
+    return Files(nodes.engine, settings.edges, "edges", header=header)
+
+
+def _known(nodes: Files, id: str | None, names: Sequence[str]) -> set[str]:
+    """Those of some names that are ids."""
+    if id is None:
+        return {name for name in names if name.isdecimal() and int(name) < nodes.rows}
+    cell = f"trim(CAST({named(id)} AS VARCHAR))"
+    listed = ", ".join(map(quoted, names))
+    query = f"SELECT DISTINCT {cell} FROM {nodes.sql} WHERE {cell} IN ({listed})"
+    return {str(row[0]) for row in nodes.engine.run(query)}
 
 
 def edge_columns(edges: Files) -> tuple[list[str], str | None]:

@@ -25,7 +25,7 @@ from difformer.data.rawtable import rows_of
 from difformer.data.shards.arrays import ArrayWriter
 from difformer.data.shards.edges import EdgeTable, Pairs
 from difformer.data.shards.engine import Engine, Files, Reported, Tell, matching
-from difformer.data.shards.ids import edge_columns, pairs_of
+from difformer.data.shards.ids import edge_columns, edge_files, pairs_of
 from difformer.data.shards.manifest import MANIFEST, Manifest
 from difformer.data.shards.nearest import nearest_pairs
 from difformer.data.shards.parts import METIS_BYTES, hashed, metis_parts, stream_parts
@@ -94,6 +94,8 @@ def _asked(settings: ShardSettings) -> str:
     files = [path for name in names for path in matching(name)]
     seen = [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files]
     asked = {**asdict(settings), "files": seen}
+    if settings.header:  # as calls of earlier versions wrote it
+        del asked["header"]
     del asked["memory"]  # it does not change the result
     return json_text(asked, sort_keys=True)
 
@@ -116,12 +118,12 @@ class _Job:
     def __init__(self, settings: ShardSettings, out: Path, engine: Engine) -> None:
         self.settings, self.out, self.engine, self.tell = settings, out, engine, engine.tell
         self.work, self.memory = out / WORK, memory_bytes(settings.memory)
-        self.nodes = Files(engine, settings.nodes, "nodes")
-        self.edges = Files(engine, settings.edges, "edges") if settings.edges else None
+        self.nodes = Files(engine, settings.nodes, "nodes", header=settings.header)
         for column in (*settings.label, settings.id, settings.split_column):
             if column is not None and column not in self.nodes.types:
                 known = ", ".join(self.nodes.types)
                 raise DataError(f"{self.nodes}: has no column {column!r}; it has {known}")
+        self.edges = edge_files(self.nodes, settings) if settings.edges else None
 
     def run(self, *, cluster: bool) -> Manifest:
         settings, rows = self.settings, self.nodes.rows

@@ -31,6 +31,7 @@ class ShardSettings:
     partition: str = "range"
     memory: str = "4GB"
     features: Sequence[str] = ()  # .npy files with more features, one row per node
+    header: bool = True  # False: the first line of each .csv file is a row already
     neighbours: int = 0  # without edges: how many nearest rows each row is joined to
 
     def __post_init__(self) -> None:

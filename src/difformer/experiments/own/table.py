@@ -23,6 +23,7 @@ class OwnTable:
     edges: str | None = None
     task: str | None = None
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])
+    header: bool | None = None  # True, but not written to the folders of runs, as before
 
     @property
     def name(self) -> str:
