@@ -1,8 +1,9 @@
 """Every command where it cannot write: python full.py FOLDER COMMAND:CONDITION ...
 
 The conditions: a number of bytes that no file may exceed, which is a disk that fills; `read-only`,
-a folder that is not ours; `homeless`, a home and a cache that are not ours. The command must end
-with exit code 2 and one line, leave nothing half-written, and go on once there is room.
+a folder that is not ours; `homeless`, a home and a cache that are not ours; `taken`, a folder that
+another run writes to. The command must end with exit code 2 and one line, leave nothing
+half-written, and go on once there is room.
 
 One line of JSON per case.
 """
@@ -10,6 +11,7 @@ One line of JSON per case.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -43,6 +45,12 @@ def not_ours(*folders: Path) -> None:
         assert not os.access(folder, os.W_OK, effective_ids=True), "root can write everywhere"
 
 
+def taken(out: Path) -> None:
+    """Locked, as by another process, until this one ends."""
+    out.mkdir(exist_ok=True)
+    fcntl.flock(os.open(out, os.O_RDONLY), fcntl.LOCK_EX)
+
+
 def homeless(home: Path, out: Path) -> None:
     os.environ.update(HOME=str(home), XDG_CACHE_HOME=str(home / "cache"))
     out.mkdir(exist_ok=True)
@@ -69,6 +77,7 @@ def main() -> None:
         closed = out if out.exists() else out.parent
         setup: Callable[[], Any] = {
             "read-only": partial(not_ours, closed),
+            "taken": partial(taken, out),
             "homeless": partial(homeless, place / "home", out),
         }.get(condition) or partial(small_disk, int(condition))
         status, _, said = in_child(words, setup)
@@ -79,7 +88,9 @@ def main() -> None:
 def _fault(status: int, said: str, out: Path, condition: str) -> str | None:
     code = os.waitstatus_to_exitcode(status)
     errors = [line for line in said.splitlines() if line.startswith("error: ")]
-    if condition != "read-only" and code == 0:  # all of it was small enough, or needs no home
+    if (
+        condition not in ("read-only", "taken") and code == 0
+    ):  # all of it was small enough, or needs no home
         return None
     if code != 2 or len(errors) != 1 or "fault of difformer" in said or "Traceback" in said:
         return f"exit code {code}: {said[-600:]}"

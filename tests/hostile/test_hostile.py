@@ -5,11 +5,14 @@ With HOSTILE=20000 the fuzzers run that many cases.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +20,10 @@ from typing import Any
 import pytest
 
 from benchmarks import hostile
+from difformer.cli import main
 from difformer.commands import COMMANDS
+from difformer.data.shards import ShardFolder, ShardSettings, make_shards
+from difformer.errors import DataError
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits and forks as Linux has them"
@@ -142,9 +148,59 @@ def test_where_it_cannot_write_a_command_says_so_in_one_line(place: Path, run: P
     cases += ["train --nodes:read-only", "train --nodes:3000", "train:2000", "runs:3000"]
     cases += ["compare:0", "tune:3000", "datasets fetch:100000", "datasets fetch:read-only"]
     cases += ["bench:0", "bench:read-only"]
+    cases += [f"{name}:taken" for name in ("train", "train --nodes", "train --series")]
     found = hostile.full(place, cases)
     assert {name: fault for name, fault in found.items() if fault} == {}
     assert list(found) == cases
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop", "link to nothing"])
+def test_what_is_no_file_is_called_what_it_is(kind: str, run: Path, tmp_path: Path) -> None:
+    path, table = tmp_path / "t.csv", str(run.parent / "t.csv")
+    {
+        "folder": path.mkdir,
+        "pipe": partial(os.mkfifo, path),
+        "loop": partial(path.symlink_to, path),
+        "link to nothing": partial(path.symlink_to, "none"),
+    }[kind]()
+    said = {"folder": "folder", "pipe": "is a pipe", "loop": "symbolic links"}
+    for words in (
+        ["train", "--nodes", str(path), "--label", "kind"],
+        ["train", "--nodes", table, "--label", "kind", "--edges", str(path)],
+        ["train", "--series", str(path)],
+        ["compare", str(path), "--label", "kind"],
+        ["predict", str(run), str(path), "-o", "-"],
+        ["shard", str(tmp_path / "out"), "--nodes", str(path), "--label", "kind"],
+    ):
+        told = io.StringIO()
+        with redirect_stderr(told), pytest.raises(SystemExit) as ended:
+            main(words)
+        errors = told.getvalue().splitlines()
+        assert (ended.value.code, len(errors)) == (2, 1)
+        assert said.get(kind, "no such file") in errors[0] or words[0] == "shard"
+
+
+def test_a_damaged_part_of_a_sharded_dataset_is_refused(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="sharding needs the extra shards")
+    settings = ShardSettings(
+        nodes=[str(run.parent / "t.csv")],
+        label=["kind"],
+        id="name",
+        edges=[str(run.parent / "edges.csv")],
+        parts=2,
+    )
+    make_shards(settings, tmp_path / "parts", tell=lambda *_: None)
+    files = [*tmp_path.glob("parts/part-*/*"), tmp_path / "parts" / "manifest.json"]
+    assert len(files) > 16
+    for path in files:
+        whole = path.read_bytes()
+        half, flipped = whole[: len(whole) // 2], whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:]
+        for content in (half, flipped, b""):
+            path.write_bytes(content)
+            with pytest.raises(DataError):
+                ShardFolder(tmp_path / "parts").hold(0, 2)
+        path.write_bytes(whole)
+    ShardFolder(tmp_path / "parts").hold(0, 2)
 
 
 def test_a_long_run_goes_on_after_the_cases_that_its_result_counts(
