@@ -219,3 +219,4 @@ def test_large_numbers_are_written_out() -> None:
     assert number(2960.5) == "2,960"
     assert number(0.91234) == "0.9123"
     assert number(1.2e-7) == "1.2e-07"
+    assert number(1699999996112388.2, 12) == "1,699,999,996,112,388"  # all digits if they matter

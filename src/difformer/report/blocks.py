@@ -178,7 +178,7 @@ def number(value: Any, digits: int = 4) -> str:
         return str(value)
     if isinstance(value, int):
         return f"{value:,}"
-    if value and not 1e-3 <= abs(value) < 10.0 ** max(6, digits):
+    if value and not 1e-3 <= abs(value) < (1e6 if digits < 6 else 1e17):
         return f"{value:.{digits - 1}g}"
     if abs(value) < 10 ** min(3, digits):
         return f"{value:.{digits}g}"

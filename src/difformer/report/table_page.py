@@ -255,7 +255,7 @@ def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
     order = np.argsort(~empty, kind="stable")[:most]  # those to predict come first
     answers = told.fitted(order.tolist())
     header = [told.header[0], *(f"true {n}" for n in own.labels), *told.header[1:]]
-    digits = digits_for(data.y.flatten()) if data.task == "regression" else 4
+    digits = digits_for(data.y.flatten()) if data.task == "regression" else None
     rows: list[list[str]] = []
     for place, answer in zip(order.tolist(), answers, strict=True):
         cells = told.lines([own.ids[place]], [answer])[0]
@@ -310,13 +310,14 @@ def _truth(own: OwnRun, data: Dataset, row: int) -> list[str]:
     return list(map(number_text, values))
 
 
-def _short(cell: Any, digits: int) -> str:
+def _short(cell: Any, digits: int | None) -> str:
     """A cell of a CSV file with the digits that people read."""
     try:
         value = float(cell)
     except (TypeError, ValueError):
         return str(cell)
-    return number(value, digits) if "." in str(cell) else str(cell)
+    # A class may be a whole number; among predicted numbers a whole one is as the others.
+    return number(value, digits or 4) if digits or "." in str(cell) else str(cell)
 
 
 def _quality(own: OwnRun, data: Dataset, kept: HeldOut) -> list[Any]:
