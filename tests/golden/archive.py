@@ -36,12 +36,15 @@ TRAINED: dict[str, tuple[object, ...]] = {
     "own-edges": ("train", *OWN, "--label", "y", "--edges", "edges.csv"),
     "own-numbers": ("train", *OWN, "--label", "z"),
     "own-several": ("train", *OWN, "--label", "warm", "--label", "wet"),
-    "own-default": ("train", "--nodes", "small.csv", "--id", "name", "--label", "y"),
+    "own-default": (
+        *("train", "--nodes", "small.csv", "--id", "name", "--label", "y"),
+        *("--hidden-channels", 8),
+    ),
     "series": ("train", "--series", "series.csv", "--hidden-channels", 4),
     "series-edges": ("train", "--series", "series.csv", "--edges", "links.csv", "--set", "lags=7"),
     "parts-run": ("train", "parts", "--hidden-channels", 4),
 }
-UNFINISHED = ("train", "digits", "--hidden-channels", 4, "--epochs", 300, "--no-report", "-q")
+UNFINISHED = ("train", "digits", "--hidden-channels", 4, "--epochs", 80, "--no-report", "-q")
 X = np.array(numbers(30, 3))
 
 
@@ -54,7 +57,7 @@ def inputs() -> None:
 
 def estimators() -> dict[str, Any]:
     """The estimators whose files are kept."""
-    from difformer import DIFFormerClassifier, DIFFormerForecaster, DIFFormerRegressor
+    from difformer import DIFFormerClassifier, DIFFormerRegressor
 
     settings = {"hidden_channels": 4, "epochs": 5, "random_state": 0}
     y = np.arange(30) % 2
@@ -63,7 +66,6 @@ def estimators() -> dict[str, Any]:
         "classifier": DIFFormerClassifier(recipe="stable", **settings).fit(X, y),
         "graph-classifier": DIFFormerClassifier(recipe="stable", **settings).fit(X, y, graph=edges),
         "regressor": DIFFormerRegressor(recipe="stable", **settings).fit(X, X[:, 0]),
-        "forecaster": DIFFormerForecaster(**settings).fit(X),
     }
 
 
@@ -117,15 +119,15 @@ def opened(name: str) -> None:
 
 def page(name: str) -> dict[str, Any]:
     """The page of an archived run, and its line among the runs."""
-    answer("report", name)
+    answer("report", name, "--projection", "pca")
     return {"page": read_page(f"{name}/report.html"), "runs": answer("runs", name)}
 
 
-def own(name: str, table: str = "table.csv") -> dict[str, Any]:
-    """A run on a table: page, predictions of its rows, and the settings of it resumed."""
+def own(name: str, table: str = "table.csv", level: object = 0.9) -> dict[str, Any]:
+    """A run on a table: page, predictions of its rows, and the finished run resumed."""
     opened(name)
     found = page(name)
-    answer("predict", name, table, "-o", "out.csv", "--level", 0.9)
+    answer("predict", name, table, "-o", "out.csv", *(("--level", level) if level else ()))
     words = ("--resume", *QUIET, name)
     return found | {"out.csv": cells("out.csv"), "again": answer(*TRAINED[name], *words)}
 
@@ -189,11 +191,9 @@ def loaded(name: str) -> dict[str, Any]:
     import difformer as d
 
     opened(f"{name}.safetensors")
-    kind = {"regressor": d.DIFFormerRegressor, "forecaster": d.DIFFormerForecaster}
-    model = kind.get(name, d.DIFFormerClassifier).load(f"{name}.safetensors")
-    if name == "forecaster":
-        return {"next": model.predict(3).tolist()}
-    ask = model.predict if name == "regressor" else model.predict_proba
+    kind = d.DIFFormerRegressor if name == "regressor" else d.DIFFormerClassifier
+    model = kind.load(f"{name}.safetensors")
+    ask: Any = model.predict if name == "regressor" else model.predict_proba
     return {"known": ask(X[:8]).tolist(), "new": ask(X[:5] + 0.1).tolist()}
 
 
@@ -209,12 +209,12 @@ def model() -> dict[str, Any]:
     return {"y": y.tolist()[:8]}
 
 
-FILES = ("classifier", "graph-classifier", "regressor", "forecaster")
+FILES = ("classifier", "graph-classifier", "regressor")
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     **{f"archive-{n}": partial(named, n) for n in ("cora-s", "cora-a", "cora-gcn")},
     **{f"archive-{n}": partial(named, n) for n in ("digits-mlp", "digits-seeds")},
     **{f"archive-own-{n}": partial(own, f"own-{n}") for n in ("classes", "edges", "numbers")},
-    "archive-own-several": partial(own, "own-several"),
+    "archive-own-several": partial(own, "own-several", level=None),
     "archive-own-default": partial(own, "own-default", "small.csv"),
     "archive-series": partial(forecast, "series"),
     "archive-series-edges": partial(forecast, "series-edges"),

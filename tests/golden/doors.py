@@ -20,11 +20,11 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Bits depend on the number of threads, and the width of help on the terminal.
+# Bits depend on the number of threads, the width of help on that of the terminal.
 STEADY = {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1", "TZ": "UTC"}
 DATA = "DIFFORMER_DATA"  # cora, citeseer and digits are in the package; nothing else is used
 
-# Words of keys in JSON documents, and of rows of pages, whose values are the machine's or the day's.
+# Words of keys in JSON documents, and of rows of pages, whose values differ between machines.
 DROPPED = {
     "second", "seconds", "time", "memory", "mb", "version", "machine", "date", "path", "folder",
     "commit", "fingerprint", "bytes", "files",

@@ -2,7 +2,7 @@
 
 A case is a function that returns a JSON document of numbers and texts; it runs in an empty folder,
 on one thread. `--only` takes names or beginnings of names. `--archive` freezes run folders of
-today's code anew in `runs/`; they are otherwise left as they are.
+today's code anew in `runs/`; they are otherwise left as they are. `--list` names the cases.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(case: Any) -> Any:
 
 
 def prepare() -> None:
-    """One thread, one width of the terminal, no folder of data, and the source beside these tests."""
+    """One thread, one width of lines, no folder of data, and the source beside these tests."""
     from doors import DATA, STEADY
 
     os.environ.update(STEADY)
@@ -63,8 +63,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], metavar="NAME")
     parser.add_argument("--out", type=Path, default=HERE / "answers")
     parser.add_argument("--archive", action="store_true")
+    parser.add_argument("--list", action="store_true")
     asked = parser.parse_args()
     prepare()
+    if asked.list:
+        return print("\n".join(cases()))
     if asked.archive:
         import archive
 
