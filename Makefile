@@ -15,7 +15,7 @@ INSTALL := $(if $(UV),UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(UV) pip install --quie
 # Where this is set, every process compiles torch and all other libraries anew: three times as long to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage ray ready lint bench results docs wheel clean
+.PHONY: demo test coverage ray ready lint size bench results docs wheel clean
 
 demo: $(RUN)
 	$(BIN)/difformer demo
@@ -33,6 +33,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# Lines, names, settings and files per walk, beside the maxima of size.toml.
+size: $(RUN)
+	$(BIN)/python scripts/size.py --walks
 
 # All tools of test, lint and docs.
 ready: $(DOCS)
