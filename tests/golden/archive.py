@@ -7,6 +7,7 @@ every case opens a copy: report, predict, resume. Their answers are compared lik
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -50,7 +51,10 @@ X = np.array(numbers(30, 3))
 
 def inputs() -> None:
     """The tables that the runs were trained on, as they were."""
-    write_table(), write_edges(), write_series(), write_links()
+    write_table()
+    write_edges()
+    write_series()
+    write_links()
     write_table("small.csv", n=20, unlabelled=4)
     write_series("newer.csv", steps=20, start=50)
 
@@ -59,7 +63,7 @@ def estimators() -> dict[str, Any]:
     """The estimators whose files are kept."""
     from difformer import DIFFormerClassifier, DIFFormerRegressor
 
-    settings = {"hidden_channels": 4, "epochs": 5, "random_state": 0}
+    settings: Any = {"hidden_channels": 4, "epochs": 5, "random_state": 0}
     y = np.arange(30) % 2
     edges = np.array([range(30), [*range(1, 30), 0]])
     return {
@@ -71,8 +75,6 @@ def estimators() -> dict[str, Any]:
 
 def freeze(folder: Path) -> None:
     """Write all run folders anew, without their pages."""
-    import os
-
     from difformer import DIFFormer
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -181,7 +183,8 @@ def sheet() -> dict[str, Any]:
 
 def parts() -> dict[str, Any]:
     """A folder of parts trains, and the run on it shows its page."""
-    opened("parts"), opened("parts-run")
+    opened("parts")
+    opened("parts-run")
     found = page("parts-run")
     return found | {"train": answer(*TRAINED["parts-run"], *QUIET, "new")["metrics"]}
 
@@ -191,9 +194,9 @@ def loaded(name: str) -> dict[str, Any]:
     import difformer as d
 
     opened(f"{name}.safetensors")
-    kind = d.DIFFormerRegressor if name == "regressor" else d.DIFFormerClassifier
+    kind: Any = d.DIFFormerRegressor if name == "regressor" else d.DIFFormerClassifier
     model = kind.load(f"{name}.safetensors")
-    ask: Any = model.predict if name == "regressor" else model.predict_proba
+    ask = model.predict if name == "regressor" else model.predict_proba
     return {"known": ask(X[:8]).tolist(), "new": ask(X[:5] + 0.1).tolist()}
 
 

@@ -27,7 +27,10 @@ def help_of(*words: str) -> dict[str, Any]:
 
 def inputs() -> None:
     """The tables that the commands below read."""
-    write_table(), write_edges(), write_series(), write_links()
+    write_table()
+    write_edges()
+    write_series()
+    write_links()
     write_series("newer.csv", steps=20, start=50)
 
 

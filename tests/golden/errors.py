@@ -171,7 +171,10 @@ SHARDS = (
 
 def files() -> None:
     """Good inputs and bad ones."""
-    write_table(), write_edges(), write_series(), write_links()
+    write_table()
+    write_edges()
+    write_series()
+    write_links()
     rows = ["r0,1,up", "r1,2,down", "r2,3,up", "r3,4,down", "r4,5,up", "r5,6,down"]
     head = "name,a,y"
     for name, lines in {
@@ -260,7 +263,7 @@ def python() -> dict[str, str]:
     wrong: dict[str, Callable[[], Any]] = {
         "unfitted": lambda: d.DIFFormerClassifier().predict(X),
         "epochs": lambda: d.DIFFormerClassifier(epochs=0).fit(X, Y),
-        "lr": lambda: d.DIFFormerClassifier(lr="fast").fit(X, Y),
+        "lr": lambda: d.DIFFormerClassifier(lr=-1.0).fit(X, Y),
         "recipe": lambda: d.DIFFormerClassifier(recipe="best").fit(X, Y),
         "options": lambda: d.DIFFormerClassifier(recipe="stable", options={"a": 1}).fit(X, Y),
         "graph": lambda: d.DIFFormerClassifier(graph="ring").fit(X, Y),

@@ -57,7 +57,7 @@ def values(model: Any, X: Any, new: Any) -> dict[str, Any]:
 def classifier(**options: Any) -> dict[str, Any]:
     """A classifier on dense rows."""
     X, y = classes()
-    model = DIFFormerClassifier(**{"epochs": 20, "random_state": 0, **options}).fit(X, y)
+    model = DIFFormerClassifier(epochs=20, random_state=0, **options).fit(X, y)
     return proba(model, X, table(n=8, seed=7)[0])
 
 
