@@ -26,7 +26,7 @@ DATA = "DIFFORMER_DATA"  # cora, citeseer and digits are in the package; nothing
 
 # Words of keys in JSON documents, and of rows of pages, whose values differ between machines.
 DROPPED = {
-    "second", "seconds", "time", "memory", "mb", "version", "machine", "date", "path", "folder",
+    "second", "seconds", "time", "memory", "mb", "ms", "version", "machine", "date", "path", "folder",
     "commit", "fingerprint", "bytes", "files",
 }  # fmt: skip
 

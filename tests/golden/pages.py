@@ -57,12 +57,18 @@ def steady(text: str) -> str:
     return VARYING.sub("~", " ".join(text.split()))
 
 
+def without_costs(table: list[list[str]]) -> list[list[str]]:
+    """A table without the columns that say times and memory."""
+    costs = [i for i, head in enumerate(table[0]) if is_machines(head)] if table else []
+    return [[cell for i, cell in enumerate(row) if i not in costs] for row in table]
+
+
 def read_page(path: str) -> dict[str, Any]:
     """The headings, anchors and tables of a page, without what is the machine's."""
     page = Page()
     page.feed(Path(path).read_text(encoding="utf-8"))
     kept = [
         [[steady(cell) for cell in row] for row in table if row and not is_machines(row[0])]
-        for table in page.tables
+        for table in map(without_costs, page.tables)
     ]
     return {"headings": [steady(each) for each in page.headings], "ids": page.ids, "tables": kept}
