@@ -26,8 +26,8 @@ DATA = "DIFFORMER_DATA"  # cora, citeseer and digits are in the package; nothing
 
 # Words of keys in JSON documents, and of rows of pages, whose values differ between machines.
 DROPPED = {
-    "second", "seconds", "time", "memory", "mb", "ms", "version", "machine", "date", "path", "folder",
-    "commit", "fingerprint", "bytes", "files",
+    "second", "seconds", "time", "memory", "mb", "ms", "version", "machine", "date", "path",
+    "folder", "commit", "cores", "fingerprint", "bytes", "files",
 }  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def plain(value: Any) -> Any:
 
 def is_machines(key: str) -> bool:
     """Whether a key or caption names what differs between machines and days."""
-    return not DROPPED.isdisjoint(re.findall("[a-z]+", key.lower()))
+    return key == "s" or not DROPPED.isdisjoint(re.findall("[a-z]+", key.lower()))
 
 
 def rows(values: Any, most: int = 20) -> list[Any]:
