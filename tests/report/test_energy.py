@@ -52,6 +52,13 @@ def test_the_bare_step_descends_where_the_theorem_says(kernel: str) -> None:
         assert layer.bare < layer.start
 
 
+def test_where_no_rows_meet_no_bare_step_is_said_to_lower_the_energy() -> None:
+    model, x = problem(kernel="identity")
+    check = check_energy(model, x)
+    assert all(layer.bare == layer.start for layer in check.layers)
+    assert check.sentences()[-1].endswith("before any layer does not raise the energy.")
+
+
 def test_the_causes_add_up_from_the_bare_step_to_the_layer() -> None:
     model, x = problem(activation="relu", center=True)
     for layer in check_energy(model, x).layers:

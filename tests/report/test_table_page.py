@@ -47,10 +47,10 @@ def make_table(path: Path, label: str, n: int = 240) -> Path:
     return path
 
 
-def make_run(folder: Path, label: str) -> Path:
+def make_run(folder: Path, label: str, **more: Any) -> Path:
     table = OwnTable(nodes=str(make_table(folder / "t.csv", label)), label=label, id="house")
     data = table.read()
-    params = {"epochs": 30, "hidden_channels": 16}
+    params = {"epochs": 30, "hidden_channels": 16, **more}
     _, run = train_own(data, folder / "run", params, table=table)
     assert run is not None
     loaded = open_table(folder / "run", run, data)
@@ -133,6 +133,11 @@ def test_the_page_carries_no_more_rows_than_keep_it_small(
     assert len(found.header) == 7
     assert len(found.rows) == 30
     assert found.caption.endswith("30 of 240 rows.")
+
+
+def test_rows_that_nothing_joins_do_not_meet(tmp_path: Path) -> None:
+    page = text_of(make_run(tmp_path, "price", kernel="identity"))
+    assert "Rows do not meet: the model has no graph." in page
 
 
 def test_figures_of_a_regression_are_in_the_units_of_the_label(runs: dict[str, Path]) -> None:

@@ -112,7 +112,7 @@ class EnergyCheck:
                 f"{', '.join(map(str, broken))}: its τ is beyond the safe one."
             )
         else:
-            found.append("A bare step from the state before any layer lowers the energy.")
+            found.append("A bare step from the state before any layer does not raise the energy.")
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -62,6 +62,8 @@ def _how_to_read(found: Inspection, weights: list[LayerWeights]) -> str:
         return "The model keeps no layer states: its outputs are drawn."
     state = "Each point is a row: its state after the layer, in two dimensions."
     if all(layer.kernel.local for layer in weights):
+        if found.graph is None:
+            return f"{state} Rows do not meet: the model has no graph."
         return f"{state} Rows meet only along the edges of the graph."
     return (
         f"{state} A line joins a row to one that moved it; its strength is the diffusivity, in "
