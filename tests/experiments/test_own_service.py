@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from difformer import cli
 from difformer.data.tables import read_table
 from difformer.experiments.own.run import OwnRun
 from difformer.experiments.own.train import train_own
@@ -176,6 +178,71 @@ def test_other_requests_are_refused(client: Any) -> None:
         headers={"content-type": "application/json"},
     )
     assert chunked.status_code == 413
+
+
+def test_nobody_is_sent_to_another_host(run: Path) -> None:
+    test = pytest.importorskip("starlette.testclient", reason="the service needs the extra serve")
+    with test.TestClient(make_app(run, hosts=["*"]), follow_redirects=False) as client:
+        asked = client.post("/predict/", headers={"host": "evil"}, json={})
+    assert asked.status_code == 404
+
+
+def test_only_who_has_the_token_is_answered(run: Path) -> None:
+    test = pytest.importorskip("starlette.testclient", reason="the service needs the extra serve")
+    with test.TestClient(make_app(run, token="secret")) as client:
+        for shown in ({}, {"authorization": "Bearer Secret"}, {"authorization": "secret"}):
+            for path in ("/docs", "/openapi.json", "/metrics"):
+                assert client.get(path, headers=shown).status_code == 401
+            assert client.post("/predict", json={"rows": [ROW]}, headers=shown).status_code == 401
+        alive = client.get("/health")  # nothing else: the columns are part of the run
+        assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
+        page = client.get("/")  # it asks for the token; nothing of the run is in it
+        assert page.status_code == 200
+        assert "colour" not in page.text
+        right = {"authorization": "Bearer secret"}
+        assert client.get("/health", headers=right).json()["columns"] == ["size", "colour", "note"]
+        assert client.post("/predict", json={"rows": [ROW]}, headers=right).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]:80"])
+def test_names_of_this_machine_are_answered(client: Any, host: str) -> None:
+    assert client.get("/health", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil", "a]", ""])
+def test_a_name_of_another_machine_is_refused_as_a_page_there_may_have_rebound_it(
+    client: Any, host: str
+) -> None:
+    answer = client.get("/openapi.json", headers={"host": host})
+    assert answer.status_code == 400
+    assert "--allowed-host" in answer.json()["detail"]
+
+
+def test_the_address_that_a_client_has_reached_is_answered_to(run: Path) -> None:
+    test = pytest.importorskip("starlette.testclient", reason="the service needs the extra serve")
+    with test.TestClient(make_app(run), base_url="http://10.0.0.7:8000") as client:
+        assert client.get("/health").status_code == 200
+        assert client.get("/health", headers={"host": "10.0.0.8:8000"}).status_code == 400
+
+
+def test_allowed_hosts_are_answered_too(run: Path) -> None:
+    test = pytest.importorskip("starlette.testclient", reason="the service needs the extra serve")
+    with test.TestClient(make_app(run, hosts=["Good.example", "*.better.example"])) as client:
+        for host in ("good.example", "a.better.example", "localhost"):
+            assert client.get("/health", headers={"host": host}).status_code == 200
+        assert client.get("/health", headers={"host": "evil.example"}).status_code == 400
+
+
+def test_the_address_told_is_one_to_open(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def serve(*_: Any, ready: Callable[[], None], **__: Any) -> None:
+        ready()
+
+    monkeypatch.setattr("difformer.experiments.service.serve", serve)
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["serve", str(run), "--host", "::1", "--port", "8000"])
+    assert "http://[::1]:8000/" in "".join(capsys.readouterr())
 
 
 VALUES = st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=30)

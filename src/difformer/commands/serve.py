@@ -72,6 +72,7 @@ def command(
     need_kind(run, ("table",), "serve")
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
         raise ValueError("--token must be printable ASCII characters, at least one")
+    named = f"[{host}]" if ":" in host else host
     limits = Limits(
         bytes=max_bytes, rows=max_rows, connections=max_connections, seconds=seconds, idle=idle
     )
@@ -83,5 +84,5 @@ def command(
         token=token,
         hosts=allowed_host or (),
         level=level,
-        ready=lambda: say(f"http://{host}:{port}/ (Ctrl-C stops)"),
+        ready=lambda: say(f"http://{named}:{port}/ (Ctrl-C stops)"),
     )
