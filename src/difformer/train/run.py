@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import nan
 from pathlib import Path
@@ -149,13 +149,20 @@ class RunFolder:
             self.checkpoint.unlink(missing_ok=True)
 
 
-def agree_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write config.toml, or raise an error that names each setting in which it differs."""
+def agree_config(
+    folder: Path, config: Mapping[str, Any], *, unused: Collection[str] = ()
+) -> None:
+    """Write config.toml, or raise an error that names each setting in which it differs.
+
+    Runs of earlier versions also hold the settings that the run does not use, which are no
+    difference.
+    """
     file, wanted = folder / "config.toml", plain(config)
     if not file.exists():
         write_atomic(file, tomli_w.dumps(wanted).encode())
         return
-    differing = differences(read_config(file), wanted)
+    found = differences(read_config(file), wanted)
+    differing = [line for line in found if line.partition(":")[0] not in unused]
     if differing:
         raise RunError(
             f"{folder} holds a run of another configuration ({'; '.join(differing)}): "

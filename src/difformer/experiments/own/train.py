@@ -55,7 +55,8 @@ def train_own(
         raise RunError(f"{folder} holds a run already: resume it, or give another folder")
     given: dict[str, Any] = {"random_state": 0, **(params or {})}
     estimator = CLASSES[data.task](**given)
-    agree_config(folder, _config(data, table, estimator))
+    unused = [f"own.{name}" for name in estimator.unused]
+    agree_config(folder, _config(data, table, estimator), unused=unused)
     if (folder / "result.json").exists():
         _forget_fits(folder)  # it may have been killed right before this
         return read_result(folder), OwnRun.load(folder)
