@@ -35,8 +35,8 @@ from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.neighbours import nearest_neighbours
 from difformer.data.split import Split, per_class_split
-from difformer.experiments.experiment import Experiment
-from difformer.experiments.run import run_experiment
+from difformer.jobs.job import Experiment
+from difformer.jobs.rows import run_experiment
 from difformer.train.replicas import fit_replicas
 
 RESULTS = result_file("all_pair")

@@ -19,12 +19,17 @@ from benchmarks.all_pair_trained import (
     sharp_cell,
 )
 from benchmarks.measure import percent
-from difformer.experiments.reproduce import read_cell
-from difformer.experiments.specs import load_spec
-from difformer.experiments.statistics import paired_difference
+from difformer.blocks import COLOURS
 from difformer.files import write_atomic
-from difformer.report.blocks import COLOURS
-from difformer.report.figures.drawing import DASHES, MARKERS, axes, style
+from difformer.statistics import paired_difference
+from difformer_paper.figures.drawing import (
+    DASHES,
+    MARKERS,
+    axes,
+    style,
+)
+from difformer_paper.measure import read_cell
+from difformer_paper.specs import load_spec
 
 Results = Mapping[str, Any]
 EMPTY = "—"

@@ -37,12 +37,12 @@ from benchmarks.all_pair import (
 from difformer import DIFFormer, load_dataset
 from difformer.data.dataset import Dataset
 from difformer.data.split import Split, random_split
-from difformer.experiments.specs import Cell as SpecCell
-from difformer.experiments.specs import Spec, load_spec
 from difformer.train.batches import FullBatch
 from difformer.train.loop import fit
 from difformer.train.objective import objective_for
 from difformer.train.settings import TrainSettings
+from difformer_paper.specs import Cell as SpecCell
+from difformer_paper.specs import Spec, load_spec
 
 HIDDEN: dict[str, Any] = {
     "use_weight": False,

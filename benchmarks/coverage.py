@@ -29,9 +29,9 @@ import torch
 from benchmarks.measure import read_results, result_file, write_results
 from benchmarks.suite_sets import SETS, SuiteSet, load_set
 from difformer import DIFFormerClassifier, DIFFormerForecaster, DIFFormerRegressor
-from difformer.data import temporal
 from difformer.data.series import Series
 from difformer.errors import DifformerError
+from difformer_paper.datasets import temporal
 
 RESULTS = result_file("coverage")
 LEVEL = 0.9

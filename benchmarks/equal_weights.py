@@ -14,9 +14,8 @@ import torch
 from benchmarks.measure import write_results
 from difformer import DIFFormer
 from difformer.data.dataset import Dataset
-from difformer.experiments.run import build_model, run_experiment
-from difformer.experiments.sources import load_data
-from difformer.experiments.specs import load_spec
+from difformer.jobs.rows import build_model, load_data, run_experiment
+from difformer_paper.specs import load_spec
 
 # Pubmed takes half an hour more, and Table 2 has five other seeds.
 DATASETS, SEED = ("cora", "citeseer"), 5

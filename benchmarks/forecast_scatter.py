@@ -17,9 +17,9 @@ from torch import Tensor
 
 from benchmarks.measure import write_results
 from difformer import DIFFormer, load_dataset
-from difformer.data import TemporalDataset
-from difformer.nn.recipes import RECIPES
-from difformer.train import Snapshots
+from difformer.data.snapshots import TemporalDataset
+from difformer.nn.config import RECIPES
+from difformer.train.batches import Snapshots
 from difformer.train.loop import fit
 from difformer.train.objective import SnapshotError
 from difformer.train.seeding import seeded

@@ -19,8 +19,12 @@ from benchmarks.measure import read_results, result_file, write_results
 from difformer.core.graph import Graph
 from difformer.data.neighbours import nearest_neighbours
 from difformer.data.split import random_split
-from difformer.nn.recipes import RECIPES
-from difformer.train import FullBatch, TrainSettings, fit, objective_for, seeded
+from difformer.nn.config import RECIPES
+from difformer.train.batches import FullBatch
+from difformer.train.loop import fit
+from difformer.train.objective import objective_for
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
 
 EPOCHS = 60
 CASES = (

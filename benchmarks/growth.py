@@ -56,8 +56,8 @@ def prepare(case: Case, rows: int) -> Callable[[], None]:
     """A layer's step, ready to run; large ones once, small ones often enough to be timed."""
     import torch
 
-    from difformer.core.cosine import landmark_sample, make_landmarks
     from difformer.core.diffusivity import make_diffusivity
+    from difformer.core.rows import landmark_sample, make_landmarks
 
     torch.manual_seed(0)
     z = torch.randn(rows, WIDTH, requires_grad=True)

@@ -39,15 +39,14 @@ from benchmarks.measure import (
 from benchmarks.transcription import Transcription
 from difformer import DIFFormer, Graph
 from difformer.core.sparse import SparseMatrix
-from difformer.data import Dataset
-from difformer.data.batch import Batch
-from difformer.data.social import PEOPLE, load
+from difformer.data.dataset import Batch, Dataset
 from difformer.data.split import ratio_split
-from difformer.nn.recipes import RECIPES
+from difformer.nn.config import RECIPES
 from difformer.train.batches import FullBatch
 from difformer.train.chunks import predict_in_chunks, recompute_layers
 from difformer.train.memory import keep_freed_memory
 from difformer.train.partition import Partitions
+from difformer_paper.datasets.social import PEOPLE, load
 
 LAYERS, WIDTH, BATCH = 3, 128, 100_000
 

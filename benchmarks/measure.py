@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from difformer.commit import commit
 from difformer.files import write_json
+from difformer.machine import commit
 from difformer.train.memory import keep_freed_memory
 
 

@@ -36,7 +36,7 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 
 from benchmarks.measure import given_words, in_fresh_process, result_file, status, write_results
-from difformer.data.shards.settings import memory_bytes
+from difformer.shards.settings import memory_bytes
 
 COMMUNITY, WITHIN = 4_000, 0.6
 ROWS_TOGETHER, EDGES_TOGETHER = 200_000, 2_000_000
@@ -143,7 +143,8 @@ def duckdb_sort(folder: Path, memory: int, sender: Any) -> None:
 
 def shard(folder: Path, partition: str, parts: int, memory: int, sender: Any) -> None:
     """`make_shards`, and the processor seconds of each of its stages."""
-    from difformer.data.shards import ShardSettings, make_shards
+    from difformer.shards.build import make_shards
+    from difformer.shards.settings import ShardSettings
     from difformer.train.memory import resident_memory
 
     limited(memory)
@@ -200,13 +201,13 @@ def _rank(
     import torch
 
     from difformer import DIFFormer
-    from difformer.data.shards import ShardFolder
-    from difformer.nn.config import DIFFormerConfig
-    from difformer.nn.recipes import RECIPES
-    from difformer.train import TrainSettings, seeded
-    from difformer.train.comm import Comm
-    from difformer.train.fromparts import fit_from_parts
+    from difformer.nn.config import RECIPES, DIFFormerConfig
+    from difformer.shards.folder import ShardFolder
     from difformer.train.memory import keep_freed_memory
+    from difformer.train.parts import fit_from_parts
+    from difformer.train.processes import Comm
+    from difformer.train.seeding import seeded
+    from difformer.train.settings import TrainSettings
 
     limited(memory)
     keep_freed_memory()  # as `difformer train` does

@@ -21,7 +21,7 @@ from benchmarks.measure import Ratio, alternate, write_results
 from benchmarks.steps import stepper
 from difformer import DIFFormer, Graph, load_dataset
 from difformer.core.diffusivity import Sigmoid
-from difformer.nn.recipes import RECIPES
+from difformer.nn.config import RECIPES
 
 WIDTH, LAYERS = 64, 2
 ATTENTION_ROWS = (2_000, 8_000)

@@ -23,12 +23,13 @@ from torch import nn
 
 from benchmarks.measure import extra_memory, write_results
 from difformer import DIFFormer, Graph
-from difformer.data import Dataset, Split
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
 from difformer.train.chunks import recompute_layers
-from difformer.train.comm import Comm
 from difformer.train.objective import CrossEntropy
+from difformer.train.processes import Comm
 from difformer.train.sharded import ShardedDIFFormer, ShardedObjective
-from difformer.train.shards import Shards
+from difformer.train.sharding import Shards
 
 ROWS, DEGREE, WIDTHS = 10_000, 20, (64, 128, 256)
 

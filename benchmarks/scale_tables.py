@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.measure import read_results, result_file
-from difformer.data.shards.parts import METIS_BYTES
+from difformer.shards.partition import METIS_BYTES
 
 # Name, processes, cores each, gigabytes each, gigabits a second each. Assumptions, not measured.
 CLUSTERS = (

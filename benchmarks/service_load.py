@@ -19,8 +19,8 @@ import torch
 from sklearn.datasets import load_wine
 
 from benchmarks.measure import service, write_results
-from difformer.data.tables import read_table
-from difformer.experiments.own.train import train_own
+from difformer.data.table.read import read_table
+from difformer.jobs.table import train_own
 
 CLIENTS = 200
 REQUESTS = 5  # of each client, one after another

@@ -22,9 +22,9 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from benchmarks.measure import write_results
+from difformer.app.encoders.features import make_features
+from difformer.app.encoders.settings import FeatureSettings
 from difformer.data.images import Images, load_raw
-from difformer.experiments.encoders.features import make_features
-from difformer.experiments.encoders.settings import FeatureSettings
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import Row
 from difformer.train.loop import Fit

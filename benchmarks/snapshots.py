@@ -13,8 +13,8 @@ from torch import Tensor
 
 from benchmarks.measure import Ratio, alternate, write_results
 from difformer import DIFFormer, Graph, load_dataset
-from difformer.data import TemporalDataset
-from difformer.train import Snapshots
+from difformer.data.snapshots import TemporalDataset
+from difformer.train.batches import Snapshots
 from difformer.train.objective import SquaredError
 
 

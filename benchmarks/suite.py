@@ -28,12 +28,11 @@ import torch
 from benchmarks.measure import read_results, result_file, write_results
 from benchmarks.suite_sets import SETS, SuiteSet, load_set
 from difformer import DIFFormerClassifier
+from difformer.compare.compare import DEFAULT_TRAIN, end_with_parent
 from difformer.data.split import Split
 from difformer.errors import DifformerError
-from difformer.experiments.compare import DEFAULT_TRAIN
-from difformer.experiments.experiment import Experiment
-from difformer.experiments.run import CannotRunError, run_experiment
-from difformer.experiments.workers import end_with_parent
+from difformer.jobs.job import Experiment
+from difformer.jobs.rows import CannotRunError, run_experiment
 from difformer.train.objective import CrossEntropy, Monitor
 
 RESULTS = result_file("suite")

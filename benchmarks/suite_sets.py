@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from difformer.data import npz
-from difformer.data.convert import csr_tensor, scipy_csr, undirected
-from difformer.data.dataset import Dataset
-from difformer.data.encoder import TableEncoder
-from difformer.data.files import search_path
+from difformer.data.dataset import Dataset, csr_tensor, scipy_csr, undirected
+from difformer.data.fetch import search_path
 from difformer.data.registry import load_dataset
 from difformer.data.split import Split, mask_split, random_split
-from difformer.data.tables import read_table
+from difformer.data.table.encoder import TableEncoder
+from difformer.data.table.read import read_table
 from difformer.errors import DataError
 
 PER_CLASS = 10

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.measure import percent
 from benchmarks.suite import OURS
-from difformer.baselines.registry import get_system
-from difformer.experiments.statistics import Difference, paired_difference, spread
+from difformer.statistics import Difference, paired_difference, spread
+from difformer.systems.registry import get_system
 
 Results = Mapping[str, Any]
 KINDS = {"table": "tables", "graph": "graphs"}

@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks import all_pair_tables, hostile_tables, scale_tables, suite_tables
 from benchmarks.measure import percent, result_file
-from difformer.commit import commit_of
-from difformer.experiments.statistics import paired_difference
+from difformer.machine import commit_of
+from difformer.statistics import paired_difference
 
 Maker = Callable[[dict[str, Any]], list[list[str]]]  # of the rows of a table, header first
 DOCS = tuple(

@@ -85,11 +85,11 @@ def drawn(folder: Path) -> None:
 def gcn(folder: str) -> None:
     """Read the files, train a GCN by the loop, and write predictions.csv and report.html."""
     from difformer.data.split import Split
-    from difformer.data.tables import read_table
-    from difformer.experiments.experiment import Experiment
-    from difformer.experiments.loaded import load_run
-    from difformer.experiments.run import run_experiment
+    from difformer.data.table.read import read_table
+    from difformer.jobs.job import Experiment
+    from difformer.jobs.rows import run_experiment
     from difformer.report.run_page import write_report
+    from difformer.runs.open import load_run
 
     nodes, out = Path(folder) / "nodes.csv", Path(tempfile.mkdtemp(dir=folder)) / "run"
     options: dict[str, Any] = {

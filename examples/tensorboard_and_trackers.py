@@ -4,9 +4,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from difformer.experiments.experiment import Experiment
-from difformer.experiments.run import run_experiment
-from difformer.train import Callback, TensorBoard
+from difformer.jobs.job import Experiment
+from difformer.jobs.rows import run_experiment
+from difformer.train.callbacks import Callback, TensorBoard
 
 
 class Tracker(Callback):

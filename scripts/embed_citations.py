@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from difformer.data.download import Wheel
+from difformer.data.fetch import Wheel
 from difformer.data.planetoid import CLASS_NAMES, NUM_VAL, Raw, pack, read_raw
 from difformer.data.split import Split
 

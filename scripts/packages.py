@@ -14,40 +14,48 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SOURCE = REPOSITORY / "src" / "difformer"
+SOURCE = REPOSITORY / "src"
 PAGE = REPOSITORY / "CONTRIBUTING.md"
 BEGIN, END = "<!-- packages -->\n", "<!-- end of packages -->"
 # A module imports only from a lower number, or from its own package.
 LAYERS = {
     "errors": -4,
-    "lazy": -3,
-    "commit": -3,
-    "options": -3,
+    "machine": -3,
+    "extensions": -3,
+    "settings": -3,
+    "statistics": -3,
     "files": -3,
     "tensorfiles": -2,
+    "metrics": -2,
+    "blocks": -2,
     "core": 0,
     "nn": 1,
     "data": 1,
-    "train": 2,
-    "estimators": 3,
-    "baselines": 4,
-    "experiments": 5,
-    "report": 6,
-    "commands": 7,
-    "cli": 8,
-    "__main__": 9,
+    "shards": 2,
+    "train": 3,
+    "estimators": 4,
+    "systems": 5,
+    "jobs": 6,
+    "compare": 7,
+    "runs": 8,
+    "report": 9,
+    "app": 10,
+    "__main__": 11,
+    "difformer_paper": 12,
 }
 
 
 def module_name(path: Path, root: Path = SOURCE) -> str:
-    """The dotted name of a file: `core/graph.py` -> `difformer.core.graph`."""
+    """The dotted name of a file: `difformer/core/graph.py` -> `difformer.core.graph`."""
     parts = path.relative_to(root).with_suffix("").parts
-    return ".".join(["difformer", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def layer_of(dotted: str) -> str | None:
     """The layer a dotted name lies in: `difformer.core.graph` -> `core`."""
     parts = dotted.split(".")
+    if parts[0] == "difformer_paper":
+        return parts[0]
     return parts[1] if parts[0] == "difformer" and len(parts) > 1 else None
 
 
@@ -68,9 +76,11 @@ def imports(path: Path, root: Path = SOURCE) -> Iterator[tuple[int, str]]:
 
 def uses() -> dict[str, set[str]]:
     """For each package of more than one module, the packages it imports from."""
-    found = {p.name: set[str]() for p in SOURCE.iterdir() if (p / "__init__.py").is_file()}
+    homes = [*(SOURCE / "difformer").iterdir(), SOURCE / "difformer_paper"]
+    home = {path.name: path for path in homes if (path / "__init__.py").is_file()}
+    found = {name: set[str]() for name in home}
     for package, others in found.items():
-        for path in (SOURCE / package).rglob("*.py"):
+        for path in home[package].rglob("*.py"):
             others |= {layer_of(name) or "" for _, name in imports(path)} & set(found) - {package}
     return found
 

@@ -73,7 +73,7 @@ API = {
         "Datasets and splits",
         "Functions that load datasets and read tables, and the classes they return.",
     ),
-    "experiments": ("Runs", "Functions that open what `difformer train` saved in a run folder."),
+    "runs": ("Runs", "Functions that open what `difformer train` saved in a run folder."),
 }
 """Title and first sentences of the API pages, by package."""
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from difformer.baselines.fitted import Boosting, Forest
-from difformer.baselines.registry.rows import BoostingConfig, ForestConfig
-from difformer.cli import main
+from difformer.app.cli import main
+from difformer.systems.fitted import Boosting, Forest
+from difformer.systems.of_rows import BoostingConfig, ForestConfig
 
 # Tests run side by side: two processes of two threads each would wait for each other.
 torch.set_num_threads(1)

@@ -9,8 +9,8 @@ import pytest
 from benchmarks import coverage, measure, tables
 from benchmarks.all_pair_trained import HIDDEN_FORM
 from benchmarks.growth import exponent
-from difformer.commands.bench import BENCHMARKS
-from difformer.commit import commit, commit_of
+from difformer.app.commands.bench import BENCHMARKS
+from difformer.machine import commit, commit_of
 
 FOLDER = Path(__file__).resolve().parent.parent
 

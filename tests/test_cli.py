@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 import difformer
-from difformer.cli import load_command
-from difformer.commands import COMMANDS, datasets
+from difformer.app import COMMANDS
+from difformer.app.cli import load_command
+from difformer.app.commands import datasets
 from difformer.errors import DataError
 
 SOURCE = Path(difformer.__file__).parent.parent
@@ -52,7 +53,7 @@ def test_help_names_every_command_in_the_order_of_the_list(cli: Any) -> None:
 @pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in SHOWN)])
 def test_help_does_not_import_torch(words: list[str]) -> None:
     code = (
-        "import sys\nfrom difformer.cli import main\ntry:\n"
+        "import sys\nfrom difformer.app.cli import main\ntry:\n"
         f"    main({words!r})\nexcept SystemExit as e:\n    assert not e.code\n"
         "assert 'torch' not in sys.modules, 'torch'\n"
     )
@@ -61,7 +62,7 @@ def test_help_does_not_import_torch(words: list[str]) -> None:
 
 
 def test_help_takes_under_half_a_second_of_one_core() -> None:
-    code = "import time\nfrom difformer.cli import main\ntry:\n    main(['--help'])\n"
+    code = "import time\nfrom difformer.app.cli import main\ntry:\n    main(['--help'])\n"
     code += "except SystemExit:\n    print('CPU', time.process_time())\n"
     taken = min(float(python("-c", code).stdout.split("CPU")[1]) for _ in range(3))
     assert taken < 0.5
@@ -100,8 +101,8 @@ def test_wrong_words_are_one_line_and_code_two(words: list[str], message: str, c
 
 
 def test_reproduce_gives_a_cell_no_split_but_its_own() -> None:
-    from difformer.commands.reproduce import _narrowed
-    from difformer.experiments.specs import load_spec
+    from difformer_paper.reproduce import _narrowed
+    from difformer_paper.specs import load_spec
 
     cells = load_spec("table4").cells(columns=["20news-1000", "20news-2000"], systems=["mlp"])
     both = _narrowed(cells, ["per-class:100:0", "per-class:200:1", "per-class:200:0"], [3])
@@ -151,7 +152,7 @@ def test_wrong_flags_are_refused_before_torch_is_imported(tmp_path: Path) -> Non
     """That takes seconds: the answer is there at once."""
     (tmp_path / "t.csv").write_text("a,y\n1,u\n2,v\n")
     code = (
-        "import sys; from difformer.cli import main\n"
+        "import sys; from difformer.app.cli import main\n"
         "for line in sys.stdin.read().splitlines():\n"
         "    try: main(line.split())\n"
         "    except SystemExit as end: print(end.code, 'torch' in sys.modules, line)\n"
@@ -214,7 +215,7 @@ def test_an_interrupt_has_its_own_code(cli: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_debug_shows_the_traceback() -> None:
-    from difformer.cli import main
+    from difformer.app.cli import main
 
     with pytest.raises(ValueError, match="table must be one of"):
         main(["reproduce", "table99", "--debug"])
@@ -231,8 +232,8 @@ def test_an_embedded_dataset_needs_no_fetching(cli: Any) -> None:
 
 
 def test_the_help_shows_the_values_a_run_records(cli: Any) -> None:
-    from difformer.commands.options import given_options, shown_default
-    from difformer.train.run import read_config
+    from difformer.app.options import given_options, shown_default
+    from difformer.train.folder import read_config
 
     text = " ".join(cli("train", "--help").out.split())
     cli("train", "digits", "--epochs", "1", "--no-report", "--out", "r")
@@ -257,7 +258,7 @@ def test_the_help_of_a_search_shows_what_it_trains_with(
 ) -> None:
     from importlib import import_module
 
-    from difformer.experiments.compare import DEFAULT_TRAIN
+    from difformer.compare.compare import DEFAULT_TRAIN
 
     class SeenError(Exception):
         """Carries what the command hands on; nothing is trained."""
@@ -266,7 +267,7 @@ def test_the_help_of_a_search_shows_what_it_trains_with(
         raise SeenError(values, options)
 
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", cli(name, "--help").out).split())
-    module = import_module(f"difformer.commands.{name}")
+    module = import_module(f"difformer.app.commands.{name}")
     function = getattr(module, name)
     monkeypatch.setattr(module, name, look)
     with pytest.raises(SeenError) as caught:
@@ -306,8 +307,8 @@ def test_what_estimators_and_the_loop_both_take_has_one_help_and_one_rule() -> N
 
 
 def test_a_series_is_trained_with_the_defaults_of_the_forecaster() -> None:
-    from difformer.estimators import DIFFormerForecaster
-    from difformer.experiments.forecast import SeriesSettings
+    from difformer.estimators.forecaster import DIFFormerForecaster
+    from difformer.jobs.series import SeriesSettings
 
     theirs, ours = DIFFormerForecaster().get_params(), vars(SeriesSettings())
     assert set(theirs) - set(ours) == {"checkpoint", "random_state"}
@@ -315,7 +316,7 @@ def test_a_series_is_trained_with_the_defaults_of_the_forecaster() -> None:
 
 
 def test_model_and_training_options_have_different_names() -> None:
-    from difformer.commands.options import given_options
+    from difformer.app.options import given_options
 
     model, training = given_options().values()
     assert not set(model) & set(training)
@@ -324,7 +325,7 @@ def test_model_and_training_options_have_different_names() -> None:
 def test_a_shell_can_complete_commands(tmp_path: Path) -> None:
     environment = {**os.environ, "_DIFFORMER_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
     environment |= {"COMP_WORDS": "difformer tr", "PYTHONPATH": str(SOURCE)}
-    code = "import sys; sys.argv = ['difformer']; from difformer.cli import main; main()"
+    code = "import sys; sys.argv = ['difformer']; from difformer.app.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True
     )

@@ -99,7 +99,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 SHARDS = """
 import json, sys
 from pathlib import Path
-from difformer.cli import main
+from difformer.app.cli import main
 
 def difformer(*words):
     try:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from difformer.data.download import Web, Wheel
-from difformer.estimators import DIFFormerClassifier
-from difformer.experiments.experiment import Experiment, read_config_file
-from difformer.experiments.specs import load_spec
-from difformer.report import demo, poster
-from difformer.report.documents import DEMO
+from difformer.data.fetch import Web, Wheel
+from difformer.estimators.classifier import DIFFormerClassifier
+from difformer.jobs.job import Experiment, read_config_file
+from difformer_paper import demo
+from difformer_paper import demo as poster
+from difformer_paper.reproduce import DEMO
+from difformer_paper.specs import load_spec
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

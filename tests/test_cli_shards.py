@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from difformer.cli import main
+from difformer.app.cli import main
 
 pytest.importorskip("duckdb")
 pq = pytest.importorskip("pyarrow.parquet")

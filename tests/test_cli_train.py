@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import difformer
-from difformer.data.download import FetchError, Web, Wheel
+from difformer.data.fetch import FetchError, Web, Wheel
 from difformer.files import alone_in
 from difformer.train.checkpoint import load_checkpoint
-from difformer.train.run import read_config
+from difformer.train.folder import read_config
 
 SOURCE = Path(difformer.__file__).parent.parent
 SMALL = ("--num-layers", "1", "--hidden-channels", "4", "--no-report", "--quiet")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from difformer.cli import main
+from difformer.app.cli import main
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples" / "cluster"
 

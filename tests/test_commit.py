@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from difformer.commit import commit, commit_of
+from difformer.machine import commit, commit_of
 
 SOURCE = Path(__file__).resolve().parent.parent / "src/difformer"
 

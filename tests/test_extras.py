@@ -12,21 +12,22 @@ from typing import Any
 import pytest
 import torch
 
-from difformer.baselines import system
-from difformer.baselines.registry import SYSTEMS
+from difformer.app.encoders.pretrained import _lite0, minilm  # type: ignore[attr-defined]
+from difformer.app.onnx import export_run
+from difformer.app.service.app import make_app
+from difformer.app.service.server import make_server
+from difformer.compare.tune import tune
 from difformer.core.graph import Graph
 from difformer.data.neighbours import _index  # type: ignore[attr-defined]
-from difformer.data.rawtable import _parquet  # type: ignore[attr-defined]
 from difformer.data.registry import load_dataset
-from difformer.data.shards.cluster import connect
-from difformer.data.shards.engine import Engine
+from difformer.data.table.files import _parquet  # type: ignore[attr-defined]
 from difformer.errors import DifformerError
 from difformer.estimators.backtest import Backtest
-from difformer.experiments.encoders.pretrained import _lite0, minilm  # type: ignore[attr-defined]
-from difformer.experiments.experiment import Experiment
-from difformer.experiments.export import export_run
-from difformer.experiments.service import make_app, make_server
-from difformer.experiments.tune import tune
+from difformer.jobs.job import Experiment
+from difformer.shards.cluster import connect
+from difformer.shards.engine import Engine
+from difformer.systems import system
+from difformer.systems.registry import SYSTEMS
 from difformer.train.callbacks import TensorBoard
 from difformer.train.sharding import _metis  # type: ignore[attr-defined]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from difformer.options import (
+from difformer.settings import (
     Options,
     check_count,
     like,

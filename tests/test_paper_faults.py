@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from difformer import DIFFormer, Graph, load_dataset
 from difformer.core.diffusivity import FLOOR, Simple, WholeTensorSimple
-from difformer.train import objective_for
+from difformer.train.objective import objective_for
 
 
 def draw(*shape, seed=0):
@@ -97,7 +97,7 @@ def test_9_a_query_that_every_key_opposes_has_a_defined_average():
 
 
 def test_10_a_loss_of_mismatched_shapes_is_refused_instead_of_broadcast():
-    from difformer.data.batch import Batch
+    from difformer.data.dataset import Batch
 
     y = draw(5)
     batch = Batch(draw(5, 1), y, None, torch.arange(5))

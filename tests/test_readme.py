@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from difformer.data import load_dataset
-from difformer.experiments.reproduce import read_results
-from difformer.experiments.specs import load_spec
-from difformer.experiments.tables import View, fill_page
-from difformer.report.documents import PAGES
+from difformer.data.registry import load_dataset
+from difformer_paper.measure import read_results
+from difformer_paper.reproduce import PAGES
+from difformer_paper.specs import load_spec
+from difformer_paper.tables import View, fill_page
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

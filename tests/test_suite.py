@@ -194,7 +194,7 @@ def test_every_table_is_made_of_a_result_file_of_both_kinds():
 
 
 def test_options_of_the_suite_are_refused_for_other_benchmarks(monkeypatch):
-    from difformer.cli import main
+    from difformer.app.cli import main
 
     monkeypatch.chdir(Path(__file__).parents[1])
     with pytest.raises(SystemExit) as ended:

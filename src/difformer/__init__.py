@@ -6,9 +6,8 @@ help, does not import torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from difformer.lazy import lazy_names
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -20,15 +19,15 @@ if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.data.registry import list_datasets, load_dataset
     from difformer.data.split import Split
-    from difformer.data.tables import read_table
+    from difformer.data.table.read import read_table
     from difformer.estimators.classifier import DIFFormerClassifier
     from difformer.estimators.folds import LabelledKFold
     from difformer.estimators.forecaster import DIFFormerForecaster
     from difformer.estimators.regressor import DIFFormerRegressor
-    from difformer.experiments.loaded import load_run
     from difformer.nn.conv import DIFFormerConv
     from difformer.nn.frozen import FrozenDIFFormer
     from difformer.nn.model import DIFFormer
+    from difformer.runs.open import load_run
 
 __all__ = [
     "DIFFormer",
@@ -50,23 +49,33 @@ __all__ = [
     "read_table",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "core.diffusion": ("Diffusion",),
-        "core.diffusivity": ("Diffusivity",),
-        "core.graph": ("Graph",),
-        "data.dataset": ("Dataset",),
-        "data.registry": ("list_datasets", "load_dataset"),
-        "data.split": ("Split",),
-        "data.tables": ("read_table",),
-        "estimators.classifier": ("DIFFormerClassifier",),
-        "estimators.folds": ("LabelledKFold",),
-        "estimators.forecaster": ("DIFFormerForecaster",),
-        "estimators.regressor": ("DIFFormerRegressor",),
-        "experiments.loaded": ("load_run",),
-        "nn.conv": ("DIFFormerConv",),
-        "nn.frozen": ("FrozenDIFFormer",),
-        "nn.model": ("DIFFormer",),
-    },
-)
+_HOMES = {
+    "core.diffusion": ("Diffusion",),
+    "core.diffusivity": ("Diffusivity",),
+    "core.graph": ("Graph",),
+    "data.dataset": ("Dataset",),
+    "data.registry": ("list_datasets", "load_dataset"),
+    "data.split": ("Split",),
+    "data.table.read": ("read_table",),
+    "estimators.classifier": ("DIFFormerClassifier",),
+    "estimators.folds": ("LabelledKFold",),
+    "estimators.forecaster": ("DIFFormerForecaster",),
+    "estimators.regressor": ("DIFFormerRegressor",),
+    "nn.conv": ("DIFFormerConv",),
+    "nn.frozen": ("FrozenDIFFormer",),
+    "nn.model": ("DIFFormer",),
+    "runs.open": ("load_run",),
+}
+_HOME = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value  # from now on found without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,6 +1,6 @@
 """`python -m difformer` is `difformer`."""
 
-from difformer.cli import main
+from difformer.app.cli import main
 
 if __name__ == "__main__":
     main()

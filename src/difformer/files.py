@@ -23,31 +23,6 @@ from typing import Any, TextIO, cast
 
 from difformer.errors import DifformerError, RunError
 
-__all__ = [
-    "MISREAD",
-    "alone_in",
-    "answer_file",
-    "cannot_write",
-    "counted",
-    "csv_lines",
-    "finite",
-    "give_name",
-    "json_text",
-    "natural",
-    "not_a_file",
-    "number_text",
-    "one_line",
-    "open_scratch",
-    "plain_name",
-    "read_json",
-    "read_toml",
-    "reading",
-    "reason_of",
-    "replacing",
-    "write_atomic",
-    "write_json",
-]
-
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 # What a reader raises that trusts a damaged file: text in place of a number, a list in place of a

@@ -19,8 +19,6 @@ from torch import Tensor
 from difformer.errors import DifformerError, ModelFileError
 from difformer.files import not_a_file, write_atomic
 
-__all__ = ["FORMAT_VERSION", "checksum", "read_tensors", "write_tensors"]
-
 FORMAT_VERSION = 1
 
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from difformer.baselines import get_system, graph_for
 from difformer.core.graph import Graph
-from difformer.data import Dataset, load_dataset
-from difformer.data.batch import Batch
-from difformer.train import seeded
+from difformer.data.dataset import Batch, Dataset
+from difformer.data.registry import load_dataset
+from difformer.jobs.rows import graph_for
+from difformer.systems.registry import get_system
+from difformer.train.seeding import seeded
 
 
 def make_small(n: int = 40, seed: int = 0) -> Dataset:

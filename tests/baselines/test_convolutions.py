@@ -12,14 +12,14 @@ from torch.nn import functional as F
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv, SGConv
 from torch_geometric.nn.inits import glorot
 
-from difformer.baselines import get_system, layers
-from difformer.baselines.densegat import all_pairs_attention
-from difformer.baselines.gat import EdgeGATConv
-from difformer.baselines.layers import EdgeProduct, FeatureLinear, edge_softmax
 from difformer.core.graph import Graph
-from difformer.data import Dataset
-from difformer.data.batch import Batch
-from difformer.train import seeded
+from difformer.data.dataset import Batch, Dataset
+from difformer.systems import layers
+from difformer.systems.gnn import EdgeGATConv
+from difformer.systems.layers import EdgeProduct, FeatureLinear, edge_softmax
+from difformer.systems.registry import get_system
+from difformer.train.seeding import seeded
+from difformer_paper.rivals.attention import all_pairs_attention
 
 
 def test_mlp_is_two_linear_layers_with_a_relu_between(small: Dataset, build: Any) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from difformer.data import Dataset
-from difformer.estimators import DIFFormerClassifier
-from difformer.experiments.experiment import Experiment
-from difformer.experiments.loaded import load_run
-from difformer.experiments.run import run_experiment
+from difformer.data.dataset import Dataset
+from difformer.estimators.classifier import DIFFormerClassifier
+from difformer.jobs.job import Experiment
+from difformer.jobs.rows import run_experiment
 from difformer.report.run_page import write_report
+from difformer.runs.open import load_run
 
 
 def rows(n: int = 160) -> Dataset:

@@ -11,12 +11,12 @@ from torch_geometric import transforms
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
-from difformer.baselines import gdc, get_system
-from difformer.baselines.gdc import diffuse, page_rank
-from difformer.baselines.grand import GRAND
-from difformer.baselines.heat import heat_kernel
 from difformer.core.graph import Graph
-from difformer.data import Dataset
+from difformer.data.dataset import Dataset
+from difformer.systems.registry import get_system
+from difformer_paper.rivals import gdc
+from difformer_paper.rivals.diffusions import GRAND, heat_kernel
+from difformer_paper.rivals.gdc import diffuse, page_rank
 
 
 def test_dgc_is_the_power_of_its_euler_step_and_tends_to_the_heat_kernel(

@@ -12,11 +12,20 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from difformer.baselines import SYSTEMS, fitted, get_system, graph_for
-from difformer.data import Dataset, Split, load_dataset
-from difformer.train import FitResult, FullBatch, TrainSettings, fit, objective_for, seeded
+from difformer.data.dataset import Dataset
+from difformer.data.registry import load_dataset
+from difformer.data.split import Split
+from difformer.jobs.rows import graph_for
+from difformer.systems import fitted
+from difformer.systems.registry import SYSTEMS, get_system
+from difformer.train.batches import FullBatch
+from difformer.train.folder import FitResult
+from difformer.train.loop import fit
+from difformer.train.objective import objective_for
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
 
-FITTED = [name for name, system in SYSTEMS.items() if system.module == "fitted"]
+FITTED = [name for name, system in SYSTEMS.items() if system.module.endswith("fitted")]
 PEERS = [*FITTED, "graphsage", "appnp", "correct-smooth"]
 QUICK: dict[str, dict[str, Any]] = {"boosting": {"iterations": 30}, "forest": {"trees": 60}}
 

@@ -10,14 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.baselines import get_system, glcn, graph_for
-from difformer.baselines import lds as lds_module
-from difformer.baselines.glcn import GLCN
-from difformer.baselines.lds import LDS, DrawnGraph
 from difformer.core.graph import Graph
-from difformer.data import Dataset, Split
-from difformer.data.batch import Batch
-from difformer.train import FullBatch, TrainSettings, fit, objective_for, seeded
+from difformer.data.dataset import Batch, Dataset
+from difformer.data.split import Split
+from difformer.jobs.rows import graph_for
+from difformer.systems.registry import get_system
+from difformer.train.batches import FullBatch
+from difformer.train.loop import fit
+from difformer.train.objective import objective_for
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
+from difformer_paper.rivals import learned as glcn
+from difformer_paper.rivals import learned as lds_module
+from difformer_paper.rivals.learned import GLCN, LDS, DrawnGraph
 
 
 def test_glcn_weights_are_its_equation_on_one_row(

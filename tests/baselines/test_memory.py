@@ -8,9 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from difformer.baselines import SYSTEMS, get_system, graph_for
-from difformer.data import Dataset, Split
-from difformer.train import FullBatch, objective_for, predict, seeded
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
+from difformer.jobs.rows import graph_for
+from difformer.systems.registry import SYSTEMS, get_system
+from difformer.train.batches import FullBatch, predict
+from difformer.train.objective import objective_for
+from difformer.train.seeding import seeded
 
 # Without a gradient step of the loop, or with work before the first step that is not kept.
 ONCE = {"lp", "lp-knn", "lds", "sgc", "dgc", "gdc"}

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from difformer.baselines.naive import build
-from difformer.baselines.registry.naive import NaiveConfig
 from difformer.data.snapshots import from_windows
-from difformer.train import Snapshots, TrainSettings, fit
-from difformer.train.metrics import broadcast_mse
+from difformer.metrics import broadcast_mse
+from difformer.systems.naive import build
+from difformer.systems.of_naive import NaiveConfig
+from difformer.train.batches import Snapshots
+from difformer.train.loop import fit
 from difformer.train.objective import SnapshotError
+from difformer.train.settings import TrainSettings
 
 
 def test_last_value_and_mean_of_lags() -> None:

@@ -8,10 +8,9 @@ import torch
 from torch_geometric.nn import APPNP, CorrectAndSmooth
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from difformer.baselines.manireg import ManiReg
 from difformer.core.graph import Graph
-from difformer.data import Dataset
-from difformer.data.batch import Batch, Prediction
+from difformer.data.dataset import Batch, Dataset, Prediction
+from difformer_paper.rivals.learned import ManiReg
 
 
 def test_label_propagation_tends_to_its_closed_form(

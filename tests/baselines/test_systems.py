@@ -12,10 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from difformer.baselines import SYSTEMS, get_system, graph_for
-from difformer.data import Dataset, Split
-from difformer.nn.recipes import RECIPES
-from difformer.train import FullBatch, TrainSettings, fit, objective_for, predict, seeded
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
+from difformer.jobs.rows import graph_for
+from difformer.nn.config import RECIPES
+from difformer.systems.registry import SYSTEMS, get_system
+from difformer.systems.system import OURS
+from difformer.train.batches import FullBatch, predict
+from difformer.train.loop import fit
+from difformer.train.objective import objective_for
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
 
 NAMES = list(SYSTEMS)
 LIGHT: dict[str, dict[str, Any]] = {
@@ -69,7 +76,7 @@ def test_sparse_features_give_what_dense_ones_do(name: str, small: Dataset) -> N
     known = [f.name for f in fields(get_system(name).config)]
     options: dict[str, Any] = {option: 0.0 for option in known if option.endswith("dropout")}
     options |= {k: v for k, v in {"gumbels": 0}.items() if name == "nodeformer"}
-    fitted = get_system(name).module == "fitted"  # "auto" would scale by the layout
+    fitted = get_system(name).module.endswith("fitted")  # "auto" would scale by the layout
     options |= {"scale": "unit"} if fitted and "scale" in known else {}
     outputs: list[Tensor] = []
     sparse = replace(small, x=small.x.to_sparse_csr())
@@ -98,7 +105,7 @@ def test_every_parameter_gets_a_gradient_or_there_are_none(name: str, small: Dat
 def test_says_what_it_needs_where_there_is_no_graph(name: str, small: Dataset) -> None:
     bare = replace(small, edge_index=None)
     assert "needs a graph" in str(get_system(name).needs(bare))
-    if SYSTEMS[name].module == "difformer":
+    if SYSTEMS[name].module == OURS:
         return  # the model runs without a graph; only a row named after its graph term cannot
     model, _ = prepared(name, small)
     model.train()
@@ -171,7 +178,7 @@ def test_every_option_has_help_and_every_space_names_options() -> None:
 
 def test_listing_the_systems_does_not_import_torch() -> None:
     code = (
-        "import sys; from difformer.baselines import SYSTEMS; "
+        "import sys; from difformer.systems.registry import SYSTEMS; "
         "[s.configure() for s in SYSTEMS.values()]; print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -179,9 +186,10 @@ def test_listing_the_systems_does_not_import_torch() -> None:
 
 
 def test_systems_without_layers_of_pytorch_geometric_do_not_import_it() -> None:
-    names = ("mlp", "manireg", "sgc", "dgc", "appnp", "nodeformer", "lds", "heat", "difformer")
-    code = "import sys; from difformer.baselines import {}; print('torch_geometric' in sys.modules)"
-    words = [sys.executable, "-c", code.format(", ".join(names))]
+    names = ("mlp", "manireg", "sgc", "dgc", "appnp", "nodeformer", "lds", "graphheat", "difformer")
+    homes = ", ".join(sorted({get_system(name).module for name in names}))
+    code = f"import sys, {homes}; print('torch_geometric' in sys.modules)"
+    words = [sys.executable, "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

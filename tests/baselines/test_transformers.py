@@ -9,17 +9,18 @@ import pytest
 import torch
 from torch_geometric.nn.models import SGFormer as LibrarySGFormer
 
-from difformer.baselines import get_system, nodeformer
-from difformer.baselines.nodeformer import (
+from difformer.core.graph import Graph
+from difformer.data.dataset import Dataset
+from difformer.systems.registry import get_system
+from difformer.train.seeding import seeded
+from difformer_paper.rivals import nodeformer
+from difformer_paper.rivals.nodeformer import (
     NodeFormerLayer,
     edge_score,
     noisy_average,
     positive_features,
     wider,
 )
-from difformer.core.graph import Graph
-from difformer.data import Dataset
-from difformer.train import seeded
 
 
 def test_nodeformer_features_estimate_the_softmax_kernel() -> None:

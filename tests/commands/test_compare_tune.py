@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from difformer.cli import main
-from difformer.commit import commit
-from difformer.experiments.comparisons import comparison_block
+from difformer.app.cli import main
+from difformer.compare.comparison import comparison_block
+from difformer.machine import commit
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -97,7 +97,7 @@ def test_ctrl_c_says_whether_the_same_command_goes_on(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"difformer.commands.{name}.{name}", interrupt)
+    monkeypatch.setattr(f"difformer.app.commands.{name}.{name}", interrupt)
     words = [name, "digits", "--model" if name == "tune" else "--models", "mlp"]
     nothing = f"interrupted: nothing is kept without {option}\n"
     assert call(capsys, *words) == (130, "", nothing)

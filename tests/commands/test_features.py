@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from difformer.cli import main
+from difformer.app.cli import main
 from difformer.data.features import read_features
 
 
@@ -64,7 +64,7 @@ def test_a_kept_run_of_simclr_goes_on(pictures: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--encoder", "resnet"), "encoder must be one of simclr"),
+        (("--encoder", "resnet"), "encoder must be one of effnetlite0"),
         (("--encoder", "minilm"), "encoder minilm does not take images"),
         (("--batch-size", "13"), "batch_size must lie in 2 to 12"),
         (("--epochs", "-1"), "epochs must"),

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from difformer.cli import main
+from difformer.app.cli import main
+from difformer.train.folder import read_config, read_result
 from difformer.train.objective import SquaredError
-from difformer.train.run import read_config, read_result
 
 
 @pytest.fixture(autouse=True)

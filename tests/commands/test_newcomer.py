@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from difformer import cli
+from difformer.app import cli
 
 QUICK = ["--recipe", "alone", "--epochs", "8", "--hidden-channels", "8"]
 HEAD = ["patient", "age", "income", "city", "seen", "same", "smoker", "state", "price"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from difformer import cli
+from difformer.app import cli
 
 
 def run(*words: str) -> int:
@@ -105,8 +105,8 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(
 
 
 def test_a_file_takes_the_place_of_a_dataset_s_name(table: Path) -> None:
-    from difformer.experiments.experiment import Experiment
-    from difformer.experiments.sources import load_data
+    from difformer.jobs.job import Experiment
+    from difformer.jobs.rows import load_data
 
     experiment = Experiment.make(str(table), data={"label": "kind", "id": "name"})
     assert load_data(experiment).num_features == 1
@@ -145,7 +145,7 @@ def test_kinds_and_the_task_may_be_said(table: Path, capsys: pytest.CaptureFixtu
     assert run("train", "u.csv", "--label", "y", *words) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["task"], result["features"]) == ("regression", 3)
-    from difformer.experiments.loaded import load_run
+    from difformer.runs.open import load_run
 
     again = load_run(result["folder"]).table  # the table is read again, with the same options
     assert (again.task, again.num_features) == ("regression", 3)
@@ -162,7 +162,7 @@ def test_help_signature_and_run_have_one_default(
     table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from difformer import DIFFormerClassifier
-    from difformer.train.run import read_config
+    from difformer.train.folder import read_config
 
     defaults = DIFFormerClassifier().get_params()
     assert run("train", "--help") == 0

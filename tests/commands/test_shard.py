@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from difformer.cli import main
+from difformer.app.cli import main
 
 pytest.importorskip("duckdb")
 

@@ -5,11 +5,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from difformer.core.diffusion import Diffusion, relu_proximal
+from difformer.core.diffusion import Diffusion, descent_step, energy, graph_penalty, relu_proximal
 from difformer.core.diffusivity import KERNELS
-from difformer.core.energy import descent_step, energy, graph_penalty
 from difformer.core.graph import Graph
-from difformer.core.pairs import squared_distances
+from difformer.core.rows import squared_distances
 
 # Landmarks have no function of the distance: their energy is quadratic.
 KERNEL_NAMES = sorted(set(KERNELS) - {"landmarks"})

@@ -19,7 +19,7 @@ from difformer.core.diffusivity import (
     WholeTensorSimple,
     make_diffusivity,
 )
-from difformer.core.pairs import squared_distances
+from difformer.core.rows import squared_distances
 
 
 class Inverse(Diffusivity):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from difformer.core import dropout as module
-from difformer.core.dropout import dropout
+from difformer.core import draws as module
+from difformer.core.draws import dropout
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])

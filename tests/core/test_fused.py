@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from difformer.core import fused, tied, tiled
+from difformer.core import fused, tiled
+from difformer.core import tiled as tied
 from difformer.core.diffusivity import Sigmoid, Simple, WholeTensorSimple
 from difformer.core.euler import StepWeights, averaged_step, euler_step
 from difformer.core.graph import Graph

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from difformer.core.graph import Graph
+from difformer.nn.inputs import TracedGraph
 from difformer.nn.model import DIFFormer
-from difformer.nn.traced import TracedGraph
 
 
 def dense_reference(edge_index, n, weight=None):

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from difformer.core import tiled
-from difformer.core.cosine import landmark_sample, make_landmarks
 from difformer.core.diffusivity import Landmarks
-from difformer.core.diffusivity.reach import offsets_for_reach
+from difformer.core.diffusivity.sharp import offsets_for_reach
+from difformer.core.rows import landmark_sample, make_landmarks
 from difformer.core.sparse import SparseMatrix
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from difformer.core.diffusivity import Sharp
-from difformer.core.near import near_rows
+from difformer.core.rows import near_rows
 from difformer.core.sparse import SparseMatrix
 from difformer.nn.model import DIFFormer
 

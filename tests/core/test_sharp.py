@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from difformer.core import fixed, tiled
-from difformer.core.diffusion import Diffusion
+from difformer.core.diffusion import Diffusion, energy
 from difformer.core.diffusivity import Gaussian, Sharp, Sigmoid
-from difformer.core.diffusivity.reach import offsets_for_reach
-from difformer.core.energy import energy
+from difformer.core.diffusivity.sharp import offsets_for_reach
 from difformer.core.fixed import FixedWeights
-from difformer.core.pairs import squared_distances
+from difformer.core.rows import squared_distances
 from difformer.core.sparse import SparseMatrix
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from difformer.data.cells import THOUSANDS, read_numbers
+from difformer.data.table.cells import THOUSANDS, read_numbers
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from difformer.data.encoder import TableEncoder
-from difformer.data.tables import read_table
+from difformer.data.table.encoder import TableEncoder
+from difformer.data.table.read import read_table
 
 
 def ages(n: int = 1800) -> dict[str, list[Any]]:

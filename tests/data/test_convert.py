@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from difformer.data.convert import csr_tensor, normalize_rows, undirected
+from difformer.data.dataset import csr_tensor, normalize_rows, undirected
 
 
 def test_csr_tensor_equals_the_matrix() -> None:

@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import pytest
 
-from difformer.data import download
-from difformer.data.download import FetchError, Web, Wheel
+from difformer.data import fetch as download
+from difformer.data.fetch import FetchError, Web, Wheel
 from difformer.errors import DataError
 
 CONTENT = bytes(range(256)) * 2000  # half a megabyte, more than one chunk

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from difformer.data.drift import Drift
-from difformer.data.encoder import TableEncoder
+from difformer.data.table.drift import Drift
+from difformer.data.table.encoder import TableEncoder
 
 Array = NDArray[Any]
 N = 400

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from difformer.data.edges import read_edges
+from difformer.data.graphs import read_edges
 from difformer.errors import DataError
 
 

@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
-from difformer.data.download import FetchError
-from difformer.data.files import Source, cache_dir, fetch, find, obtain, search_path
+from difformer.data.fetch import (
+    FetchError,
+    Source,
+    cache_dir,
+    fetch,
+    find,
+    obtain,
+    search_path,
+)
 from difformer.errors import DataError
 
 CONTENT = {"a.txt": b"first", "b.txt": b"second"}

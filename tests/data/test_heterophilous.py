@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from difformer.data.heterophilous import read_npz
 from difformer.data.registry import load_dataset
 from difformer.errors import DataError
+from difformer_paper.datasets.heterophilous import read_npz
 
 COUNTS = {
     "actor": (7600, 26659, 932),

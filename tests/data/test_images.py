@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from difformer.data import load_dataset
 from difformer.data.images import load_raw, read_cifar, read_folder, read_stl
+from difformer.data.registry import load_dataset
 from difformer.errors import DataError
 
 Array = np.ndarray[Any, Any]

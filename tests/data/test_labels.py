@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from difformer.data.encoder import TableEncoder
-from difformer.data.labels import LabelCoder
-from difformer.data.tables import read_table
+from difformer.data.table.encoder import TableEncoder
+from difformer.data.table.labels import LabelCoder
+from difformer.data.table.read import read_table
 from difformer.errors import DataError
 
 

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from difformer.data import load_dataset, news
-from difformer.data.download import Web
-from difformer.data.files import Source
-from difformer.data.registry import fetch_dataset
+from difformer.data.fetch import Source, Web
+from difformer.data.registry import fetch_dataset, load_dataset
 from difformer.errors import DataError
+from difformer_paper.datasets import news
 
 WORDS = ("engine", "orbit", "doctor", "puck")
 

@@ -11,8 +11,8 @@ import pytest
 
 from difformer.data import npz
 from difformer.data.features import read_features
-from difformer.data.heterophilous import ARRAYS, read_npz
 from difformer.errors import DataError
+from difformer_paper.datasets.heterophilous import ARRAYS, read_npz
 
 
 def npy(shape: tuple[int, ...], dtype: str, content: bytes) -> bytes:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from difformer.data import npz, planetoid
-from difformer.data.convert import undirected
-from difformer.data.dataset import Dataset
+from difformer.data.dataset import Dataset, undirected
 from difformer.data.registry import fetch_dataset, load_dataset
 from difformer.errors import DataError
 from scripts import embed_citations
@@ -65,7 +64,7 @@ def test_what_is_embedded_needs_no_network_and_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planetoid, "obtain", None)
-    monkeypatch.setattr("difformer.data.files.fetch", None)
+    monkeypatch.setattr("difformer.data.fetch.fetch", None)
     monkeypatch.setenv("DIFFORMER_DATA", str(tmp_path))
     for name in planetoid.EMBEDDED:
         assert load_dataset(name).num_rows == COUNTS[name][0]

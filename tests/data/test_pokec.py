@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from difformer.data import load_dataset
-from difformer.data.pokec import COLUMNS, FEATURES, PROFILES, RELATIONS
+from difformer.data.registry import load_dataset
 from difformer.errors import DataError
+from difformer_paper.datasets.pokec import (
+    COLUMNS,
+    FEATURES,
+    PROFILES,
+    RELATIONS,
+)
 
 N = 12
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from difformer.data import load_dataset, proteins
-from difformer.data.download import Zip
-from difformer.data.registry import fetch_dataset
+from difformer.data.fetch import Zip
+from difformer.data.registry import fetch_dataset, load_dataset
 from difformer.errors import DataError
+from difformer_paper.datasets import proteins
 
 N = 7
 LINKS = np.array([[0, 1], [1, 2], [2, 3], [0, 4], [5, 4]])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from difformer.data.pyg import read_pyg
+from difformer.data.graphs import read_pyg
 from difformer.errors import DataError
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from difformer.commands.asked import check_files
-from difformer.data.rawtable import read_chunks
-from difformer.data.tables import read_table
+from difformer.app.asked import check_files
+from difformer.data.table.files import read_chunks
+from difformer.data.table.read import read_table
 from difformer.errors import DataError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from difformer.data.scales import Numbers, standardise
+from difformer.data.table.columns import Numbers, standardise
 
 
 @pytest.mark.parametrize("outlier", [False, True])

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from difformer.data.edges import read_step_edges
-from difformer.data.series import read_series
-from difformer.data.series_files import read_known_file, read_places, read_series_file
+from difformer.data.graphs import read_step_edges
+from difformer.data.series import read_known_file, read_places, read_series, read_series_file
 from difformer.data.times import calendar, cycles_of, following, season_of, whole_times
 from difformer.errors import DataError
 

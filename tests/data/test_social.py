@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from difformer.data import load_dataset
-from difformer.data import social as social_module
+from difformer.data.registry import load_dataset
 from difformer.errors import DataError
+from difformer_paper.datasets import social as social_module
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import StandardScaler
 
 from difformer.data.dataset import Dataset
-from difformer.data.encoder import TableEncoder
-from difformer.data.rawtable import read_chunks
-from difformer.data.tables import read_table
+from difformer.data.table.encoder import TableEncoder
+from difformer.data.table.files import read_chunks
+from difformer.data.table.read import read_table
 from difformer.errors import DataError
 
 WORDS = ("a dry red wine", "a sweet white wine", "sparkling wine for the evening")

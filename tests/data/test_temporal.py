@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from difformer.data import load_dataset
-from difformer.data.download import git_id_of, is_whole
+from difformer.data.fetch import git_id_of, is_whole
+from difformer.data.registry import load_dataset
 from difformer.data.snapshots import (
     TemporalDataset,
     complete_edges,
@@ -20,8 +20,8 @@ from difformer.data.snapshots import (
     time_split,
     windows,
 )
-from difformer.data.temporal import read_file
 from difformer.errors import DataError
+from difformer_paper.datasets.temporal import read_file
 
 
 def wiki_file(folder: Path, **changes: Any) -> Path:

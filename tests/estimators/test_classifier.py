@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from difformer import DIFFormerClassifier
 from difformer.estimators.labels import read_classes
-from difformer.nn.recipes import RECIPES
+from difformer.nn.config import RECIPES
 
 pandas = pytest.importorskip("pandas", reason="data frames need pandas")
 

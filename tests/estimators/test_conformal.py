@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_classification, make_friedman1
 
-from difformer.estimators import DIFFormerClassifier, DIFFormerRegressor
+from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.conformal import conformal_quantile, set_of
+from difformer.estimators.regressor import DIFFormerRegressor
 
 FEW: dict[str, Any] = {"epochs": 60, "hidden_channels": 16, "random_state": 0}
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from difformer.data.encoder import TableEncoder
+from difformer.data.table.encoder import TableEncoder
 from difformer.estimators.views import CENTRES, STEPS, View, learn_view
 
 

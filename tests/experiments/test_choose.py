@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from difformer.commit import commit
+from difformer.compare import tune as search
+from difformer.compare.tune import Trial, TuneResult, tune
 from difformer.data.registry import load_dataset
 from difformer.data.snapshots import TemporalDataset, time_split
-from difformer.experiments import run
-from difformer.experiments import tune as search
-from difformer.experiments.choose import choose, rules
-from difformer.experiments.experiment import Experiment
-from difformer.experiments.reproduce import measure_cell, other_settings, read_cell
-from difformer.experiments.specs import load_spec, parse_spec
-from difformer.experiments.tune import Trial, TuneResult, tune
+from difformer.jobs import rows as run
+from difformer.jobs.job import Experiment
+from difformer.machine import commit
+from difformer_paper.choose import choose, rules
+from difformer_paper.measure import measure_cell, other_settings, read_cell
+from difformer_paper.specs import load_spec, parse_spec
 
 TRAIN = ("lr", "weight_decay")
 
@@ -229,11 +229,11 @@ def test_a_full_disk_at_the_end_of_a_search_loses_no_run(
     (cell,) = spec.cells()
     tables = tmp_path / "tables"
 
-    def full(*args: object) -> None:
+    def full(*args: object, **options: object) -> None:
         raise OSError("no space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr("difformer.experiments.choose.write_atomic", full)
+        patched.setattr("difformer_paper.choose.write_json", full)
         with pytest.raises(OSError, match="no space left"):
             choose(spec, cell, seeds=1, out=tmp_path, measured=tables)
     monkeypatch.setattr(run, "run_experiment", full)

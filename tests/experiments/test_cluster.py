@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from difformer.data.shards.cluster import enough, lacking
 from difformer.errors import DataError, DifformerError
-from difformer.experiments.cluster import _first, _plain  # pyright: ignore[reportPrivateUsage]
-from difformer.experiments.experiment import Experiment
+from difformer.jobs.job import Experiment
+from difformer.jobs.shards import _first, _plain  # pyright: ignore[reportPrivateUsage]
+from difformer.shards.cluster import enough, lacking
 
 
 class FailedError(Exception):

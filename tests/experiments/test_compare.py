@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 import torch
 
-from difformer.baselines.registry import SYSTEMS
-from difformer.data import Dataset, Split
+from difformer.compare import compare as module
+from difformer.compare import compare as processes
+from difformer.compare.compare import compare
+from difformer.compare.comparison import Comparison, Row, verdict
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
 from difformer.errors import RunError
-from difformer.experiments import compare as module
-from difformer.experiments import workers as processes
-from difformer.experiments.compare import compare
-from difformer.experiments.comparisons import Comparison, Row
-from difformer.experiments.sources import splits_of
-from difformer.experiments.statistics import paired_difference, spread
-from difformer.experiments.verdict import verdict
+from difformer.jobs.rows import splits_of
+from difformer.statistics import paired_difference, spread
+from difformer.systems.registry import SYSTEMS
 
 TRAIN = {"epochs": 8, "patience": None, "lr": 0.05}
 
@@ -165,7 +165,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, workers: in
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: int) -> None:
     code = (
-        "from difformer.experiments.compare import compare\n"
+        "from difformer.compare.compare import compare\n"
         "if __name__ == '__main__':\n"
         "    compare('digits', models=['mlp'], splits=1, workers=1, folder='kept',\n"
         "            train={'epochs': 10**7, 'patience': None})\n"

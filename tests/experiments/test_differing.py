@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from difformer.experiments.differing import differing_settings
-from difformer.experiments.reproduce import read_results
-from difformer.experiments.specs import load_spec
-from difformer.experiments.tables import View
+from difformer_paper.measure import read_results
+from difformer_paper.specs import load_spec
+from difformer_paper.tables import View
+from difformer_paper.verdicts import differing_settings
 
 REPOSITORY = Path(__file__).parents[2]
 

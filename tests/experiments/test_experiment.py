@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from difformer.baselines.registry import SYSTEMS
-from difformer.experiments.experiment import Experiment, read_config_file
-from difformer.nn.recipes import DEFAULT_RECIPE, RECIPES
-from difformer.train.run import plain
+from difformer.jobs.job import Experiment, read_config_file
+from difformer.nn.config import DEFAULT_RECIPE, RECIPES
+from difformer.systems.registry import SYSTEMS
+from difformer.train.folder import plain
 
 
 def test_difformer_takes_its_default_recipe_and_what_is_given_wins() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from difformer.data.tables import read_table
+from difformer.app import onnx as export
+from difformer.app.onnx import export_run
+from difformer.data.table.read import read_table
 from difformer.errors import DifformerError
 from difformer.estimators.rows import Rows
-from difformer.experiments import export
-from difformer.experiments.export import export_run
-from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.train import train_own
+from difformer.jobs.own import OwnRun
+from difformer.jobs.table import train_own
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="export needs the extra onnx")
 
@@ -79,7 +79,7 @@ def test_numbers_come_in_their_own_units(tmp_path: Path) -> None:
 def test_views_are_the_same_in_torch(kind: str) -> None:
     import torch
 
-    from difformer.data.encoder import TableEncoder
+    from difformer.data.table.encoder import TableEncoder
     from difformer.estimators.views import View, learn_view
 
     rows = np.random.default_rng(0).normal(size=(50, 4)) * [1, 10, 100, 3]

@@ -13,15 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from difformer.commit import commit
 from difformer.data.split import Split
-from difformer.data.tables import read_table
+from difformer.data.table.read import read_table
 from difformer.errors import DataError, DifformerError, RunError
-from difformer.experiments.answers import predict_run
-from difformer.experiments.own import peers
-from difformer.experiments.own.peers import PEERS, simple_peers
-from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.train import NAMED_UP_TO, train_own
+from difformer.jobs import table as peers
+from difformer.jobs.own import OwnRun
+from difformer.jobs.table import NAMED_UP_TO, PEERS, simple_peers, train_own
+from difformer.machine import commit
+from difformer.runs.answer import predict_run
 
 HEADER = ("name", "size", "colour", "note", "kind")
 ONE_FORM = {"hidden_channels": 16, "kernel": "simple", "early_stopping": True}
@@ -244,7 +243,7 @@ def test_influential_rows_are_not_named_for_large_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert NAMED_UP_TO == 5000
-    monkeypatch.setattr("difformer.experiments.own.train.NAMED_UP_TO", 50)
+    monkeypatch.setattr("difformer.jobs.table.NAMED_UP_TO", 50)
     own = read_table(write(tmp_path / "t.csv", make_rows(60)), "kind", id="name")
     params = {"epochs": 2, "graph": None, **ONE_FORM}
     train_own(own, tmp_path / "run", params)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from difformer.data.tables import read_table
+from difformer.data.table.read import read_table
 from difformer.errors import DataError, RunError
-from difformer.experiments.answers import predict_run
-from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.scores import HeldOut, score
-from difformer.experiments.own.train import train_own
+from difformer.jobs.own import OwnRun
+from difformer.jobs.scores import HeldOut, score
+from difformer.jobs.table import train_own
+from difformer.runs.answer import predict_run
 
 ONE = {"kernel": "simple", "early_stopping": True}  # one form, by its validation rows
 FEW = {"epochs": 60, "hidden_channels": 16, "graph": None, **ONE}

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from difformer.cli import app
-from difformer.data.tables import read_table
-from difformer.experiments.answers import predict_run
-from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.train import train_own
-from difformer.experiments.service import together
+from difformer.app.cli import app
+from difformer.app.service import together
+from difformer.data.table.read import read_table
+from difformer.jobs.own import OwnRun
+from difformer.jobs.table import train_own
+from difformer.runs.answer import predict_run
 
 ROW = {"age": 30, "city": "Rome"}
 
@@ -77,7 +77,7 @@ def test_the_answers_of_the_service_hold_the_warnings(run: Path) -> None:
     pytest.importorskip("fastapi", reason="the service needs the extra serve")
     from starlette.testclient import TestClient
 
-    from difformer.experiments.service import make_app
+    from difformer.app.service.app import make_app
 
     with TestClient(make_app(run)) as client:
         rows = [{**ROW, "age": 500}]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from difformer.data.tables import read_table
+from difformer.app.service.app import make_app
+from difformer.data.table.read import read_table
 from difformer.errors import DataError
-from difformer.experiments.answers import predict_run
-from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.train import train_own
-from difformer.experiments.service import make_app
+from difformer.jobs.own import OwnRun
+from difformer.jobs.table import train_own
+from difformer.runs.answer import predict_run
 
 
 def write(path: Path, rows: list[tuple[str, ...]], header: tuple[str, ...]) -> Path:

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from difformer import cli
-from difformer.data.tables import read_table
-from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.train import train_own
-from difformer.experiments.service import Limits, make_app
+from difformer.app import cli
+from difformer.app.service.app import make_app
+from difformer.app.service.limits import Limits
+from difformer.data.table.read import read_table
+from difformer.jobs.own import OwnRun
+from difformer.jobs.table import train_own
 
 ROW = {"size": 2.9, "colour": "blue", "note": "likes to climb in the trees"}
 FISH = {"size": 0.1, "colour": "red", "note": "likes to swim in the sea"}
@@ -62,8 +63,8 @@ def test_the_service_answers_as_the_run_does(client: Any, run: Path) -> None:
 def test_requests_that_wait_are_answered_together_and_as_alone(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from difformer.experiments.service import together
-    from difformer.experiments.service.requests import RefusedError
+    from difformer.app.service import together
+    from difformer.app.service.requests import RefusedError
 
     loaded, limits = OwnRun.load(run), Limits(rows=6, concurrent=1)
     chunks = [
@@ -239,7 +240,7 @@ def test_the_address_told_is_one_to_open(
     def serve(*_: Any, ready: Callable[[], None], **__: Any) -> None:
         ready()
 
-    monkeypatch.setattr("difformer.experiments.service.serve", serve)
+    monkeypatch.setattr("difformer.app.service.serve", serve)
     with pytest.raises(SystemExit, match="0"):
         cli.main(["serve", str(run), "--host", "::1", "--port", "8000"])
     assert "http://[::1]:8000/" in "".join(capsys.readouterr())

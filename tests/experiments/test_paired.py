@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from difformer.experiments.paired import difference, paired_table
-from difformer.experiments.reproduce import CellResult
-from difformer.experiments.specs import Spec, parse_spec
-from difformer.experiments.tables import View, fill_page
+from difformer_paper.measure import CellResult
+from difformer_paper.specs import Spec, parse_spec
+from difformer_paper.tables import View, fill_page
+from difformer_paper.verdicts import difference, paired_table
 
 SPEC = """
 title = "Toy"
@@ -76,10 +76,12 @@ def test_every_row_is_held_against_one(spec: Spec) -> None:
     high = {name: value + 0.1 for name, value in low.items()}
     results = [result("mlp", "with", low), result("gcn", "with", high)]
     table = paired_table(View(spec, results), "mlp:with")
-    assert table.rows == (("GCN", "with", "**+10.0 [10.0, 10.0]** (3)"),)
+    assert tuple(table.rows) == (("GCN", "with", "**+10.0 [10.0, 10.0]** (3)"),)
     assert "Minus MLP, with" in table.notes[0]
     fewer = [results[0], result("gcn", "with", {"random:0": 0.6})]
-    assert paired_table(View(spec, fewer), "mlp:with").rows == (("GCN", "with", "+10.0 (1)"),)
+    assert tuple(paired_table(View(spec, fewer), "mlp:with").rows) == (
+        ("GCN", "with", "+10.0 (1)"),
+    )
 
 
 def test_every_system_is_held_against_itself(spec: Spec) -> None:
@@ -107,7 +109,7 @@ def test_systems_and_protocols_narrow_the_rows(spec: Spec) -> None:
     ]
     table = paired_table(View(spec, results, systems=["gcn"]), "mlp:with")
     assert [row[:2] for row in table.rows] == [("GCN", "with")]
-    assert paired_table(View(spec, results, protocols=["public"]), "mlp:with").rows == ()
+    assert tuple(paired_table(View(spec, results, protocols=["public"]), "mlp:with").rows) == ()
 
 
 def test_a_page_may_narrow_them_too() -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from difformer.experiments.losses import losses
-from difformer.experiments.ranks import rank
-from difformer.experiments.reproduce import CellResult
-from difformer.experiments.specs import load_spec
-from difformer.experiments.tables import View, fill_page
+from difformer_paper.measure import CellResult
+from difformer_paper.specs import load_spec
+from difformer_paper.tables import View, fill_page
+from difformer_paper.verdicts import losses, rank
 
 
 def test_the_best_is_first_and_equal_figures_share_a_rank() -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from difformer.commit import commit, commit_of
 from difformer.data.registry import load_dataset
 from difformer.errors import DataError, RunError
-from difformer.experiments import run as run_module
-from difformer.experiments.experiment import Experiment
-from difformer.experiments.reproduce import (
+from difformer.jobs import rows as run_module
+from difformer.jobs.job import Experiment
+from difformer.machine import commit, commit_of
+from difformer.train.folder import FitResult
+from difformer.train.seeds import SeedsResult
+from difformer_paper.measure import (
     CellResult,
     measure_cell,
     other_settings,
@@ -22,16 +24,19 @@ from difformer.experiments.reproduce import (
     read_results,
     result_path,
 )
-from difformer.experiments.specs import Cell, Spec, load_spec, parse_spec
-from difformer.experiments.tables import (
+from difformer_paper.specs import (
+    Cell,
+    Spec,
+    load_spec,
+    parse_spec,
+)
+from difformer_paper.tables import (
     View,
     figures_table,
     fill_page,
     markdown,
     verdicts_table,
 )
-from difformer.train.run import FitResult
-from difformer.train.seeds import SeedsResult
 
 TOY = """
 title = "Toy"
@@ -239,7 +244,10 @@ def test_measured_figures_stand_beside_the_published_ones(
     measure(spec, cell, tmp_path)
     table = figures_table(View(spec, read_results(tmp_path, "toy")))
     assert table.header == ("Model", "Settings", "Digits")
-    assert table.rows == (("MLP", "published", "90.5 ± 1.5"), ("MLP", "own", "80.5 ± 0.6 (4)"))
+    assert tuple(table.rows) == (
+        ("MLP", "published", "90.5 ± 1.5"),
+        ("MLP", "own", "80.5 ± 0.6 (4)"),
+    )
     assert any(n.startswith("Measured: random splits;") for n in table.notes)  # all of them
 
 
@@ -261,7 +269,7 @@ def test_a_figure_is_within_two_published_deviations_or_better_or_has_its_reason
     measure(spec, cell, tmp_path)
     table = verdicts_table(View(spec, read_results(tmp_path, "toy")))
     why = "the digits are smaller" if verdict.startswith("worse") else ""
-    assert table.rows == (("MLP", verdict, why),)
+    assert tuple(table.rows) == (("MLP", verdict, why),)
 
 
 def test_an_unfinished_cell_says_how_many_runs_it_has(
@@ -353,9 +361,9 @@ def test_a_page_with_a_wrong_marker_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_bar_in_a_cell_does_not_end_it() -> None:
-    from difformer.experiments.tables import Table
+    from difformer_paper.tables import Table
 
-    assert markdown(Table(("a",), (("x|y",),))).endswith("| x\\|y |")
+    assert markdown(Table("", ("a",), (("x|y",),))).endswith("| x\\|y |")
 
 
 def test_data_that_is_nowhere_is_a_reason_in_the_row_and_names_no_folder(

@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from difformer.baselines.registry import SYSTEMS
-from difformer.data.batch import Batch
-from difformer.data.dataset import Dataset
+from difformer.data.dataset import Batch, Dataset
 from difformer.data.registry import load_dataset
 from difformer.data.split import Split
 from difformer.errors import RunError
-from difformer.experiments import CannotRunError, Experiment, load_run, run_experiment
-from difformer.experiments import run as run_module
-from difformer.experiments.sources import choose_split, load_data, with_neighbours
+from difformer.jobs import rows as run_module
+from difformer.jobs.job import Experiment
+from difformer.jobs.rows import (
+    CannotRunError,
+    choose_split,
+    load_data,
+    run_experiment,
+    with_neighbours,
+)
+from difformer.runs.open import load_run
+from difformer.systems.registry import SYSTEMS
 from difformer.train.batches import predict
 
 QUICK = {"epochs": 2, "lr": 0.01}

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import difformer
-from difformer.cli import main
+from difformer.app.cli import main
 from difformer.errors import RunError
-from difformer.experiments import Experiment, run_experiment
-from difformer.experiments.runs import differing_settings, find_runs, read_run
+from difformer.jobs.job import Experiment
+from difformer.jobs.rows import run_experiment
+from difformer.runs.run import differing_settings, find_runs, read_run
 
 KINDS = {
     "cell.json": "cell",

@@ -21,13 +21,15 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the service needs the extra serve")
 
-from difformer.data.tables import read_table
+from difformer.app.service.app import make_app
+from difformer.app.service.limits import Limits
+from difformer.app.service.requests import RefusedError, answers_model
+from difformer.app.service.server import listen, make_server
+from difformer.app.service.together import Together
+from difformer.data.table.read import read_table
 from difformer.errors import DifformerError
-from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.train import train_own
-from difformer.experiments.service import Limits, listen, make_app, make_server
-from difformer.experiments.service.requests import RefusedError, answers_model
-from difformer.experiments.service.together import Together
+from difformer.jobs.own import OwnRun
+from difformer.jobs.table import train_own
 
 ROW = {"size": 2.9, "colour": "blue"}
 SHORT = Limits(seconds=0.3, idle=0.3)

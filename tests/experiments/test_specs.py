@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 import difformer
-from difformer.experiments.specs import Spec, list_specs, load_spec, parse_spec
+from difformer_paper.specs import (
+    Spec,
+    list_specs,
+    load_spec,
+    parse_spec,
+)
 
 SOURCE = Path(difformer.__file__).parent.parent
 TOY = """
@@ -152,7 +157,7 @@ def test_an_unknown_choice_lists_the_known_ones(toy: Spec) -> None:
 
 def test_reading_the_specs_does_not_import_torch() -> None:
     code = (
-        "import sys; from difformer.experiments import load_spec, list_specs;"
+        "import sys; from difformer_paper.specs import load_spec, list_specs;"
         "[load_spec(n) for n in list_specs()]; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=SOURCE)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from difformer.app.encoders.features import write_text_features
+from difformer.app.encoders.settings import FeatureSettings
 from difformer.data.texts import Texts
 from difformer.errors import DataError
-from difformer.experiments.encoders.features import write_text_features
-from difformer.experiments.encoders.settings import FeatureSettings
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts = [[text.count(letter) for letter in "abc"] for text in texts.texts]
         return SimpleNamespace(x=torch.tensor(counts).float())
 
-    monkeypatch.setattr("difformer.experiments.encoders.features.make_features", count)
+    monkeypatch.setattr("difformer.app.encoders.features.make_features", count)
     return held
 
 

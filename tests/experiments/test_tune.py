@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from difformer.data import Dataset, Split
+from difformer.compare import tune as module
+from difformer.compare.tune import grid_for, grid_size, tune
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
 from difformer.errors import DifformerError
-from difformer.experiments import tune as module
-from difformer.experiments.experiment import Experiment
-from difformer.experiments.tune import grid_for, grid_size, tune
+from difformer.jobs.job import Experiment
 
 pytest.importorskip("optuna")
 

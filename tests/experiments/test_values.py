@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from difformer.experiments.values import check_keys, check_options, options_of
+from difformer.settings import check_keys, check_options, options_of
 
 
 @dataclass(frozen=True, kw_only=True)

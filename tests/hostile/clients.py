@@ -17,7 +17,7 @@ from typing import Any
 from fuzz_tables import make_rows
 from mutate import change_value, damage_bytes
 
-from difformer.experiments.own.run import OwnRun
+from difformer.jobs.own import OwnRun
 
 IDLE = 20  # connections that say nothing, and as many whose header never ends
 CROWD = 600  # idle connections of one address, more than the service has

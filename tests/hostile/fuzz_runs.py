@@ -16,16 +16,15 @@ from fuzz_tensors import damage_header
 from mutate import VALUES, change_value, damage_bytes, dumps
 
 from difformer.errors import DifformerError
-from difformer.experiments.answers import predict_run
-from difformer.experiments.experiment import Experiment
-from difformer.experiments.loaded import load_run
-from difformer.experiments.own import peers
-from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.table import OwnTable
-from difformer.experiments.own.train import train_own
-from difformer.experiments.run import run_experiment
-from difformer.experiments.runs import find_runs
 from difformer.files import read_toml
+from difformer.jobs import table as peers
+from difformer.jobs.job import Experiment, OwnTable
+from difformer.jobs.own import OwnRun
+from difformer.jobs.rows import run_experiment
+from difformer.jobs.table import train_own
+from difformer.runs.answer import predict_run
+from difformer.runs.open import load_run
+from difformer.runs.run import find_runs
 
 peers.PEERS = ("logistic", "knn")  # what a table is compared with is not what is attacked
 
@@ -145,7 +144,7 @@ _asking: dict[Path, tuple[Asgi, OwnRun]] = {}
 
 
 def requests_case(root: Path, place: Path, draw: Random) -> None:
-    from difformer.experiments.service import make_app
+    from difformer.app.service.app import make_app
 
     if root not in _asking:
         run = OwnRun.load(root / "own")

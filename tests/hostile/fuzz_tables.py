@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from mutate import VALUES, change_value, damage_bytes, dumps
 
-from difformer.data.edges import read_step_edges
-from difformer.data.series_files import read_series_file
-from difformer.data.tables import read_table
-from difformer.experiments.answers import predict_run
-from difformer.experiments.forecast import SeriesSettings, train_series
+from difformer.data.graphs import read_step_edges
+from difformer.data.series import read_series_file
+from difformer.data.table.read import read_table
+from difformer.jobs.series import SeriesSettings, train_series
+from difformer.runs.answer import predict_run
 
 HEADER = ("name", "size", "weight", "colour", "day", "note", "kind")
 

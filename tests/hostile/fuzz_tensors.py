@@ -21,7 +21,11 @@ from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.nn.frozen import FrozenDIFFormer
 from difformer.nn.model import DIFFormer
 from difformer.tensorfiles import read_tensors, write_tensors
-from difformer.train import FullBatch, TrainSettings, fit, objective_for, seeded
+from difformer.train.batches import FullBatch
+from difformer.train.loop import fit
+from difformer.train.objective import objective_for
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
 
 PROBE = torch.linspace(-2, 2, 5 * 6, dtype=torch.float64).reshape(5, 6)
 

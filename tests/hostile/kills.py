@@ -131,18 +131,19 @@ class Files(BaseHTTPRequestHandler):
 def stand_in(names: set[str]) -> None:
     """What the commands of these names need to be killed often, and on a machine by itself."""
     if "demo" in names:
-        from difformer.report import demo, poster
+        from difformer_paper import demo
+        from difformer_paper import demo as poster
 
         demo.FEWER_EPOCHS = dict.fromkeys(demo.CELLS, 2)
         demo._digits = lambda tell: []  # writes nothing
         poster.ROWS = 60
     if "bench" in names:
-        from difformer.commands import bench
+        from difformer.app.commands import bench
 
         bench.subprocess = SimpleNamespace(run=_measure_here)  # type: ignore[assignment]
     if "datasets fetch" in names:
         from difformer.data import planetoid
-        from difformer.data.download import Web
+        from difformer.data.fetch import Web
 
         sums = {name: hashlib.sha256(content).hexdigest() for name, content in FETCHED.items()}
         planetoid.SHA256["pubmed"] = {part: sums[f"ind.pubmed.{part}"] for part in PARTS}
@@ -151,7 +152,7 @@ def stand_in(names: set[str]) -> None:
 
 
 def _measure_here(words: list[str], **_: Any) -> Any:
-    from difformer.commands import bench
+    from difformer.app.commands import bench
 
     _, *rest = words[words.index(bench.__name__) + 1 :]
     try:
@@ -227,7 +228,7 @@ def in_child(words: list[str], setup: Callable[[], Any] = Writes) -> tuple[int, 
         try:
             os.dup2(send, 1)
             os.dup2(send, 2)
-            from difformer.cli import main
+            from difformer.app.cli import main
 
             found = setup()
             try:

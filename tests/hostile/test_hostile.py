@@ -20,10 +20,12 @@ from typing import Any
 import pytest
 
 from benchmarks import hostile
-from difformer.cli import main
-from difformer.commands import COMMANDS
-from difformer.data.shards import ShardFolder, ShardSettings, make_shards
+from difformer.app import COMMANDS
+from difformer.app.cli import main
 from difformer.errors import DataError
+from difformer.shards.build import make_shards
+from difformer.shards.folder import ShardFolder
+from difformer.shards.settings import ShardSettings
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits and forks as Linux has them"

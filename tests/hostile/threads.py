@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from fuzz_tables import make_rows
 
-from difformer.experiments.own.run import OwnRun
+from difformer.jobs.own import OwnRun
 
 
 def ask(run: Path, number: int, answers: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from difformer.core.sparse import SparseMatrix
 from difformer.nn.layer import Tuning
 from difformer.nn.model import DIFFormer
 from difformer.train.chunks import predict_in_chunks
-from difformer.train.comm import Comm
+from difformer.train.processes import Comm
 from difformer.train.sharded import ShardedDIFFormer
 
 N = 23

@@ -13,9 +13,8 @@ from torch.nn import functional as F
 import difformer
 from difformer.core.diffusivity import KERNELS, Diffusivity
 from difformer.core.graph import Graph
-from difformer.nn.config import DIFFormerConfig
+from difformer.nn.config import RECIPES, DIFFormerConfig
 from difformer.nn.model import DIFFormer
-from difformer.nn.recipes import RECIPES
 
 
 def transcription(model: DIFFormer, x, graph: torch.Tensor | None):

@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
+from difformer.nn.inputs import Remembered
 from difformer.nn.model import DIFFormer
-from difformer.nn.remembered import Remembered
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from difformer.data import Dataset, Split
+from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset, time_split
-from difformer.experiments.experiment import Experiment
-from difformer.experiments.run import run_experiment
+from difformer.data.split import Split
+from difformer.jobs.job import Experiment
+from difformer.jobs.rows import run_experiment
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from difformer.data import Dataset
+from difformer.blocks import Note, Section, Table
+from difformer.compare.comparison import Comparison, Row
+from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset
-from difformer.experiments.comparisons import Comparison, Row
-from difformer.report import Note, Section, Table, write_page, write_report
+from difformer.report.page import write_page
+from difformer.report.run_page import write_report
 
 DESK, PHONE = (1280, 900), (390, 844)
 SIZES = {"desktop": DESK, "phone": PHONE}
@@ -64,8 +66,8 @@ def _outside(url: str, path: Path) -> bool:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from difformer.data.registry import load_dataset
-    from difformer.experiments.experiment import Experiment
-    from difformer.experiments.run import run_experiment
+    from difformer.jobs.job import Experiment
+    from difformer.jobs.rows import run_experiment
 
     folder = tmp_path_factory.mktemp("digits") / "run"
     experiment = Experiment.make(
@@ -257,8 +259,8 @@ def shown_plots(page: Any) -> None:
 
 @pytest.fixture(scope="module")
 def table_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from difformer.experiments.own.table import OwnTable
-    from difformer.experiments.own.train import train_own
+    from difformer.jobs.job import OwnTable
+    from difformer.jobs.table import train_own
 
     folder = tmp_path_factory.mktemp("table")
     generator = torch.Generator().manual_seed(0)
@@ -314,7 +316,7 @@ def test_the_page_of_a_table_opens_at_any_width_in_light_and_dark(
 def series_report(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     from datetime import date, timedelta
 
-    from difformer.experiments.forecast import SeriesSettings, train_series
+    from difformer.jobs.series import SeriesSettings, train_series
 
     folder = tmp_path_factory.mktemp("series")
     generator = torch.Generator().manual_seed(0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from difformer.cli import main
+from difformer.app.cli import main
 
 FAST = ["--epochs", "3", "--num-layers", "2", "--hidden-channels", "8", "--quiet"]
 
@@ -41,7 +41,7 @@ def test_report_writes_the_page(folder: Path, capsys: pytest.CaptureFixture[str]
 
 def test_energy_checks_the_theorem(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert difformer("energy", folder) == 0
-    assert "The bare step" in capsys.readouterr().out
+    assert "A bare step" in capsys.readouterr().out
     assert difformer("energy", folder, "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert [layer["layer"] for layer in record["layers"]] == [1, 2]

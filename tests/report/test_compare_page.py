@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from difformer.compare.comparison import Comparison, Row
 from difformer.errors import RunError
-from difformer.experiments.comparisons import Comparison, Row
-from difformer.report import write_report
+from difformer.report.run_page import write_report
 
 
 def record(**changes: Any) -> dict[str, Any]:

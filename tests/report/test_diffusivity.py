@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 
 from difformer import DIFFormer
-from difformer.report import diffusivity
-from difformer.report.diffusivity import flow_between, layer_weights, spread, strongest
+from difformer.report import inside as diffusivity
+from difformer.report.inside import (
+    flow_between,
+    layer_weights,
+    spread,
+    strongest,
+)
 
 KERNELS = ["simple", "sigmoid", "sharp", "identity", "constant", "softmax", "gaussian"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from difformer import DIFFormer, Graph
 from difformer.core.diffusivity import Simple
 from difformer.errors import DifformerError
-from difformer.report import check_energy
+from difformer.report.energy import check_energy
 from difformer.report.model_sections import energy_blocks
 
 

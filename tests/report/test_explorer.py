@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from difformer.data import Dataset
-from difformer.experiments.own.table import OwnTable
-from difformer.experiments.own.train import train_own
-from difformer.report import write_report
-from difformer.report.embedding import project
+from difformer.data.dataset import Dataset
+from difformer.jobs.job import OwnTable
+from difformer.jobs.table import train_own
+from difformer.report.run_page import write_report
+from difformer.report.states import project
 
 
 def explorer_of(page: Path) -> dict[str, Any]:

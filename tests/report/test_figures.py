@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from difformer.cli import main
+from difformer.app.cli import main
 from difformer.core.diffusivity import Sigmoid, Simple
 from difformer.errors import RunError
-from difformer.experiments.reproduce import CellResult, read_results, result_path
-from difformer.experiments.run import run_experiment
-from difformer.experiments.specs import load_spec
-from difformer.report.figures import FIGURES, depth, make_figure, penalty, states
-from difformer.report.figures.drawing import Work, summary
+from difformer.jobs.rows import run_experiment
+from difformer_paper.figures import (
+    FIGURES,
+    depth,
+    make_figure,
+    penalty,
+    states,
+)
+from difformer_paper.figures.drawing import Work, summary
+from difformer_paper.measure import CellResult, read_results, result_path
+from difformer_paper.specs import load_spec
 
 
 def test_the_flow_of_figure_3_goes_down_its_energy() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from difformer.report.blocks import Section, Table
+from difformer.blocks import Section, Table
 from difformer.report.page import render_page
 
 

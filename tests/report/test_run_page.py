@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from difformer.data import Dataset
+from difformer.blocks import number
+from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.errors import DifformerError, RunError
-from difformer.experiments.runs import Run
-from difformer.report import write_report
-from difformer.report.blocks import number
 from difformer.report.page import safe_json
+from difformer.report.run_page import write_report
 from difformer.report.run_sections import settings_section
+from difformer.runs.run import Run
 
 Make = Callable[..., Dataset]
 Train = Callable[..., Path]
@@ -204,7 +204,7 @@ def test_snapshots_are_never_mixed(tmp_path: Path, trained: Train) -> None:
 
 def test_rows_with_known_influences_have_their_image(monkeypatch: pytest.MonkeyPatch) -> None:
     from difformer.data.registry import load_dataset
-    from difformer.report import explorer
+    from difformer.report import states as explorer
 
     monkeypatch.setattr(explorer, "MOST_IMAGES", 10)
     found = explorer.row_images(load_dataset("digits"), list(range(100)), first=[3, 5, 8])

@@ -14,10 +14,11 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the service needs the extra serve")
 
-from difformer.data.tables import read_table
-from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.train import train_own
-from difformer.experiments.service import listen, make_app, make_server
+from difformer.app.service.app import make_app
+from difformer.app.service.server import listen, make_server
+from difformer.data.table.read import read_table
+from difformer.jobs.own import OwnRun
+from difformer.jobs.table import train_own
 
 QUICK = {"epochs": 20, "hidden_channels": 8, "recipe": "stable"}
 

@@ -13,19 +13,18 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from difformer.blocks import Finder
 from difformer.data.dataset import Dataset
 from difformer.estimators.settings import ONE_FORM
-from difformer.experiments.loaded import load_run, open_table
-from difformer.experiments.own.importance import column_importance
-from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.scores import HeldOut
-from difformer.experiments.own.table import OwnTable
-from difformer.experiments.own.train import train_own
-from difformer.experiments.runs import read_run
-from difformer.report import write_report
-from difformer.report.blocks import Finder
+from difformer.jobs.job import OwnTable
+from difformer.jobs.own import OwnRun
+from difformer.jobs.scores import HeldOut, column_importance
+from difformer.jobs.table import train_own
 from difformer.report.predictions import at_thresholds, residual_block, roc_blocks
+from difformer.report.run_page import write_report
 from difformer.report.table_page import headline, table_sections
+from difformer.runs.open import load_run, open_table
+from difformer.runs.run import read_run
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 

@@ -14,8 +14,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from difformer.data import Dataset, Split
-from difformer.train import FitResult, FullBatch, TrainSettings, fit, objective_for, seeded
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
+from difformer.train.batches import FullBatch
+from difformer.train.folder import FitResult
+from difformer.train.loop import fit
+from difformer.train.objective import objective_for
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
 
 # Scripts that import those beside them, which are on the path only where they are run.
 collect_ignore = ["parts.py", "restartable.py", "shardable.py"]

@@ -20,8 +20,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from difformer.data import Dataset, Split
-from difformer.train import Callback, Fit, FullBatch, TrainSettings, fit, objective_for, seeded
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
+from difformer.train.batches import FullBatch
+from difformer.train.callbacks import Callback
+from difformer.train.loop import Fit, fit
+from difformer.train.objective import objective_for
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
 
 
 class Model(nn.Sequential):

@@ -19,16 +19,16 @@ from spread import CASES as ALL
 from spread import Losses, answer, model_of, problem, ranks, run, settings_of
 
 from difformer.core.graph import Graph
-from difformer.data import Dataset, Split
-from difformer.data.shards import Manifest, PartRecord, ShardFolder
-from difformer.data.shards.arrays import ArrayWriter
-from difformer.data.shards.manifest import part_folder
-from difformer.data.split import PARTS
+from difformer.data.dataset import Dataset
+from difformer.data.split import PARTS, Split
 from difformer.nn.model import DIFFormer
-from difformer.train import TrainSettings, seeded
-from difformer.train.comm import Comm
-from difformer.train.fromparts import fit_from_parts
+from difformer.shards.folder import ShardFolder
+from difformer.shards.store import ArrayWriter, Manifest, PartRecord, part_folder
 from difformer.train.memory import memory_from_here
+from difformer.train.parts import fit_from_parts
+from difformer.train.processes import Comm
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
 
 # What a source decides: rows, edges, batches, labels. Of the diffusivities, one of each kind.
 CASES = {

@@ -19,11 +19,11 @@ import torch
 from parts import BOUNDS, write_parts
 from spread import launch, model_of, problem
 
-from difformer.data.shards import ShardFolder
 from difformer.nn.model import DIFFormer
-from difformer.train import TrainSettings
+from difformer.shards.folder import ShardFolder
 from difformer.train.distributed import fit_distributed, processes
-from difformer.train.fromparts import fit_from_parts
+from difformer.train.parts import fit_from_parts
+from difformer.train.settings import TrainSettings
 
 STEP = 22  # in which the last rank dies
 SETTINGS = TrainSettings(epochs=12, lr=0.02, checkpoint_every=0, batch_size=13)

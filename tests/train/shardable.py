@@ -24,11 +24,13 @@ from typing import Any
 import torch
 from spread import CASES, FOUR, N, launch, model_of, problem, ranks, run
 
-from difformer.train import TrainSettings, distributed, objective_for
-from difformer.train.comm import Comm
+from difformer.train import distributed
 from difformer.train.distributed import TIMEOUT, fit_distributed, processes
+from difformer.train.objective import objective_for
+from difformer.train.processes import Comm
+from difformer.train.settings import TrainSettings
 from difformer.train.sharded import ShardedDIFFormer, ShardedObjective
-from difformer.train.shards import Shards
+from difformer.train.sharding import Shards
 
 SILENCE = 4  # seconds without a word after which a process gives up, where a link is cut
 

@@ -14,22 +14,20 @@ import torch
 import torch.distributed as dist
 
 from difformer.core.graph import Graph
-from difformer.data import Dataset, Split
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
 from difformer.nn.model import DIFFormer
-from difformer.train import (
-    Callback,
-    Fit,
-    FitResult,
-    FullBatch,
-    Partitions,
-    TrainSettings,
-    fit,
-    objective_for,
-    recompute_layers,
-    seeded,
-)
-from difformer.train.comm import Comm
+from difformer.train.batches import FullBatch
+from difformer.train.callbacks import Callback
+from difformer.train.chunks import recompute_layers
 from difformer.train.distributed import fit_distributed
+from difformer.train.folder import FitResult
+from difformer.train.loop import Fit, fit
+from difformer.train.objective import objective_for
+from difformer.train.partition import Partitions
+from difformer.train.processes import Comm
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
 
 N = 41
 INPUT = {"learn_qk": False, "compare": "input", "reach": 4.0}

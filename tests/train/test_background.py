@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from difformer.train.background import background_worker
+from difformer.train.batches import background_worker
 
 
 @pytest.fixture

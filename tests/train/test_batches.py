@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from difformer.data import Dataset, Prediction, Split
-from difformer.train import FullBatch, hide_labels, predict
+from difformer.data.dataset import Dataset, Prediction
+from difformer.data.split import Split
+from difformer.train.batches import FullBatch, hide_labels, predict
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "regression"])

@@ -9,8 +9,7 @@ import pytest
 
 from difformer import DIFFormer
 from difformer.errors import DifformerError
-from difformer.train import Energies, Progress, TensorBoard
-from difformer.train.callbacks import Callback, describe
+from difformer.train.callbacks import Callback, Energies, Progress, TensorBoard, describe
 
 
 class Terminal(io.StringIO):

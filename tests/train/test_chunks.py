@@ -9,7 +9,7 @@ import torch
 
 from difformer.core.graph import Graph
 from difformer.nn.model import DIFFormer
-from difformer.train import predict_in_chunks, recompute_layers
+from difformer.train.chunks import predict_in_chunks, recompute_layers
 
 CASES = [
     {},

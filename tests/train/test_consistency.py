@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from difformer.data.batch import Batch
-from difformer.train.consistency import consistency_loss
+from difformer.data.dataset import Batch
+from difformer.train.companions import consistency_loss
 from difformer.train.objective import CrossEntropy
 from difformer.train.settings import TrainSettings
 

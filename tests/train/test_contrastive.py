@@ -9,10 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.nn.resnet import ResNet18
-from difformer.train import Callback, TrainSettings, fit, seeded
-from difformer.train.contrastive import ImageBatches, NTXent, SimCLR, encode_images, nt_xent
-from difformer.train.views import random_view
+from difformer.train.callbacks import Callback
+from difformer.train.loop import fit
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
+from difformer_paper.simclr import (
+    ImageBatches,
+    NTXent,
+    ResNet18,
+    SimCLR,
+    encode_images,
+    nt_xent,
+    random_view,
+)
 
 SETTINGS = TrainSettings(
     epochs=6, lr=0.003, schedule="cosine", eval_every=6, threads=1, checkpoint_every=0

@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from difformer import DIFFormer, Graph
-from difformer.baselines.graphs import given_graph
-from difformer.train import FullBatch, fit, objective_for, seeded
+from difformer.jobs.rows import given_graph
+from difformer.train.batches import FullBatch
 from difformer.train.callbacks import Callback
+from difformer.train.loop import fit
+from difformer.train.objective import objective_for
+from difformer.train.seeding import seeded
 
 
 class Cut(Callback):

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from difformer.core.graph import Graph
 from difformer.errors import DifformerError
 from difformer.train.checkpoint import load_checkpoint
-from difformer.train.comm import Comm
 from difformer.train.distributed import fault, meet
-from difformer.train.launch import launched
+from difformer.train.processes import Comm
+from difformer.train.settings import launched
 from difformer.train.sharding import Layout
 
 

@@ -85,8 +85,8 @@ def test_the_runs_that_are_drawn_make_whole_batches(tmp_path: Path) -> None:
         from parts import BOUNDS, model_of, problem, write_parts
     finally:
         sys.path.pop(0)
-    from difformer.train.comm import Comm
-    from difformer.train.fromparts import FromParts
+    from difformer.train.parts import FromParts
+    from difformer.train.processes import Comm
 
     dataset, split, graph = problem({"graph": True})
     shards = write_parts(tmp_path, dataset, split, graph, BOUNDS)

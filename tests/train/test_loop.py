@@ -10,10 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from difformer.data import Batch, Prediction, Split
+from difformer.data.dataset import Batch, Prediction
+from difformer.data.split import Split
 from difformer.errors import TrainingError
-from difformer.train import FullBatch, TrainSettings, fit, objective_for, pick_device, predict
+from difformer.train.batches import FullBatch, predict
 from difformer.train.callbacks import Callback
+from difformer.train.loop import fit, pick_device
+from difformer.train.objective import objective_for
+from difformer.train.settings import TrainSettings
 
 
 class Watch(Callback):

@@ -104,5 +104,5 @@ def test_without_the_resource_module_the_peak_is_unknown(monkeypatch: pytest.Mon
 
 
 def test_comparing_systems_needs_no_resource_module() -> None:
-    code = "import sys; sys.modules['resource'] = None; import difformer.experiments.compare"
+    code = "import sys; sys.modules['resource'] = None; import difformer.compare.compare"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, log_loss, r2_score, roc_auc_score
 
-from difformer.data import Batch
-from difformer.train.metrics import macro_f1, mean_roc_auc, roc_auc
+from difformer.data.dataset import Batch
+from difformer.metrics import macro_f1, mean_roc_auc, roc_auc
 from difformer.train.objective import objective_for
 
 

@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from difformer.core.graph import Graph
-from difformer.data import Dataset, Split
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
 from difformer.nn.model import DIFFormer
-from difformer.train import Partitions, TrainSettings, fit, objective_for, seeded
-from difformer.train.partition import Epoch
+from difformer.train.loop import fit
+from difformer.train.objective import objective_for
+from difformer.train.partition import Epoch, Partitions
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
 
 N = 53
 

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.data import Dataset, Split
-from difformer.data.batch import Batch, Prediction
-from difformer.nn import DIFFormer
-from difformer.train import Callback, FullBatch, TrainSettings, fit, objective_for, seeded
-from difformer.train.consistency import consistency_loss
-from difformer.train.objective import CrossEntropy
-from difformer.train.pseudo import MetaPseudoLabels, cosine, redrawn
+from difformer.data.dataset import Batch, Dataset, Prediction
+from difformer.data.split import Split
+from difformer.nn.model import DIFFormer
+from difformer.train.batches import FullBatch
+from difformer.train.callbacks import Callback
+from difformer.train.companions import MetaPseudoLabels, consistency_loss, cosine, redrawn
+from difformer.train.loop import fit
+from difformer.train.objective import CrossEntropy, objective_for
+from difformer.train.seeding import seeded
+from difformer.train.settings import TrainSettings
 
 
 class Linear(nn.Linear):
@@ -227,7 +230,7 @@ def test_what_cannot_be_taught_is_named(problem, toy_dataset) -> None:
 
 def test_with_pseudo_labels_the_weight_of_consistency_rises_too(monkeypatch):
     seen: list[int] = []
-    from difformer.train import pseudo
+    from difformer.train import companions as pseudo
 
     def watched(model: Any, batch: Any, objective: Any, settings: Any, epoch: int) -> Tensor:
         seen.append(epoch)

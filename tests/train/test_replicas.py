@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from difformer.core.graph import Graph
-from difformer.data.batch import Batch
+from difformer.data.dataset import Batch
 from difformer.nn.model import DIFFormer
 from difformer.train import replicas
 from difformer.train.objective import objective_for

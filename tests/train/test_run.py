@@ -8,12 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from difformer.commit import commit
-from difformer.data import Split
+from difformer.data.split import Split
 from difformer.errors import RunError
-from difformer.train import read_config, read_result
+from difformer.machine import commit
 from difformer.train.callbacks import Callback
-from difformer.train.run import csv_text, read_metrics
+from difformer.train.folder import csv_text, read_config, read_metrics, read_result
 
 
 def test_a_run_folder_holds_what_the_design_says(problem, tmp_path):

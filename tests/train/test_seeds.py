@@ -8,11 +8,13 @@ import statistics
 import pytest
 import torch
 
-from difformer.commit import commit
-from difformer.data import Split
+from difformer.data.split import Split
 from difformer.errors import RunError
-from difformer.train import FullBatch, fit_seeds, objective_for
+from difformer.machine import commit
+from difformer.train.batches import FullBatch
 from difformer.train.callbacks import Callback
+from difformer.train.objective import objective_for
+from difformer.train.seeds import fit_seeds
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from difformer.train import TrainSettings
+from difformer.train.settings import TrainSettings
 
 
 def test_every_option_has_help():

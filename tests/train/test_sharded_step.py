@@ -13,7 +13,7 @@ from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
 from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
-from difformer.train.comm import Comm
+from difformer.train.processes import Comm
 from difformer.train.sharded import ShardedDIFFormer
 from difformer.train.sharding import LocalEdges, ShardedGraph
 

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from difformer.core.graph import Graph
-from difformer.data import TemporalDataset, load_dataset
-from difformer.data.snapshots import from_windows, time_split
+from difformer.data.registry import load_dataset
+from difformer.data.snapshots import TemporalDataset, from_windows, time_split
 from difformer.nn.model import DIFFormer
-from difformer.train import Snapshots, TrainSettings, fit, objective_for
+from difformer.train.batches import Snapshots
+from difformer.train.loop import fit
+from difformer.train.objective import objective_for
+from difformer.train.settings import TrainSettings
 
 
 def toy(dynamic: bool = False, dtype: torch.dtype = torch.float32) -> TemporalDataset:
@@ -79,7 +82,7 @@ def test_evaluation_in_chunks_equals_evaluation_at_once(monkeypatch: pytest.Monk
     data = toy(dynamic=True)
     model = DIFFormer(3, 4, 1).eval()
     whole = Snapshots(data, data.split("time"))
-    monkeypatch.setattr("difformer.train.snapshots.CHUNK", 60)
+    monkeypatch.setattr("difformer.train.batches.CHUNK", 60)
     pieces = Snapshots(data, data.split("time"))
     assert len(pieces._chunks) == 8
     torch.testing.assert_close(pieces.evaluate(model), whole.evaluate(model))

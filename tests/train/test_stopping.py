@@ -6,7 +6,7 @@ import pytest
 
 from difformer.errors import TrainingError
 from difformer.train.objective import Monitor
-from difformer.train.stopping import Stopping
+from difformer.train.optimizer import Stopping
 
 
 def run(values, direction="max", patience=None, losses=None):

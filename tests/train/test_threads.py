@@ -11,7 +11,11 @@ import torch
 from torch import nn
 
 from difformer import DIFFormer, DIFFormerClassifier
-from difformer.train import FullBatch, fit, objective_for, recompute_layers, seeded
+from difformer.train.batches import FullBatch
+from difformer.train.chunks import recompute_layers
+from difformer.train.loop import fit
+from difformer.train.objective import objective_for
+from difformer.train.seeding import seeded
 
 
 class Dropping(nn.Sequential):
@@ -84,7 +88,7 @@ def test_recomputed_layers_draw_the_same_dropout_from_a_generator_of_their_own(p
 
 
 def _current() -> Any:
-    from difformer.core.randomness import generator
+    from difformer.core.draws import generator
 
     return generator()
 

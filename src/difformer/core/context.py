@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-
-__all__ = ["Context", "LandmarkSums", "Mean", "Moments", "Pairs", "ScaledMoments", "row_count"]
 
 C = TypeVar("C", bound="Context")
 
@@ -101,3 +99,9 @@ class Pairs(Context):
 def row_count(rows: Tensor) -> Tensor:
     """The number of rows m of a tensor (..., m, d), as a scalar tensor of its dtype and device."""
     return rows.new_full((), rows.shape[-2])
+
+
+CONTEXTS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (LandmarkSums, Mean, Moments, Pairs, ScaledMoments)
+}
+"""The contexts that a file of a frozen model may name."""

@@ -1,14 +1,4 @@
-"""The bare diffusion process: Euler steps of eq. 3 with the diffusivity of eq. 6, no parameters.
-
-    z_i ← (1 − τ) z_i + τ Σ_j Ŝ_ij z_j ,     Ŝ_ij = f(‖z_i − z_j‖²) / Σ_l f(‖z_i − z_l‖²)
-
-A graph and a source join the same average with their own mass, which is what makes every step a
-preconditioned gradient step on the energy of eq. 19, and Theorem 1's descent hold:
-
-    z_i ← (1 − τ) z_i + τ (Σ_j (ω_ij + c Ã_ij) z_j + μ z_i⁽⁰⁾) / (Σ_j ω_ij + c Σ_j Ã_ij + μ)
-
-`coupling="paper"` is eq. 11 as printed: the two averages apart, τ/2 each; a source joins the first.
-"""
+"""The bare diffusion process of eq. 3, and the energies that it descends; no parameters."""
 
 from __future__ import annotations
 
@@ -20,13 +10,69 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from difformer.core.checks import check_finite
 from difformer.core.diffusivity import Diffusivity, make_diffusivity
-from difformer.core.energy import descent_step, energy
 from difformer.core.graph import Graph
-from difformer.options import check_count, unit_interval
+from difformer.core.rows import check_finite
+from difformer.core.tiled import chunk_rows, tiles
+from difformer.settings import check_count, unit_interval
 
-__all__ = ["DescentReport", "Diffusion", "relu_proximal"]
+
+def graph_penalty(z: Tensor, graph: Graph) -> Tensor:
+    """Σ_ij Ã_ij ‖z_i − z_j‖² over the edges, in O(e d); a float64 scalar."""
+    z = z.double()
+    target, source, weight = graph.adjacency.coo
+    total = z.new_zeros(())
+    for part in tiles(weight.numel(), chunk_rows(z.shape[1])):
+        difference = z[target[part]] - z[source[part]]
+        total = total + (weight[part].double() * difference.square().sum(-1)).sum()
+    return total
+
+
+def energy(
+    z: Tensor,
+    previous: Tensor,
+    diffusivity: Diffusivity,
+    *,
+    weight: float,
+    graph: Graph | None = None,
+    graph_scale: float = 1.0,
+    source: Tensor | None = None,
+    source_weight: float = 0.0,
+) -> Tensor:
+    """E(Z, k) of eq. 4, or of eq. 19 where a graph is given; a float64 scalar.
+
+    Args:
+        z, previous: (n, d) the states and the ones they came from, Z⁽ᵏ⁾.
+        weight: λ.
+        graph, graph_scale: the graph and the factor on its normalised adjacency.
+        source, source_weight: Z⁽⁰⁾ and μ, the fidelity to the first state.
+    """
+    share = weight / 2 if graph is not None else weight
+    # Sums over n² pairs need the precision.
+    pairs = diffusivity.pair_penalty(z.double())
+    total = (z.double() - previous.double()).square().sum() + share * pairs
+    if graph is not None:
+        total = total + share * graph_scale * graph_penalty(z, graph)
+    if source is not None and source_weight:
+        fidelity = (z.double() - source.double()).square().sum()
+        total = total + 2 * share * source_weight * fidelity
+    return total
+
+
+def descent_step(mass: Tensor, weight: float, *, with_graph: bool = False) -> float:
+    """The largest step τ for which one step provably does not raise the energy, O(n).
+
+    With pair weight s (λ, or λ/2 with a graph) and the row masses m_i (everything a row's
+    average divides by), the energy changes by at most Σ_i ‖Δz_i‖² (1 + 4 s m_i (1 − 1/τ)), so
+
+        τ = 4 s m / (1 + 4 s m),   m = min_i m_i                       (docs/maths.md, Theorem 1)
+    """
+    if not weight > 0:
+        raise ValueError(f"weight must be positive, got {weight!r}")
+    share = weight / 2 if with_graph else weight
+    least = 4.0 * share * float(torch.as_tensor(mass).min())
+    return least / (1.0 + least)
+
 
 Coupling = Literal["joint", "paper"]
 

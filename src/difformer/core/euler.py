@@ -16,18 +16,6 @@ from torch import Tensor
 
 from difformer.core.sparse import SparseMatrix
 
-__all__ = [
-    "Affine",
-    "AverageOfStates",
-    "Averaged",
-    "StepWeights",
-    "Tensors",
-    "add_product",
-    "average_of_states",
-    "averaged_step",
-    "euler_step",
-]
-
 Affine = tuple[Tensor, Tensor] | None
 """Weight (h·d, d) and bias (h·d,) of a map of the states; None for the states themselves."""
 

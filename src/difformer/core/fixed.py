@@ -17,17 +17,6 @@ from torch import Tensor
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import chunk_rows, tiles
 
-__all__ = [
-    "DENSE_ROWS",
-    "LOST",
-    "FixedAverage",
-    "FixedLandmarks",
-    "FixedWeights",
-    "Order",
-    "keep_pairs",
-    "keep_partners",
-]
-
 LOST = (1e-3, 1e-2, 1e-1)
 """Shares of a row's weight that may be spread evenly: the smallest that leaves few partners."""
 # Partners per row that count as few: keeping more costs more than it gains.

@@ -20,8 +20,6 @@ from torch import Tensor
 from difformer.core.euler import Affine, Averaged, StepWeights, Tensors
 from difformer.core.tiled import row_tiles
 
-__all__ = ["RowAverage"]
-
 # Up to this many numbers, unit queries and keys are kept for the backward pass: they need little
 # memory then, and recomputing them costs a third of the step.
 KEPT_NUMBERS = 2**23

@@ -22,8 +22,6 @@ from torch import Tensor
 from difformer.core.euler import Averaged, Tensors
 from difformer.core.tiled import row_tiles, rows_at_once
 
-__all__ = ["WholeTensorAverage"]
-
 
 @dataclass(frozen=True)
 class WholeTensorAverage:

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from difformer.core.sparse import SparseMatrix
 
-__all__ = ["NORMS", "Graph", "inverse_sqrt"]
-
 NORMS = ("symmetric", "row")
 
 

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.core.dropout import dropout
+from difformer.core.draws import dropout
 from difformer.core.tiled import HALF
-
-__all__ = ["SparseMatrix"]
 
 _INT32_MAX = 2**31 - 1
 

@@ -1,13 +1,15 @@
-"""Dataset: rows, labels and, optionally, a graph between the rows."""
+"""Dataset: rows, labels and, optionally, a graph between the rows; and batches of them."""
 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +17,104 @@ from difformer.data.split import Split, parse_split, shape_and_type
 from difformer.files import counted
 
 if TYPE_CHECKING:
-    from difformer.data.encoder import TableEncoder
+    from difformer.data.table.encoder import TableEncoder
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that go through a model in one call; it holds nothing but its tensors.
+
+    Args:
+        x: (n, p) features, dense or sparse CSR.
+        y: (n,) int64 labels, -1 where unknown or hidden; or (n, t) floats, nan there.
+        graph: a prepared ``difformer.core.Graph`` over the n rows, or None.
+        rows: indices into this batch of the rows the loss counts.
+        segments: (n,) graph id of each row where the batch holds separate graphs, or None.
+        weight: (n,) weight of each row in the loss, or None for one each.
+        counted: how many rows the loss counts in all processes together, where the batch is one
+            process's part of a larger one; None for the length of ``rows``.
+    """
+
+    x: Tensor
+    y: Tensor
+    graph: Any | None
+    rows: Tensor
+    segments: Tensor | None = None
+    weight: Tensor | None = None
+    counted: int | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of rows that the loss averages over."""
+        return self.rows.numel() if self.counted is None else self.counted
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on a device; a tensor already there is not copied."""
+        parts = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
+        moved = {name: part.to(device) for name, part in parts.items()}
+        graph = None if self.graph is None else self.graph.to(moved["x"])
+        return replace(self, graph=graph, **moved)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model may return in place of a bare tensor: its output and an auxiliary loss."""
+
+    output: Tensor
+    penalty: Tensor | None = None
+
+
+def csr_tensor(matrix: Any) -> Tensor:
+    """A scipy sparse matrix as a float32 CSR tensor, duplicates summed, columns sorted. O(nnz)."""
+    csr = matrix.tocsr().astype(np.float32)
+    csr.sum_duplicates()
+    csr.eliminate_zeros()
+    with warnings.catch_warnings():
+        # torch warns once per process about every CSR tensor; users cannot act on it.
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(csr.indptr).to(torch.int64),
+            torch.from_numpy(csr.indices).to(torch.int64),
+            torch.from_numpy(csr.data),
+            size=csr.shape,
+            check_invariants=True,
+        )
+
+
+def scipy_csr(x: Tensor) -> Any:
+    """A matrix tensor of any layout as a scipy CSR matrix; a CSR tensor shares its memory."""
+    from scipy.sparse import csr_matrix
+
+    csr = x.detach().cpu()
+    csr = csr if csr.layout == torch.sparse_csr else csr.to_sparse_csr()
+    parts = (csr.values().numpy(), csr.col_indices().numpy(), csr.crow_indices().numpy())
+    return csr_matrix(parts, shape=tuple(x.shape))
+
+
+def normalize_rows(matrix: Any) -> Any:
+    """A scipy sparse matrix whose rows sum to one; a row of zeros stays so. O(nnz)."""
+    csr = matrix.tocsr().astype(np.float32)
+    sums = np.asarray(csr.sum(axis=1), dtype=np.float32).ravel()
+    sums[sums == 0] = 1
+    csr.data = csr.data / np.repeat(sums, np.diff(csr.indptr))
+    return csr
+
+
+def undirected(pairs: Any, num_nodes: int) -> Tensor:
+    """(e, 2) pairs as a (2, 2e') edge_index: both ways, no loops, no duplicates. O(e log e).
+
+    >>> undirected([(0, 1), (1, 0), (2, 2), (2, 1)], 3)
+    tensor([[0, 1, 1, 2],
+            [1, 0, 2, 1]])
+    """
+    edges = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    if edges.size and not (edges.min() >= 0 and edges.max() < num_nodes):
+        raise ValueError(f"edges must lie in 0..{num_nodes - 1}, not {edges.min()}..{edges.max()}")
+    edges = edges[edges[:, 0] != edges[:, 1]]
+    both = np.concatenate([edges, edges[:, ::-1]])
+    keys = np.unique(both[:, 0] * num_nodes + both[:, 1])
+    return torch.from_numpy(np.stack([keys // num_nodes, keys % num_nodes]))
+
 
 TASKS = ("multiclass", "multilabel", "regression")
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from difformer.data.dataset import Dataset
 from difformer.data.features import find_features, read_features, standardize
-from difformer.data.files import search_path
+from difformer.data.fetch import search_path
 from difformer.data.neighbours import neighbour_edges
 from difformer.data.registry import Raw
 from difformer.errors import DataError

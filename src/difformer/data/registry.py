@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from difformer.extensions import added
+
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.data.images import Images
@@ -38,34 +40,32 @@ class Entry(NamedTuple):
 
 DATASETS: dict[str, Entry] = {
     "digits": Entry(
-        "digits", "1,797 images of handwritten digits, 8 × 8; no graph; embedded", raw="images"
+        "difformer.data.digits",
+        "1,797 images of handwritten digits, 8 × 8; no graph; embedded",
+        raw="images",
     ),
-    "cora": Entry("planetoid", "2,708 papers, 5,278 citations, 1,433 words, 7 classes; embedded"),
+    "cora": Entry(
+        "difformer.data.planetoid",
+        "2,708 papers, 5,278 citations, 1,433 words, 7 classes; embedded",
+    ),
     "citeseer": Entry(
-        "planetoid", "3,327 papers, 4,552 citations, 3,703 words, 6 classes; embedded"
+        "difformer.data.planetoid",
+        "3,327 papers, 4,552 citations, 3,703 words, 6 classes; embedded",
     ),
-    "pubmed": Entry("planetoid", "19,717 papers, 44,324 citations, 500 words, 3 classes"),
-    "actor": Entry("heterophilous", "7,600 actors, 26,659 edges, 932 words, 5 classes"),
-    "chameleon": Entry("heterophilous", "2,277 pages, 31,371 edges, 2,325 words, 5 classes"),
-    "chameleon-filtered": Entry("heterophilous", "chameleon without duplicates, 890 pages"),
-    "squirrel": Entry("heterophilous", "5,201 pages, 198,353 edges, 2,089 words, 5 classes"),
-    "squirrel-filtered": Entry("heterophilous", "squirrel without duplicates, 2,223 pages"),
-    "20news": Entry(
-        "news", "9,607 posts of ten newsgroups, TF-IDF of 236 words; no graph", raw="text"
+    "pubmed": Entry(
+        "difformer.data.planetoid", "19,717 papers, 44,324 citations, 500 words, 3 classes"
     ),
     "cifar10": Entry(
-        "images", "15,000 images of 32 × 32, 10 classes, features of each; no graph", raw="images"
+        "difformer.data.images",
+        "15,000 images of 32 × 32, 10 classes, features of each; no graph",
+        raw="images",
     ),
     "stl10": Entry(
-        "images", "13,000 images of 96 × 96, 10 classes, features of each; no graph", raw="images"
+        "difformer.data.images",
+        "13,000 images of 96 × 96, 10 classes, features of each; no graph",
+        raw="images",
     ),
-    "pokec": Entry("pokec", "1,632,803 people, 30,622,564 friendships, 65 features, 2 classes"),
-    "ogbn-proteins": Entry("proteins", "132,534 proteins, 39,561,252 links, 8 features, 112 tasks"),
-    "social": Entry("social", "a generated network of Pokec's size and kind, or any other size"),
-    "chickenpox": Entry("temporal", "521 weeks of 20 counties, 4 lags, one graph"),
-    "covid": Entry("temporal", "61 days of 129 regions, 8 lags, one weighted graph per day"),
-    "wikimath": Entry("temporal", "731 days of 1,068 pages, 14 lags, one weighted graph"),
-}
+} | {name: Entry(*entry) for name, entry in added("datasets").items()}
 
 
 def list_datasets() -> list[str]:
@@ -119,7 +119,7 @@ def fetch_dataset(name: str, root: str | Path | None = None) -> Path | None:
 
     Files that are present and complete are kept; damaged ones are replaced.
     """
-    from difformer.data.files import fetch
+    from difformer.data.fetch import fetch
 
     family = _family(name)
     if hasattr(family, "fetch"):
@@ -131,7 +131,7 @@ def fetch_dataset(name: str, root: str | Path | None = None) -> Path | None:
 def _family(name: str) -> ModuleType:
     if name not in DATASETS:
         raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, not {name!r}")
-    return import_module(f"difformer.data.{DATASETS[name].module}")
+    return import_module(DATASETS[name].module)
 
 
 def _folder(root: str | Path | None) -> Path | None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from difformer.data.dataset import Dataset, check_edges
 from difformer.data.split import Split
 from difformer.files import counted
-from difformer.options import check_count
+from difformer.settings import check_count
 
 RATIOS = (0.2, 0.2, 0.6)  # of the paper: training, validation and test, in time order
 

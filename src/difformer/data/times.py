@@ -13,7 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from difformer.data.cells import Array, cell_text, format_of, is_missing, read_numbers
+from difformer.data.table.cells import (
+    Array,
+    cell_text,
+    format_of,
+    is_missing,
+    read_numbers,
+)
 
 SEASONS = ((86400, 7), (7 * 86400, 52), (3600, 24), (900, 96), (60, 60))
 LEAST_STEPS = 8  # from which on gaps between equally spaced times are recognised

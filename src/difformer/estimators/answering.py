@@ -14,17 +14,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from difformer.core.graph import Graph
-from difformer.data.encoder import TableEncoder
+from difformer.data.graphs import read_graph
 from difformer.data.neighbours import nearest_known
+from difformer.data.table.encoder import TableEncoder
 from difformer.estimators.conformal import UNKNOWN, check_level, conformal_quantile
-from difformer.estimators.graphs import read_graph
 from difformer.estimators.members import FittedMember
 from difformer.estimators.problem import Outcome
 from difformer.estimators.rows import FitRows, Rows, feature_scales, read_rows
 from difformer.estimators.settings import FitSettings
 from difformer.nn.frozen import FrozenDIFFormer
-
-__all__ = ["AnsweringDIFFormer"]
 
 Array = NDArray[Any]
 

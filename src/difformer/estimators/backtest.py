@@ -15,13 +15,10 @@ from scipy.special import ndtri, stdtrit
 from difformer.data.series import Series, fill
 from difformer.data.snapshots import Edges
 from difformer.data.times import season_of
-from difformer.estimators.classical import auto_forecasts
 from difformer.estimators.conformal import conformal_quantile
 from difformer.estimators.nodes import known_mean, steps_after
 from difformer.estimators.settings import check_whole
-from difformer.estimators.simple import neighbours_of, simple_forecasts
-
-__all__ = ["OURS", "Backtest", "run_backtest"]
+from difformer.estimators.simple import auto_forecasts, neighbours_of, simple_forecasts
 
 Array = NDArray[Any]
 

@@ -16,22 +16,19 @@ from torch import Tensor
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
+from difformer.data.graphs import read_graph
 from difformer.data.neighbours import nearest_neighbours
 from difformer.data.split import Split
 from difformer.estimators.answering import AnsweringDIFFormer
 from difformer.estimators.choice import Choice, Form, Member, Training, choose, pick_kernels
 from difformer.estimators.conformal import held_out
 from difformer.estimators.files import SaveMixin
-from difformer.estimators.graphs import read_graph
 from difformer.estimators.members import freeze_member
 from difformer.estimators.problem import Problem
 from difformer.estimators.rows import FitRows, Rows, learn_rows, to_tensor
 from difformer.estimators.search import search
-from difformer.nn.config import DIFFormerConfig
-from difformer.nn.recipes import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
+from difformer.nn.config import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES, DIFFormerConfig
 from difformer.train.settings import TrainSettings
-
-__all__ = ["BaseDIFFormer"]
 
 Array = NDArray[Any]
 E = TypeVar("E", bound="BaseDIFFormer")

@@ -21,14 +21,12 @@ from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import FullBatch
 from difformer.train.callbacks import Progress
+from difformer.train.folder import FitResult
 from difformer.train.loop import fit
 from difformer.train.memory import available_memory
 from difformer.train.objective import Monitor
-from difformer.train.run import FitResult
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
-
-__all__ = ["Candidate", "Choice", "Form", "Member", "Training", "choose", "pick_kernels"]
 
 Kernel = str | Diffusivity
 

@@ -22,8 +22,6 @@ from difformer.estimators.labels import Classes, dataset_classes, known_labels, 
 from difformer.estimators.problem import MultiCrossEntropy, Outcome, Problem
 from difformer.train.objective import objective_for
 
-__all__ = ["DIFFormerClassifier"]
-
 Array = NDArray[Any]
 
 
@@ -51,7 +49,7 @@ class DIFFormerClassifier(ClassifierMixin, BaseDIFFormer):
         kernel: "simple" (DIFFormer-s, linear cost), "sigmoid" (DIFFormer-a, quadratic), another
             diffusivity, or "auto": -a if it fits in memory and validates better, else -s. None
             leaves it to the recipe.
-        recipe: form of the model, see `difformer.nn.recipes`. "auto" tries several and averages
+        recipe: form of the model, see `difformer.nn.config`. "auto" tries several and averages
             those that do best on held-out labels; with a kernel or options it is "stable" with a
             graph and "alone" without one.
         options: model options that replace the recipe's, see `DIFFormerConfig`.

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["UNKNOWN", "check_level", "conformal_quantile", "conformal_set", "held_out", "set_of"]
-
 Array = NDArray[Any]
 
 UNKNOWN = -1.0  # the score of a target that is not known; scores are 0 or more

@@ -13,14 +13,12 @@ from torch import Tensor
 
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
-from difformer.data.encoder import TableEncoder
 from difformer.data.split import Split
+from difformer.data.table.encoder import TableEncoder
 from difformer.errors import DataError, ModelFileError
 from difformer.estimators.members import FittedMember
 from difformer.estimators.rows import FitRows
 from difformer.tensorfiles import read_tensors, write_tensors
-
-__all__ = ["SaveMixin"]
 
 E = TypeVar("E", bound="SaveMixin")
 

@@ -12,8 +12,6 @@ from sklearn.model_selection import KFold, StratifiedKFold
 
 from difformer.estimators.labels import known_labels
 
-__all__ = ["LabelledKFold"]
-
 Array = NDArray[Any]
 
 

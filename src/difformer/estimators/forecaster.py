@@ -14,17 +14,15 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from difformer.data.graphs import read_step_graphs
 from difformer.data.series import Series, read_series, with_known
 from difformer.data.snapshots import Edges, TemporalDataset
 from difformer.data.times import cycles_of, following
 from difformer.estimators.backtest import Backtest, run_backtest
-from difformer.estimators.graphs import read_step_graphs
 from difformer.estimators.mix import MixedForecast
 from difformer.estimators.network import Network, Preprocessing, Windows
 from difformer.estimators.nodes import TRANSFORMS, looks_like_counts
 from difformer.estimators.settings import ForecastSettings, check_whole
-
-__all__ = ["DIFFormerForecaster"]
 
 Array = NDArray[Any]
 

@@ -21,8 +21,6 @@ from torch import Tensor
 from difformer.estimators.choice import Form
 from difformer.estimators.problem import Outcome, Problem
 
-__all__ = ["SHARED_ROWS", "Judged", "judge", "summarise", "weighed"]
-
 # A form whose weight is below this share of the largest is left out.
 LEAST_WEIGHT = 0.1
 # The factor of the standard error of a cross-validated loss: see above.

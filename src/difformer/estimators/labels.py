@@ -10,18 +10,9 @@ from numpy.typing import NDArray
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
-from difformer.data.cells import as_number
 from difformer.data.dataset import Dataset
+from difformer.data.table.cells import as_number
 from difformer.errors import ModelFileError
-
-__all__ = [
-    "Classes",
-    "dataset_classes",
-    "dataset_targets",
-    "known_labels",
-    "read_classes",
-    "read_targets",
-]
 
 Array = NDArray[Any]
 

@@ -16,8 +16,6 @@ from difformer.estimators.views import View
 from difformer.nn.frozen import FrozenDIFFormer
 from difformer.nn.layer import DiffusionLayer
 
-__all__ = ["FittedMember", "freeze_member"]
-
 
 @dataclass(frozen=True)
 class FittedMember:

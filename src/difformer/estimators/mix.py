@@ -17,8 +17,6 @@ from difformer.estimators.backtest import OURS
 from difformer.estimators.network import Network
 from difformer.estimators.simple import Forecast, neighbours_of, simple_forecasts
 
-__all__ = ["Mix", "MixedForecast"]
-
 Array = NDArray[Any]
 
 # Steps after which an error counts half: a forecast that was wrong lately is likely to be wrong

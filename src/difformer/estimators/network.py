@@ -16,16 +16,14 @@ from difformer.data.snapshots import Edges, TemporalDataset, time_split
 from difformer.data.times import calendar, cycles_of, following
 from difformer.estimators.nodes import NodeScale, known_mean, steps_before
 from difformer.estimators.settings import ForecastSettings
+from difformer.nn.config import RECIPES
 from difformer.nn.model import DIFFormer
-from difformer.nn.recipes import RECIPES
+from difformer.train.batches import Snapshots
+from difformer.train.folder import FitResult
 from difformer.train.loop import fit
 from difformer.train.objective import SquaredError
-from difformer.train.run import FitResult
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
-from difformer.train.snapshots import Snapshots
-
-__all__ = ["Network", "Preprocessing", "Windows"]
 
 Array = NDArray[Any]
 

@@ -9,16 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "TRANSFORMS",
-    "NodeScale",
-    "known_mean",
-    "looks_like_counts",
-    "reach_of",
-    "steps_after",
-    "steps_before",
-]
-
 Array = NDArray[Any]
 
 # Values to a scale on which they vary evenly, and back. "sqrt" and "log" need values of 0 or more.

@@ -19,7 +19,6 @@ from difformer.train.replicas import averages
 if TYPE_CHECKING:
     from difformer.estimators.search import Search
 
-__all__ = ["forms"]
 
 # From this many labelled rows on, a hidden layer is also trained longer, with less dropout.
 MANY_LABELS = 200

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.data.batch import Batch
+from difformer.data.dataset import Batch
 from difformer.train.objective import Monitor, Objective
-
-__all__ = ["MultiCrossEntropy", "Outcome", "Problem"]
 
 # Probabilities stay this far from 0 and 1, so that their logarithms are finite.
 LEAST = 1e-12

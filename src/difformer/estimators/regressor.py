@@ -15,15 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from difformer.data.dataset import Dataset
-from difformer.data.scales import standardise
+from difformer.data.table.columns import standardise
 from difformer.errors import ModelFileError
 from difformer.estimators.base import BaseDIFFormer
 from difformer.estimators.conformal import UNKNOWN
 from difformer.estimators.labels import dataset_targets, read_targets
 from difformer.estimators.problem import Outcome, Problem
 from difformer.train.objective import objective_for
-
-__all__ = ["DIFFormerRegressor"]
 
 Array = NDArray[Any]
 

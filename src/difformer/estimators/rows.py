@@ -17,24 +17,18 @@ from scipy import sparse
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from difformer.data.cells import cell_text
-from difformer.data.columns import Away
-from difformer.data.convert import csr_tensor, scipy_csr
-from difformer.data.dataset import Dataset
-from difformer.data.drift import Drift
-from difformer.data.encoder import LARGEST, TableEncoder
-from difformer.data.rawtable import Chunk, collected, is_frame, read_chunks
+from difformer.data.dataset import Dataset, csr_tensor, scipy_csr
+from difformer.data.table.cells import cell_text
+from difformer.data.table.columns import Away
+from difformer.data.table.drift import Drift
+from difformer.data.table.encoder import LARGEST, TableEncoder
+from difformer.data.table.files import (
+    Chunk,
+    collected,
+    is_frame,
+    read_chunks,
+)
 from difformer.errors import DataError, DriftWarning
-
-__all__ = [
-    "FitRows",
-    "Rows",
-    "dataset_features",
-    "feature_scales",
-    "learn_rows",
-    "read_rows",
-    "to_tensor",
-]
 
 Array = NDArray[Any]
 

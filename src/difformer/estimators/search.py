@@ -20,8 +20,7 @@ from sklearn.model_selection import RepeatedStratifiedKFold, StratifiedShuffleSp
 from torch import Tensor
 
 from difformer.core.graph import Graph
-from difformer.data.convert import csr_tensor, scipy_csr
-from difformer.data.dataset import Dataset
+from difformer.data.dataset import Dataset, csr_tensor, scipy_csr
 from difformer.data.split import Split
 from difformer.estimators.choice import Candidate, Choice, Form, Member, Training
 from difformer.estimators.judged import SHARED_ROWS, Judged, judge, summarise, weighed
@@ -30,11 +29,9 @@ from difformer.estimators.rows import to_tensor
 from difformer.estimators.views import View, learn_view
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
+from difformer.train.folder import FitResult
 from difformer.train.objective import TEMPERED, CrossEntropy, Monitor
 from difformer.train.replicas import averages, fit_replicas, is_linear
-from difformer.train.run import FitResult
-
-__all__ = ["Search", "search"]
 
 # Up to this many labelled rows there are several folds; above, one held-out part is enough.
 FEW_LABELS = 2000

@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from difformer.nn.config import DIFFormerConfig
-from difformer.nn.recipes import RECIPES
-from difformer.options import COUNT, POSITIVE, RATE, SHARE, Options, check_count, like, option
+from difformer.nn.config import RECIPES, DIFFormerConfig
+from difformer.settings import (
+    COUNT,
+    POSITIVE,
+    RATE,
+    SHARE,
+    Options,
+    check_count,
+    like,
+    option,
+)
 from difformer.train.settings import TrainSettings
-
-__all__ = ["ONE_FORM", "FitSettings", "ForecastSettings", "check_whole"]
 
 ONE_FORM = (
     "lr",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,6 @@ from scipy import sparse
 
 from difformer.data.snapshots import Edges
 from difformer.estimators.nodes import reach_of, steps_before
-
-__all__ = ["Autoregression", "Forecast", "averaging", "neighbours_of", "simple_forecasts"]
 
 Array = NDArray[Any]
 Average = Callable[[Array], Array]
@@ -130,3 +129,46 @@ def neighbours_of(edges: tuple[Edges, ...], n: int) -> Any:
     near = sparse.csr_matrix((own[apart], (target[apart], source[apart])), (n, n))
     total = np.asarray(near.sum(1)).ravel()
     return sparse.diags(1 / np.where(total > 0, total, 1.0)) @ near
+
+
+LONGEST_SEASON = 24  # steps; AutoETS cannot fit a longer one
+
+
+def auto_forecasts(
+    values: Array, origins: Array, horizon: int, season: int | None
+) -> Mapping[str, Array]:
+    """Forecasts (o, h, n) of a series (T, n) without missing values, by name.
+
+    Each node's model is chosen and fitted once, on the steps before the first origin, and is then
+    given the values before each origin. A node that is constant, or to which no model can be
+    fitted, keeps its last value. AutoARIMA has no season: its search takes minutes with one.
+    """
+    from statsforecast.models import AutoARIMA, AutoETS
+
+    cycle = season if season is not None and season <= LONGEST_SEASON else 1
+    cycle = cycle if origins[0] >= 3 * cycle else 1
+    makers: dict[str, Any] = {
+        "AutoETS": lambda: AutoETS(season_length=cycle),
+        "AutoARIMA": lambda: AutoARIMA(season_length=1),
+    }
+    found: dict[str, Array] = {}
+    for name, make in makers.items():
+        each = [_node(make, values[:, j], origins, horizon) for j in range(values.shape[1])]
+        found[name] = np.stack(each, axis=-1)
+    return found
+
+
+def _node(make: Any, values: Array, origins: Array, horizon: int) -> Array:
+    """(o, h) of one node."""
+    last = np.repeat(values[origins - 1][:, None], horizon, axis=1)
+    if np.ptp(values[: origins[0]]) == 0:
+        return last
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = make().fit(values[: origins[0]])
+            ahead = [model.forward(y=values[:at], h=horizon)["mean"] for at in origins]
+    except Exception:  # of any kind: one node that cannot be fitted must not end the backtest
+        return last
+    found = np.stack(ahead)
+    return found if np.isfinite(found).all() else last

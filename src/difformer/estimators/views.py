@@ -20,10 +20,8 @@ from sklearn.cluster import kmeans_plusplus
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from difformer.data.encoder import TableEncoder
+from difformer.data.table.encoder import TableEncoder
 from difformer.estimators.rows import feature_scales
-
-__all__ = ["VIEWS", "View", "learn_view"]
 
 Array = NDArray[Any]
 

@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer, Edges
-from difformer.options import takes
-
-__all__ = ["DIFFormerConv"]
+from difformer.settings import takes
 
 
 class DIFFormerConv(nn.Module):

@@ -15,10 +15,8 @@ from difformer.core.context import Context
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.euler import AverageOfStates
 from difformer.core.fixed import FixedAverage
-from difformer.core.segments import Segments
+from difformer.core.rows import Segments
 from difformer.core.sparse import SparseMatrix
-
-__all__ = ["Apart", "Exchange"]
 
 
 class Exchange:

@@ -16,7 +16,6 @@ from difformer.tensorfiles import read_tensors, write_tensors
 if TYPE_CHECKING:
     from difformer.nn.model import DIFFormer
 
-__all__ = ["build_model", "describe_model", "load_model", "save_model"]
 
 # Layers may have no tensors, so their number cannot be checked; more than this are rejected.
 MOST_LAYERS = 1000

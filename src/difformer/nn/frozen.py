@@ -19,14 +19,12 @@ from difformer.errors import ModelFileError
 from difformer.files import MISREAD
 from difformer.nn import files
 from difformer.nn.exchange import Exchange
+from difformer.nn.inputs import make_steady
 from difformer.nn.known import KEY, FrozenLayer, Incoming, Known, degrees
 from difformer.nn.layer import DiffusionLayer
-from difformer.nn.linear import make_steady
 from difformer.nn.model import DIFFormer
 from difformer.nn.passages import Passage
 from difformer.tensorfiles import read_tensors, write_tensors
-
-__all__ = ["FrozenDIFFormer"]
 
 # Rows per block, the last one padded with zeros: every product then has the same shape, and a row's
 # prediction the same bits, whichever rows come with it.

@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.core import context as contexts
-from difformer.core.context import Context, Pairs
+from difformer.core.context import CONTEXTS, Context, Pairs
 from difformer.core.diffusivity import Diffusivity
 from difformer.nn.exchange import Exchange
 from difformer.nn.passages import Passage
-
-__all__ = ["KEY", "FrozenLayer", "Incoming", "Known", "degrees"]
 
 # The name of a layer's keys in a file.
 KEY = "context.key"
@@ -59,14 +56,14 @@ class FrozenLayer:
         mine = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
         context = None
         if kind is not None:
-            if kind not in contexts.__all__:
+            if kind not in CONTEXTS:
                 raise ValueError(f"unknown context {kind!r}")
             own = {
                 n.removeprefix("context."): t for n, t in mine.items() if n.startswith("context.")
             }
             if kind == Pairs.__name__ and "key" not in own:
                 own["key"] = tensors[f"layer.0.{KEY}"]
-            context = getattr(contexts, kind)(**own)
+            context = CONTEXTS[kind](**own)
         return cls(context, mine.get("center"), mine.get("value"))
 
 

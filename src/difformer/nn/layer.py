@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from difformer.core.context import Context
 from difformer.core.diffusivity import Diffusivity, Sharp, make_diffusivity
-from difformer.core.dropout import dropout
+from difformer.core.draws import dropout
 from difformer.core.euler import (
     Affine,
     StepWeights,
@@ -20,9 +20,7 @@ from difformer.core.euler import (
 from difformer.core.tiled import HALF
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.exchange import Exchange
-from difformer.nn.linear import IdentityLinear, Linear
-
-__all__ = ["DiffusionLayer", "Tuning", "make_activation"]
+from difformer.nn.inputs import IdentityLinear, Linear
 
 
 def make_activation(name: str | None) -> nn.Module | None:

@@ -9,29 +9,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.core.cosine import landmark_sample, make_landmarks
 from difformer.core.diffusivity import Diffusivity, Sharp
-from difformer.core.dropout import dropout
+from difformer.core.draws import dropout
 from difformer.core.fixed import FixedAverage, FixedWeights
 from difformer.core.graph import Graph
-from difformer.core.segments import Segments
+from difformer.core.rows import Segments, landmark_sample, make_landmarks
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import HALF
 from difformer.nn import files
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.exchange import Apart, Exchange
-from difformer.nn.inputs import check_features, check_graph, of_data
+from difformer.nn.inputs import (
+    Linear,
+    Remembered,
+    TracedGraph,
+    check_features,
+    check_graph,
+    of_data,
+)
 from difformer.nn.layer import DiffusionLayer, Tuning, make_activation
-from difformer.nn.linear import Linear
 from difformer.nn.passages import Passage
-from difformer.nn.remembered import Remembered
-from difformer.nn.traced import TracedGraph
-from difformer.options import check_count, takes
+from difformer.settings import check_count, takes
 
 if TYPE_CHECKING:
     from difformer.nn.frozen import FrozenDIFFormer
 
-__all__ = ["DIFFormer"]
 
 Edges = Tensor | Graph | None
 

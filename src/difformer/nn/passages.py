@@ -9,16 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.core.diffusion import Diffusion
+from difformer.core.diffusion import Diffusion, energy
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.diffusivity.given import GivenPairs
-from difformer.core.energy import energy
 from difformer.core.tiled import tiles
 from difformer.nn.exchange import Exchange
 from difformer.nn.layer import DiffusionLayer
-from difformer.options import check_count
-
-__all__ = ["Passage"]
+from difformer.settings import check_count
 
 # Diffusivities computed at a time when only the strongest of each row are kept.
 ROW_SCORES = 2**24

@@ -6,11 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from difformer.commit import commit_of
-from difformer.experiments.comparisons import COMPARISON, Comparison, Row, read_comparison
-from difformer.experiments.verdict import verdict
-from difformer.files import counted
-from difformer.report.blocks import (
+from difformer.blocks import (
     Note,
     Plot,
     Section,
@@ -22,9 +18,16 @@ from difformer.report.blocks import (
     plain,
     scatter,
 )
+from difformer.compare.comparison import (
+    COMPARISON,
+    Comparison,
+    Row,
+    read_comparison,
+    verdict,
+)
+from difformer.files import counted
+from difformer.machine import commit_of
 from difformer.report.page import write_page
-
-__all__ = ["comparison_sections", "write_comparison"]
 
 JOIN = "\N{NO-BREAK SPACE}"  # keeps a figure with its deviation or interval on one line
 

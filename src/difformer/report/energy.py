@@ -23,13 +23,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from difformer.blocks import number
 from difformer.core.diffusion import Diffusion
 from difformer.errors import DifformerError
 from difformer.nn.model import DIFFormer
 from difformer.nn.passages import Passage
-from difformer.report.blocks import number
-
-__all__ = ["EnergyCheck", "LayerEnergy", "check_energy"]
 
 SLACK = 1e-6  # share of the largest energy: the precision of float32 states
 

@@ -6,22 +6,28 @@ from typing import Any
 
 from torch import Tensor
 
+from difformer.blocks import (
+    Note,
+    Plot,
+    Section,
+    Table,
+    axis,
+    colour,
+    number,
+    scatter,
+)
 from difformer.errors import DifformerError
-from difformer.report.blocks import Note, Plot, Section, Table, axis, colour, number, scatter
-from difformer.report.diffusivity import (
+from difformer.report.energy import EnergyCheck, check_energy
+from difformer.report.inside import (
     MOST_PAIRS,
+    Inspection,
     LayerWeights,
     flow_between,
     layer_weights,
     spread,
 )
-from difformer.report.embedding import sample_rows
-from difformer.report.energy import EnergyCheck, check_energy
-from difformer.report.explorer import Drawing, states_section
-from difformer.report.inspection import Inspection
 from difformer.report.predictions import calibration_block, confusion_blocks, regression_block
-
-__all__ = ["energy_blocks", "model_sections"]
+from difformer.report.states import Drawing, sample_rows, states_section
 
 ROWS_SPREAD = 500  # rows whose effective number of neighbours is computed
 

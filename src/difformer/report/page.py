@@ -16,10 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from difformer import __version__
+from difformer.blocks import (
+    Explorer,
+    Finder,
+    Plot,
+    Section,
+    Table,
+)
 from difformer.files import json_text, write_atomic
-from difformer.report.blocks import Explorer, Finder, Plot, Section, Table
-
-__all__ = ["render_page", "safe_json", "write_page"]
 
 
 def write_page(

@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from difformer.files import counted
-from difformer.report.blocks import (
+from difformer.blocks import (
     Note,
     Plot,
     Table,
@@ -23,17 +22,8 @@ from difformer.report.blocks import (
     rounded,
     scatter,
 )
-from difformer.train.metrics import calibration as calibration_bins
-
-__all__ = [
-    "at_thresholds",
-    "calibration",
-    "calibration_block",
-    "confusion_blocks",
-    "regression_block",
-    "residual_block",
-    "roc_blocks",
-]
+from difformer.files import counted
+from difformer.metrics import calibration as calibration_bins
 
 MOST_CLASSES = 30  # a larger matrix is a list of its largest confusions
 MOST_SCATTER = 5000

@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from difformer.blocks import Note, Section
 from difformer.errors import DifformerError
-from difformer.experiments.runs import Run, SeedRun, read_run
 from difformer.files import one_line
-from difformer.report.blocks import Note, Section
 from difformer.report.compare_page import write_comparison
 from difformer.report.page import write_page
 from difformer.report.run_sections import (
@@ -19,13 +18,12 @@ from difformer.report.run_sections import (
     results_section,
     settings_section,
 )
+from difformer.runs.run import Run, SeedRun, read_run
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
-    from difformer.experiments.loaded import LoadedRun
-    from difformer.report.explorer import Drawing
-
-__all__ = ["write_report"]
+    from difformer.report.states import Drawing
+    from difformer.runs.open import LoadedRun
 
 
 def write_report(
@@ -49,7 +47,7 @@ def write_report(
         max_points: rows drawn; more are sampled, and the page says so.
         out: another path for the page.
     """
-    from difformer.report.explorer import Drawing
+    from difformer.report.states import Drawing
 
     run = read_run(run_folder)
     if run.kind == "comparison":
@@ -96,9 +94,9 @@ def _of_model(
     drawing: Drawing,
 ) -> tuple[list[Section], list[Section]]:
     """The sections about a table's or a series' own rows, and those about the model."""
-    from difformer.experiments.loaded import load_run
-    from difformer.report.inspection import inspect_run
+    from difformer.report.inside import inspect_run
     from difformer.report.model_sections import model_sections
+    from difformer.runs.open import load_run
 
     try:
         if loaded is None:

@@ -6,10 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from difformer.baselines.registry import SYSTEMS
-from difformer.commit import commit_of
-from difformer.experiments.runs import Run, SeedRun
-from difformer.report.blocks import (
+from difformer.blocks import (
     Note,
     Plot,
     Section,
@@ -21,8 +18,9 @@ from difformer.report.blocks import (
     plain,
     scatter,
 )
-
-__all__ = ["cost_section", "curves_section", "headline", "results_section", "settings_section"]
+from difformer.machine import commit_of
+from difformer.runs.run import Run, SeedRun
+from difformer.systems.registry import SYSTEMS
 
 PARTS = ("train", "val", "test")
 PART_NAMES = {"train": "training", "val": "validation", "test": "test"}

@@ -7,11 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from difformer.experiments.runs import Run, differing_settings
-from difformer.report.blocks import Note, Plot, Section, Table, axis, dots, mean_std, number
+from difformer.blocks import (
+    Note,
+    Plot,
+    Section,
+    Table,
+    axis,
+    dots,
+    mean_std,
+    number,
+)
 from difformer.report.page import write_page
-
-__all__ = ["differing_table", "runs_sections", "runs_table", "write_runs"]
+from difformer.runs.run import Run, differing_settings
 
 
 def write_runs(runs: Sequence[Run], path: Path | str) -> Path:

@@ -10,18 +10,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import shortest_path
 
-from difformer.data.series_files import read_places
-from difformer.experiments.forecast import (
-    CUT,
-    LEVEL,
-    half_widths,
-    lower_end,
-    mixed_in,
-    next_stamps,
-)
-from difformer.experiments.loaded import LoadedRun
-from difformer.files import counted
-from difformer.report.blocks import (
+from difformer.blocks import (
     Finder,
     Note,
     Plot,
@@ -35,8 +24,17 @@ from difformer.report.blocks import (
     rounded,
     scatter,
 )
-
-__all__ = ["learned_notes", "result_blocks", "series_sections"]
+from difformer.data.series import read_places
+from difformer.files import counted
+from difformer.jobs.series import (
+    CUT,
+    LEVEL,
+    half_widths,
+    lower_end,
+    mixed_in,
+    next_stamps,
+)
+from difformer.runs.open import LoadedRun
 
 MOST_NODES = 400  # most nodes on the page
 SHOWN = 120  # newest steps of each

@@ -12,14 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from difformer.data.dataset import Dataset
-from difformer.experiments.loaded import LoadedRun
-from difformer.experiments.own.importance import column_importance
-from difformer.experiments.own.run import OwnRun
-from difformer.experiments.own.scores import HeldOut, labelled
-from difformer.experiments.runs import Run
-from difformer.files import counted, number_text
-from difformer.report.blocks import (
+from difformer.blocks import (
     Finder,
     Note,
     Plot,
@@ -32,6 +25,10 @@ from difformer.report.blocks import (
     plain,
     rounded,
 )
+from difformer.data.dataset import Dataset
+from difformer.files import counted, number_text
+from difformer.jobs.own import OwnRun
+from difformer.jobs.scores import HeldOut, column_importance, labelled
 from difformer.report.predictions import (
     calibration_block,
     confusion_blocks,
@@ -39,8 +36,8 @@ from difformer.report.predictions import (
     residual_block,
     roc_blocks,
 )
-
-__all__ = ["headline", "result_blocks", "subtitle_of", "table_sections", "title_of"]
+from difformer.runs.open import LoadedRun
+from difformer.runs.run import Run
 
 MOST_ROWS = 5000  # most rows on the page, those to predict first
 MOST_CELLS = 60_000  # of these rows: the page stays below 3 MB

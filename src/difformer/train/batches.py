@@ -1,21 +1,88 @@
-"""Sources of batches. A source hides every label that training must not see."""
+"""Sources of batches, in memory and over time; labels that training must not see are hidden."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from difformer.data.batch import Batch, Prediction
+from difformer.core.graph import Graph
+from difformer.data.dataset import Batch, Prediction
+from difformer.data.snapshots import TemporalDataset
+from difformer.data.split import Split
 from difformer.nn.model import DIFFormer
 from difformer.train.chunks import predict_in_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from difformer.data.dataset import Dataset
+    from difformer.data.split import Split
 
-    from difformer.data import Dataset, Split
+
+# Batches prepared in advance while the model trains.
+AHEAD = 2
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+class Background(Generic[P]):
+    """One thread that makes the plan of each epoch, then the batches of that plan."""
+
+    def __init__(self) -> None:
+        self._next: tuple[int, Future[P]] | None = None
+
+    @cached_property
+    def _worker(self) -> ThreadPoolExecutor:
+        return background_worker()
+
+    def start(self, plan: Callable[[int], P], number: int) -> Future[P]:
+        """Begin the plan of an epoch, unless it was the last one begun."""
+        if self._next is None or self._next[0] != number:
+            self._next = number, self._worker.submit(plan, number)
+        return self._next[1]
+
+    def each(
+        self, make: Callable[[int], T], count: int, *, then: Callable[[], Any] | None = None
+    ) -> Iterator[T]:
+        """make(0) to make(count − 1), each begun early; `then` is called once all have begun."""
+        waiting: deque[Future[T]] = deque()
+        try:
+            for index in range(count):
+                while len(waiting) <= AHEAD and index + len(waiting) < count:
+                    waiting.append(self._worker.submit(make, index + len(waiting)))
+                if then is not None and index + len(waiting) == count:
+                    then()
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def background_worker() -> ThreadPoolExecutor:
+    """One thread for preparing batches, in which PyTorch uses a single thread.
+
+    By default each thread gets its own OpenMP team, and once there are more threads than
+    processors, OpenMP lets all of them sleep between operators: the model's steps would be slower
+    for as long as the thread exists, even while it waits.
+    """
+    threads = torch.get_num_threads()
+    worker = ThreadPoolExecutor(1, "difformer-batches", initializer=_alone)
+    worker.submit(int).result()
+    # The number one thread sets is also the default of threads started later.
+    torch.set_num_threads(threads)
+    return worker
+
+
+def _alone() -> None:
+    torch.get_num_threads()  # a thread starts with the common number; only then can it set its own
+    torch.set_num_threads(1)
+
 
 SourceT = TypeVar("SourceT", bound="Source")
 
@@ -139,3 +206,110 @@ class FullBatch:
         moved = copy(self)
         moved.y, moved._batch = self.y.to(device), self._batch.to(device)
         return moved
+
+
+# Rows and edges that a model processes at a time in evaluation.
+CHUNK = 2**21
+
+
+class Snapshots:
+    """All training snapshots in one call and one step, or a few per step; graphs are prepared once.
+
+    The snapshots of a call are separate graphs: their edges lie in the blocks of one
+    block-diagonal Graph, and `segments` keeps the all-pair diffusion within each. The loss is the
+    mean over the rows of all of them, so its gradient is that of a loop over snapshots which
+    accumulates gradients and steps once, to rounding.
+
+    Args:
+        dataset: the snapshots.
+        split: rows that train; usually whole snapshots, see `time_split`.
+        per_step: snapshots per step, in time order; None for all of them, one step per epoch. The
+            authors' code takes all snapshots of Chickenpox and Covid, and one per step of WikiMath.
+        use_graph: False leaves the graphs out, for models that take none.
+    """
+
+    def __init__(
+        self,
+        dataset: TemporalDataset,
+        split: Split,
+        *,
+        per_step: int | None = None,
+        use_graph: bool = True,
+    ) -> None:
+        if per_step is not None and per_step < 1:
+            raise ValueError(f"per_step must be None or at least 1, got {per_step}")
+        self._dataset = dataset if use_graph else dataset.with_edges(())
+        self._prepared: dict[tuple[int, ...], tuple[Graph | None, Tensor]] = {}
+        self.y = dataset.y
+        self._seen, self._train = training_labels(dataset.y, split), split.train
+        training = torch.unique(split.train // dataset.num_nodes).tolist()
+        step = per_step or len(training)
+        self._steps = [self._batch(part) for part in _parts(training, step)]
+        edges = max((index.shape[1] for index, _ in self._dataset.edges), default=0)
+        self._size = max(1, CHUNK // max(dataset.num_nodes, edges))  # snapshots per chunk
+        everything = range(dataset.num_snapshots)
+        self._chunks = [self._batch(part) for part in _parts(everything, self._size)]
+        self._some: dict[tuple[int, ...], list[Batch]] = {}  # batches made for `evaluate_rows`
+
+    def observed(self) -> Batch:
+        if len(self._chunks) == 1:
+            return self._chunks[0]
+        return self._batch(range(self._dataset.num_snapshots))
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        yield from self._steps
+
+    def evaluate(self, model: nn.Module) -> Tensor:
+        return torch.cat([predict(model, chunk).output for chunk in self._chunks])
+
+    def evaluate_rows(self, model: nn.Module, rows: Tensor) -> Tensor:
+        """As `evaluate`, but only the snapshots of these rows are run; the others are nan."""
+        n = self._dataset.num_nodes
+        wanted = tuple(torch.unique(rows // n).tolist())
+        if len(wanted) == self._dataset.num_snapshots:
+            return self.evaluate(model)
+        if wanted not in self._some:
+            parts = _parts(wanted, self._size)
+            self._some[wanted] = [self._batch(p).to(self.y.device) for p in parts]
+        done = torch.cat([predict(model, batch).output for batch in self._some[wanted]])
+        output = done.new_full((self.y.shape[0], done.shape[1]), float("nan"))
+        output.view(-1, n, done.shape[1])[list(wanted)] = done.view(-1, n, done.shape[1])
+        return output
+
+    def to(self, device: torch.device) -> Snapshots:
+        if device == self.y.device:
+            return self
+        moved = copy(self)
+        moved.y, moved._some = self.y.to(device), {}
+        moved._steps = [batch.to(device) for batch in self._steps]
+        moved._chunks = [batch.to(device) for batch in self._chunks]
+        return moved
+
+    def _batch(self, snapshots: Sequence[int]) -> Batch:
+        data, n = self._dataset, self._dataset.num_nodes
+        first, last = snapshots[0], snapshots[-1]
+        if len(snapshots) == last - first + 1:
+            take: Any = slice(first * n, (last + 1) * n)  # a view
+        else:
+            take = (torch.tensor(snapshots).unsqueeze(1) * n + torch.arange(n)).flatten()
+        graph, segments = self._prepare(snapshots)
+        counted = torch.zeros(data.num_rows, dtype=torch.bool)
+        counted[self._train] = True
+        rows = counted[take].nonzero().squeeze(1)
+        return Batch(data.x[take], self._seen[take], graph, rows, segments)
+
+    def _prepare(self, snapshots: Sequence[int]) -> tuple[Graph | None, Tensor]:
+        """The graph and segments of some snapshots; shared where the graph does not change."""
+        n, static = self._dataset.num_nodes, len(self._dataset.edges) < 2
+        key = (len(snapshots),) if static else (-1, *snapshots)
+        if key not in self._prepared:
+            edges = self._dataset.stacked_edges(snapshots)
+            rows = n * len(snapshots)
+            graph = None if edges is None else Graph.from_edges(edges[0], rows, edges[1])
+            segments = torch.arange(len(snapshots)).repeat_interleave(n)
+            self._prepared[key] = graph, segments
+        return self._prepared[key]
+
+
+def _parts(items: Sequence[int], size: int) -> list[Sequence[int]]:
+    return [items[i : i + size] for i in range(0, len(items), size)]

@@ -10,8 +10,8 @@ from difformer.errors import missing_extra
 
 if TYPE_CHECKING:
     from difformer.train.checkpoint import Row
+    from difformer.train.folder import FitResult
     from difformer.train.loop import Fit
-    from difformer.train.run import FitResult
 
 
 class Callback:

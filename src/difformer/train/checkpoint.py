@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from difformer.core.randomness import generator
+from difformer.core.draws import generator
 from difformer.errors import RunError
 from difformer.files import one_line
 from difformer.tensorfiles import read_tensors, write_tensors

@@ -20,9 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 from difformer.core.context import Context
 from difformer.core.diffusivity import Diffusivity
+from difformer.core.draws import drawing_from, generator
 from difformer.core.fixed import FixedAverage
 from difformer.core.graph import Graph
-from difformer.core.randomness import drawing_from, generator
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import tiles
 from difformer.nn.exchange import Exchange

@@ -32,18 +32,18 @@ from difformer.errors import DifformerError
 from difformer.files import one_line
 from difformer.nn.model import DIFFormer
 from difformer.train.callbacks import Callback
-from difformer.train.comm import Comm
-from difformer.train.launch import launched
+from difformer.train.folder import FitResult
 from difformer.train.loop import fit, pick_device
 from difformer.train.objective import objective_for
-from difformer.train.run import FitResult
-from difformer.train.settings import TrainSettings
+from difformer.train.processes import Comm
+from difformer.train.settings import TrainSettings, launched
 from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Summable
-from difformer.train.shards import Shards
+from difformer.train.sharding import Shards
 
 if TYPE_CHECKING:
-    from difformer.data import Dataset, Split
-    from difformer.train.fromparts import FromParts
+    from difformer.data.dataset import Dataset
+    from difformer.data.split import Split
+    from difformer.train.parts import FromParts
 
 # A process that waits this long for another gives up; torchrun then stops the job, or restarts it.
 TIMEOUT = timedelta(minutes=10)

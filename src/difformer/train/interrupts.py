@@ -10,9 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from difformer.train.launch import launched
-
-__all__ = ["exit_code", "interruptible", "listen_to_sigterm"]
+from difformer.train.settings import launched
 
 _last: int = signal.SIGINT
 

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from difformer.data.batch import Batch
+from difformer.data.dataset import Batch
 from difformer.errors import TrainingError
 from difformer.files import reading
 from difformer.train.batches import Source, predict
@@ -47,19 +47,17 @@ from difformer.train.checkpoint import (
     load_weights,
     save_checkpoint,
 )
-from difformer.train.consistency import consistency_loss
+from difformer.train.companions import companion_for, consistency_loss
+from difformer.train.folder import FitResult, Metrics, RunFolder
 from difformer.train.interrupts import interruptible
 from difformer.train.memory import peak_memory
 from difformer.train.objective import CrossEntropy, Monitor, Objective, supervised_loss
-from difformer.train.optimizer import lr_factor, make_optimizer
-from difformer.train.pseudo import companion_for
-from difformer.train.run import FitResult, Metrics, RunFolder
+from difformer.train.optimizer import Stopping, lr_factor, make_optimizer
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
-from difformer.train.stopping import Stopping
 
 if TYPE_CHECKING:
-    from difformer.data import Split
+    from difformer.data.split import Split
 
 DIVERGED = 1e8  # times the first loss: training has diverged, even if the loss is finite
 

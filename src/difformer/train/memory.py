@@ -9,15 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = [
-    "available_memory",
-    "forget_peak_memory",
-    "keep_freed_memory",
-    "memory_from_here",
-    "peak_memory",
-    "resident_memory",
-]
-
 # Parameters of glibc's mallopt, and a size above that of any temporary tensor.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ABOVE_ALL = -1, -3, 2**31 - 1
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from difformer.data.batch import Batch, Prediction
-from difformer.train.metrics import (
+from difformer.data.dataset import Batch, Prediction
+from difformer.metrics import (
     HERE,
     Together,
     broadcast_mse,

@@ -18,14 +18,20 @@ from torch import Tensor, nn
 
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
-from difformer.data.batch import Batch
+from difformer.data.dataset import Batch
 from difformer.nn.model import DIFFormer
-from difformer.train.background import Background
-from difformer.train.batches import check_batch_size, labels_of, outputs_of, training_labels
+from difformer.train.batches import (
+    Background,
+    check_batch_size,
+    labels_of,
+    outputs_of,
+    training_labels,
+)
 from difformer.train.chunks import CHUNK_ROWS
 
 if TYPE_CHECKING:
-    from difformer.data import Dataset, Split
+    from difformer.data.dataset import Dataset
+    from difformer.data.split import Split
 
 # Edges processed at a time: their ends stay in the outer cache.
 EDGE_CHUNK = 2**19

@@ -15,16 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.core.dropout import dropout
+from difformer.core.draws import dropout, generator
 from difformer.core.graph import Graph
-from difformer.core.randomness import generator
 from difformer.core.sparse import SparseMatrix
-from difformer.data.convert import scipy_csr
+from difformer.data.dataset import scipy_csr
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
 from difformer.train.seeding import seeded
-
-__all__ = ["Replicas", "averages", "fit_replicas", "is_linear"]
 
 RowLosses = Callable[[Tensor, Tensor], Tensor]
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from difformer.core.randomness import drawing_from
+from difformer.core.draws import drawing_from
 from difformer.train.checkpoint import RngState
 
 # One thread at a time may seed the global generators and rely on them.

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from difformer.commit import commit
 from difformer.files import finite, write_json
+from difformer.machine import commit
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
+from difformer.train.folder import FitResult, agree_config
 from difformer.train.interrupts import interruptible
 from difformer.train.loop import fit
 from difformer.train.objective import Objective
-from difformer.train.run import FitResult, agree_config
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
 if TYPE_CHECKING:
-    from difformer.data import Split
+    from difformer.data.split import Split
 
 Make = Callable[[int], tuple[nn.Module, Source, "Split"]]
 

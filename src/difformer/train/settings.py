@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
-from difformer.options import COUNT, NOT_NEGATIVE, POSITIVE, Options, option, whole
+from difformer.settings import COUNT, NOT_NEGATIVE, POSITIVE, Options, option, whole
 
 OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "cosine")
@@ -96,3 +97,18 @@ class TrainSettings(Options):
     checkpoint_every: float = option(
         10.0, "seconds between checkpoints in the run folder; 0: after every epoch", NOT_NEGATIVE
     )
+
+
+def launched() -> bool:
+    """Whether torchrun, or a similar launcher, started this process as one of several."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def is_lead() -> bool:
+    """Whether this process prints and writes for all: rank 0, or the only one."""
+    return not launched() or os.environ["RANK"] == "0"
+
+
+def restarted() -> bool:
+    """Whether torchrun has started this job again after a process died."""
+    return launched() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

@@ -21,14 +21,13 @@ from difformer.core.euler import AverageOfStates, add_product
 from difformer.core.fixed import FixedAverage
 from difformer.core.fused import RowAverage
 from difformer.core.sparse import SparseMatrix
-from difformer.data.batch import Batch
+from difformer.data.dataset import Batch
+from difformer.metrics import HERE, Together
 from difformer.nn.exchange import Exchange
+from difformer.nn.inputs import Remembered
 from difformer.nn.model import DIFFormer
-from difformer.nn.remembered import Remembered
-from difformer.train.comm import Comm
-from difformer.train.metrics import HERE, Together
 from difformer.train.objective import Monitor, Objective
-from difformer.train.ring import ring_average
+from difformer.train.processes import Comm, ring_average
 from difformer.train.sharding import ShardedGraph
 
 SAMPLE = 256  # scores sampled per process to divide the range of scores

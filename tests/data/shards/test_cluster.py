@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from difformer.data.shards.cluster import _finished  # pyright: ignore[reportPrivateUsage]
 from difformer.errors import DataError
+from difformer.shards.cluster import _finished  # pyright: ignore[reportPrivateUsage]
 
 exceptions: Any = pytest.importorskip("ray.exceptions")
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from difformer.data.shards.edges import EdgeTable, Pairs
 from difformer.errors import DataError
+from difformer.shards.edges import EdgeTable, Pairs
 
 Edges = list[tuple[int, int, float]]
 
@@ -65,7 +65,7 @@ def read(table: EdgeTable, bounds: list[int]) -> tuple[dict[tuple[int, int], Any
 def test_edges_come_back_sorted_each_pair_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, count: int, weighted: bool
 ) -> None:
-    monkeypatch.setattr("difformer.data.shards.edges.BUCKET", 60)
+    monkeypatch.setattr("difformer.shards.edges.BUCKET", 60)
     edges = some_edges(rows, count)
     loops = sum(s == t for s, t, _ in edges)
     want, repeated = expected(rows, edges)
@@ -99,7 +99,7 @@ def test_edges_come_back_sorted_each_pair_once(
 def test_blocks_are_compressed_rows_without_loops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("difformer.data.shards.edges.BUCKET", 10)
+    monkeypatch.setattr("difformer.shards.edges.BUCKET", 10)
     edges: Edges = [(0, 5, 1.0), (7, 7, 1.0), (5, 2, 1.0)]
     table = EdgeTable.spread(tmp_path / "t", 9, pairs_of(edges, False), 3, False)
     rows: list[list[int]] = []

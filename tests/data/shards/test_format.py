@@ -18,11 +18,19 @@ import numpy as np
 import pytest
 import torch
 
-from difformer.data.shards import Manifest, PartRecord, ShardFolder, is_shards
-from difformer.data.shards.arrays import ArrayWriter, check_array, map_array, take_rows
-from difformer.data.shards.manifest import part_folder
-from difformer.data.shards.parts import hashed, stream_parts
 from difformer.errors import DataError
+from difformer.shards.folder import ShardFolder
+from difformer.shards.partition import hashed, stream_parts
+from difformer.shards.store import (
+    ArrayWriter,
+    Manifest,
+    PartRecord,
+    check_array,
+    is_shards,
+    map_array,
+    part_folder,
+    take_rows,
+)
 
 
 def write_part(folder: Path, number: int, rows: int, first: int) -> PartRecord:
@@ -189,7 +197,7 @@ def test_rows_are_read_wherever_they_are(
     rows = np.flatnonzero(np.random.default_rng(0).random(len(values)) < share)
     np.testing.assert_array_equal(take_rows(mapped, rows), values[rows])
     for name, size in (("BLOCK", 100), ("GAP", 0)):  # piece by piece, then each run by itself
-        monkeypatch.setattr(f"difformer.data.shards.arrays.{name}", size)
+        monkeypatch.setattr(f"difformer.shards.store.{name}", size)
         np.testing.assert_array_equal(take_rows(mapped, rows), values[rows])
     with (tmp_path / "x.npy").open("rb+") as cut:
         cut.truncate(1000)
@@ -268,7 +276,7 @@ def test_a_stream_cuts_no_more_than_the_order_of_the_file_does() -> None:
 @pytest.fixture
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path_factory.mktemp("cache")
-    monkeypatch.setattr("difformer.data.shards.remote.cache_dir", lambda: place)
+    monkeypatch.setattr("difformer.shards.remote.cache_dir", lambda: place)
     return place
 
 

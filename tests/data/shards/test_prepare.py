@@ -17,9 +17,12 @@ import pytest
 import torch
 
 from difformer.core.graph import Graph
-from difformer.data.shards import Manifest, ShardFolder, ShardSettings, make_shards
-from difformer.data.tables import read_table
+from difformer.data.table.read import read_table
 from difformer.errors import DataError
+from difformer.shards.build import make_shards
+from difformer.shards.folder import ShardFolder
+from difformer.shards.settings import ShardSettings
+from difformer.shards.store import Manifest
 
 duckdb = pytest.importorskip("duckdb")
 pa = pytest.importorskip("pyarrow")
@@ -252,7 +255,7 @@ def test_settings_name_their_rule(change: dict[str, Any], message: str) -> None:
 def test_a_graph_that_is_too_large_for_metis_says_what_to_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("difformer.data.shards.prepare.METIS_BYTES", 10**9)
+    monkeypatch.setattr("difformer.shards.build.METIS_BYTES", 10**9)
     with pytest.raises(DataError, match="use --partition streaming"):
         make(tmp_path / "out", **given(tmp_path, "parquet"), partition="metis")
 
@@ -262,7 +265,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import duckdb, pyarrow.parquet, sklearn.preprocessing, torch
-from difformer.data.shards import ShardSettings, make_shards
+from difformer.shards import ShardSettings, make_shards
 real, count = os.replace, 0
 
 def write(at, out, settings):
@@ -366,7 +369,7 @@ def test_neighbours_found_by_parts_are_those_of_all_rows(
 ) -> None:
     pytest.importorskip("faiss")
     settings = {**given(tmp_path, "parquet"), "edges": [], "neighbours": 4}
-    monkeypatch.setattr("difformer.data.shards.nearest.SHARE", 1e-6)  # some rows at a time
+    monkeypatch.setattr("difformer.shards.nearest.SHARE", 1e-6)  # some rows at a time
     manifest = make(tmp_path / "out", **settings, partition=partition)
     data = ShardFolder(tmp_path / "out").dataset()
     assert data.edge_index is not None

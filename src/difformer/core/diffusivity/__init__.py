@@ -13,14 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 from difformer.core.diffusivity.base import Diffusivity
-from difformer.core.diffusivity.constant import Constant
 from difformer.core.diffusivity.gaussian import Gaussian
-from difformer.core.diffusivity.identity import Identity
 from difformer.core.diffusivity.landmarks import Landmarks
+from difformer.core.diffusivity.plain import Constant, Identity, Sigmoid, Softmax
 from difformer.core.diffusivity.sharp import Sharp
-from difformer.core.diffusivity.sigmoid import Sigmoid
 from difformer.core.diffusivity.simple import FLOOR, Simple, WholeTensorSimple
-from difformer.core.diffusivity.softmax import Softmax
 
 __all__ = [
     "FLOOR",

@@ -13,11 +13,9 @@ from torch.nn import functional as F
 from difformer.core.context import Context, Pairs
 from difformer.core.euler import Affine, AverageOfStates, average_of_states
 from difformer.core.fixed import FixedAverage
-from difformer.core.pairs import pull_and_mass, squared_distances, total_over_pairs
+from difformer.core.rows import pull_and_mass, squared_distances, total_over_pairs
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import average_by_rows
-
-__all__ = ["Diffusivity"]
 
 
 class Diffusivity(ABC):

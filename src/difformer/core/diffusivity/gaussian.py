@@ -8,12 +8,10 @@ from torch import Tensor
 from difformer.core.context import Context, Pairs
 from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.diffusivity.given import AtRows
-from difformer.core.diffusivity.reach import widths_for_reach
-from difformer.core.diffusivity.softmax import softmax_average
-from difformer.core.pairs import squared_distances
+from difformer.core.diffusivity.plain import softmax_average
+from difformer.core.diffusivity.sharp import widths_for_reach
+from difformer.core.rows import squared_distances
 from difformer.core.tiled import by_rows
-
-__all__ = ["Gaussian"]
 
 
 class Gaussian(Diffusivity):

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from difformer.core.diffusivity.base import Diffusivity
-from difformer.core.pairs import pull_and_mass, squared_distances, total_over_pairs
-
-__all__ = ["AtRows", "GivenPairs"]
+from difformer.core.rows import pull_and_mass, squared_distances, total_over_pairs
 
 OfPairs = Callable[[Tensor, Tensor], Tensor]
 

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from difformer.core.context import Context, LandmarkSums
-from difformer.core.cosine import unit_rows
 from difformer.core.diffusivity.base import Diffusivity
-from difformer.core.diffusivity.reach import offsets_for_reach
+from difformer.core.diffusivity.sharp import offsets_for_reach
 from difformer.core.fixed import FixedLandmarks
+from difformer.core.rows import unit_rows
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import chunk_rows, tiles
-
-__all__ = ["Landmarks"]
 
 
 class Landmarks(Diffusivity):

@@ -6,14 +6,11 @@ import torch
 from torch import Tensor
 
 from difformer.core.context import Context, Moments, ScaledMoments, row_count
-from difformer.core.cosine import unit_rows
 from difformer.core.diffusivity.base import Diffusivity
 from difformer.core.euler import AverageOfStates
 from difformer.core.fused import RowAverage
 from difformer.core.gram import WholeTensorAverage
-from difformer.core.pairs import total_of_squares
-
-__all__ = ["FLOOR", "Simple", "WholeTensorSimple"]
+from difformer.core.rows import total_of_squares, unit_rows
 
 # Every pair keeps at least this much diffusivity, so that a query all keys oppose still has a
 # positive mass and a defined average (the uniform one).

@@ -1,0 +1,106 @@
+"""difformer compare: systems on the same splits, and a plain verdict."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from datetime import datetime, timezone
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from difformer.app import options as shared
+from difformer.app.options import option, parse_names
+from difformer.app.output import print_json, print_table, say, search_stopped
+from difformer.app.own import own_table
+from difformer.compare.compare import DEFAULT_MODELS, DEFAULT_TRAIN, compare
+from difformer.compare.comparison import COMPARISON, Comparison, comparison_table, verdict
+from difformer.files import counted, write_atomic
+from difformer.systems.registry import SYSTEMS
+
+
+def command(
+    dataset: shared.DatasetName,
+    models: Annotated[
+        str,
+        typer.Option("--models", metavar="A,B,...", help=f"Systems, or all: {', '.join(SYSTEMS)}."),
+    ] = ",".join(DEFAULT_MODELS),
+    splits: Annotated[int, typer.Option("--splits", metavar="N", help="How many splits.")] = 10,
+    trials: Annotated[
+        int,
+        typer.Option(
+            "--trials",
+            metavar="N",
+            help="Settings that each system tries on each split, by validation; 0: its defaults.",
+        ),
+    ] = 0,
+    epochs: shared.Epochs = DEFAULT_TRAIN["epochs"],
+    patience: shared.Patience = DEFAULT_TRAIN["patience"],
+    out: Annotated[
+        Path | None,
+        shared.out("FOLDER", "Keep the results; the same command resumes there."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        option("--workers", metavar="N", help="Number of processes.", default="one per core"),
+    ] = None,
+    label: shared.Label = None,
+    id: shared.Id = None,
+    edges: shared.EdgesFile = None,
+    no_header: shared.NoHeader = False,
+    data_dir: shared.DataDir = None,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Compare systems on the same splits with the same tuning budget, and say which is enough.
+
+    Example: difformer compare cora --models mlp,gcn,difformer-s --splits 10 --out runs/compare
+
+    With your own table: difformer compare table.csv --label COLUMN
+
+    The row of a system that cannot run says why; a system that crashes does not stop the others.
+    """
+    table = own_table(dataset, label, id, edges, no_header)
+    names = list(SYSTEMS) if models == "all" else parse_names(models) or []
+    try:
+        result = compare(
+            dataset if table is None else table.read(),
+            models=names,
+            splits=splits,
+            trials=trials,
+            train={"epochs": epochs, "patience": min(patience, epochs)},
+            data_dir=data_dir,
+            folder=out,
+            workers=workers,
+            look=lambda line: say(line, quiet=quiet or json),
+        )
+    except KeyboardInterrupt:
+        raise search_stopped("--out", out) from None
+    record = _record(result)
+    if out is not None:
+        from difformer.report.compare_page import write_comparison
+
+        write_atomic(out / COMPARISON, dumps(record, indent=1) + "\n")
+        say(f"look at {write_comparison(out)}", quiet=quiet or json)
+    if json:
+        return print_json(record)
+    print_table(
+        comparison_table(result),
+        f"{result.dataset}: {result.metric}, {counted(len(result.splits), 'split')}",
+    )
+    print("\n".join(verdict(result)))
+
+
+def _record(result: Comparison) -> dict[str, Any]:
+    from difformer.machine import commit, describe_machine
+
+    words = ["difformer", *sys.argv[1:]]
+    return {
+        **result.to_json(),
+        "command": shlex.join(words),
+        "machine": describe_machine(),
+        "commit": commit(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+    }

@@ -1,0 +1,181 @@
+"""difformer shard: tables larger than memory become a dataset in parts on disk."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from difformer.app.options import Address, Id, Json, Kinds, Label, NoHeader, Quiet, Task
+from difformer.app.output import print_json, print_table, say
+from difformer.app.own import parse_kinds
+from difformer.blocks import Table
+from difformer.files import counted
+from difformer.shards.partition import PARTITIONERS
+from difformer.shards.settings import ShardSettings
+
+ENGINES = ("duckdb", "ray")
+DEFAULT: dict[str, Any] = {each.name: each.default for each in fields(ShardSettings)}
+
+
+def command(
+    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the parts are written.")],
+    nodes: Annotated[
+        list[str],
+        typer.Option(
+            "--nodes",
+            metavar="FILES",
+            help="Tables of one layout, .parquet or .csv: a file, a folder or a pattern such as "
+            "'nodes-*.parquet'. May be repeated.",
+        ),
+    ],
+    edges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--edges",
+            metavar="FILES",
+            help="Tables with the columns source, target and, optionally, weight. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    label: Label = None,
+    id: Id = None,
+    no_header: NoHeader = False,
+    kind: Kinds = None,
+    task: Task = None,
+    split: Annotated[
+        str,
+        typer.Option(
+            "--split",
+            metavar="SPLIT",
+            help="ratio:A/B/C[:SEED], each row drawn by its number; or column:NAME, whose cells "
+            "say train, val or test.",
+        ),
+    ] = DEFAULT["split"],
+    parts: Annotated[
+        int,
+        typer.Option("--parts", help="Number of parts; at most so many processes can train."),
+    ] = DEFAULT["parts"],
+    partition: Annotated[
+        str,
+        typer.Option(
+            "--partition",
+            metavar="|".join(PARTITIONERS),
+            help="Which rows are in one part: neighbours in the file (range), any rows (hash), or "
+            "rows with edges between them (metis holds the graph in memory, streaming does not).",
+        ),
+    ] = DEFAULT["partition"],
+    features: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--features",
+            metavar="FILE.npy",
+            help="More features, one row per node, such as those `difformer features` makes of "
+            "texts. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    neighbours: Annotated[
+        int,
+        typer.Option(
+            "--neighbours",
+            metavar="K",
+            help="Without --edges: join each row to its K nearest by features (exact, by faiss).",
+        ),
+    ] = DEFAULT["neighbours"],
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="Most memory this process may use.")
+    ] = DEFAULT["memory"],
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="|".join(ENGINES),
+            help="Where ids are joined and edges sorted: on this machine (duckdb), or on a "
+            "cluster (ray).",
+        ),
+    ] = ENGINES[0],
+    address: Address = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Turn tables larger than memory into parts to train from.
+
+    Example: difformer shard parts --nodes users.parquet --label y --id user --edges follows.parquet
+
+    Then: torchrun --nproc-per-node 4 -m difformer train parts --out run
+
+    Columns are typed and scaled, ids become row numbers, and edges are stored in both directions,
+    sorted by the row they enter. Dangling and repeated edges are counted. An interrupted call
+    resumes when it is repeated.
+    """
+    from difformer.data.split import PARTS
+    from difformer.shards.build import make_shards
+    from difformer.shards.cluster import connect
+    from difformer.train.memory import peak_memory, resident_memory
+
+    settings = ShardSettings(
+        nodes=nodes,
+        label=label or (),
+        id=id,
+        edges=edges or (),
+        header=not no_header,
+        task=task,
+        kinds=parse_kinds(kind),
+        split=split,
+        parts=parts,
+        partition=partition,
+        memory=memory,
+        features=features or (),
+        neighbours=neighbours,
+    )
+    if engine not in ENGINES:
+        raise ValueError(f"--engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    cluster = engine == "ray"
+    if address is not None and not cluster:
+        raise ValueError("--address must come with --engine ray")
+    if cluster:
+        connect(address)
+    with _bar(quiet or json) as tell:
+        manifest = make_shards(settings, out, tell=tell, held=resident_memory(), cluster=cluster)
+    counts = {"rows": manifest.rows, "features": manifest.features}
+    sizes = {name: manifest.size(name) for name in PARTS}
+    peak = peak_memory()
+    if json:
+        counts["edges"] = manifest.edges
+        more = {"cut": manifest.cut, "partition": manifest.partition, "parts": len(manifest.parts)}
+        more = {**sizes, **more, **manifest.found, "peak_memory": peak}
+        print_json({"folder": str(out), **counts, **more})
+        return
+    shown = {**counts, **sizes, **manifest.found}
+    rows = [(name, f"{count:,}") for name, count in shown.items()]
+    if manifest.graph:
+        rows += [("edges kept, each way", f"{manifest.edges - manifest.rows:,}")]
+        rows += [(f"cut by {manifest.partition}", f"{manifest.cut:.1%}")]
+    print_table(Table("", ("", manifest.name), rows))
+    if peak is not None:
+        say(f"used at most {peak / 1e9:.2f} GB", quiet=quiet)
+    print(f"{counted(len(manifest.parts), 'part')} in {out}; train with: difformer train {out}")
+
+
+@contextmanager
+def _bar(quiet: bool) -> Generator[Callable[[str, float | None], None], None, None]:
+    """A function that shows a stage and its progress on stderr, if that is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda stage, share: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def tell(stage: str, share: float | None) -> None:
+            bar.update(task, description=stage, completed=share or 0.0)
+
+        yield tell

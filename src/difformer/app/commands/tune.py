@@ -1,0 +1,128 @@
+"""difformer tune: search for a system's settings, by validation only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from difformer.app import options as shared
+from difformer.app.options import option, parse_set
+from difformer.app.output import print_json, print_table, say, search_stopped
+from difformer.app.own import own_table
+from difformer.blocks import Table
+from difformer.compare.compare import DEFAULT_TRAIN
+from difformer.compare.tune import SEARCHES, Trial, TuneResult, grid_size, tune
+from difformer.jobs.job import AUTO_SPLIT, Experiment
+from difformer.settings import options_of
+from difformer.systems.registry import get_system
+
+SHOWN = 10  # trials in the table
+
+
+def command(
+    dataset: shared.DatasetName,
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME", help="The system to tune.")
+    ] = "difformer-s",
+    trials: Annotated[int, typer.Option("--trials", metavar="N", help="Settings to try.")] = 30,
+    search: Annotated[
+        str,
+        typer.Option(
+            "--search",
+            metavar="|".join(SEARCHES),
+            help="grid: the paper's grid, in random order; search: guided by earlier trials.",
+        ),
+    ] = "search",
+    split: Annotated[
+        str,
+        typer.Option("--split", metavar="SPLIT", help="The split; its test rows are never used."),
+    ] = AUTO_SPLIT,
+    epochs: shared.Epochs = DEFAULT_TRAIN["epochs"],
+    patience: shared.Patience = DEFAULT_TRAIN["patience"],
+    set_: Annotated[
+        list[str] | None,
+        option("--set", metavar="KEY=VALUE", help="Fix an option of the system."),
+    ] = None,
+    storage: Annotated[
+        Path | None,
+        option("--storage", metavar="FILE", help="An SQLite file to resume the search from."),
+    ] = None,
+    label: shared.Label = None,
+    id: shared.Id = None,
+    edges: shared.EdgesFile = None,
+    no_header: shared.NoHeader = False,
+    data_dir: shared.DataDir = None,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Search for a system's settings by validation only; the first trial is its defaults.
+
+    Example: difformer tune cora --model gcn --trials 50 --storage runs/tune.sqlite
+
+    With your own table: difformer tune table.csv --label COLUMN
+    """
+    table = own_table(dataset, label, id, edges, no_header)
+    given = parse_set(set_, options_of(get_system(model).config))
+    experiment = Experiment.make(
+        dataset,
+        system=model,
+        split=split,
+        data={} if table is None else table.options(),
+        model=given,
+        train={"epochs": epochs, "patience": min(patience, epochs)},
+    )
+    if search == "grid":
+        say(f"the grid has {grid_size(model)} settings", quiet=quiet or json)
+
+    def look(trial: Trial, wanted: int) -> None:
+        value = trial.error if trial.value is None else f"{trial.value:.4f}"
+        say(f"trial {trial.number + 1} of {wanted}: {value}", quiet=quiet or json)
+
+    try:
+        result = tune(
+            experiment,
+            trials=trials,
+            search=search,
+            data_dir=data_dir,
+            storage=storage,
+            look=look,
+        )
+    except KeyboardInterrupt:
+        raise search_stopped("--storage", storage) from None
+    if json:
+        return print_json(_record(result))
+    print_table(_table(result), f"{model} on {dataset}: validation {result.metric}")
+    print(f"best: {_settings(result.best)}; lr={result.tuned().train.lr:.4g}")
+
+
+def _settings(trial: Trial) -> str:
+    """The settings of a trial, in one line."""
+    found = {**trial.train, **trial.model}.items()
+    words = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in found]
+    return ", ".join(words) or "the defaults"
+
+
+def _table(result: TuneResult) -> Table:
+    sign = -1 if result.direction == "max" else 1
+    done = sorted(
+        (t for t in result.trials if t.value is not None), key=lambda t: sign * (t.value or 0.0)
+    )
+    rows = [
+        (str(trial.number), f"{trial.value:.4f}", f"{trial.seconds:.1f}", _settings(trial))
+        for trial in done[:SHOWN]
+    ]
+    failed = [t for t in result.trials if t.value is None]
+    notes = (f"{len(failed)} trials failed, the first: {failed[0].error}",) if failed else ()
+    return Table("", ("Trial", f"val {result.metric}", "s", "settings"), rows, notes=notes)
+
+
+def _record(result: TuneResult) -> dict[str, object]:
+    return {
+        "metric": result.metric,
+        "best": vars(result.best),
+        "experiment": result.tuned().config(),
+        "train": {"lr": result.tuned().train.lr, "weight_decay": result.tuned().train.weight_decay},
+        "trials": [vars(t) for t in result.trials],
+    }

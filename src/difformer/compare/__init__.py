@@ -1,0 +1,1 @@
+"""Systems compared on the same splits, and searches for their settings."""

@@ -1,0 +1,236 @@
+"""Rows and pairs of rows: checks, segments, sums over pairs, cosines and nearest rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import overload
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from difformer.core.sparse import SparseMatrix
+from difformer.core.tiled import chunk_rows, tiles
+
+
+def check_finite(name: str, value: Tensor) -> None:
+    """Raise if `value` (dense or sparse) holds NaN or infinity; one pass over the data."""
+    stored = value if value.layout == torch.strided else value.values()
+    # A sum is one read without a temporary; only a non-finite one (or an overflow) is looked at.
+    if bool(torch.isfinite(stored.sum())):
+        return
+    bad = ~torch.isfinite(stored)
+    if not bool(bad.any()):
+        return
+    first = bad.nonzero()[0].tolist()
+    where = f"first at {tuple(first)}" if value.layout == torch.strided else "among stored values"
+    raise ValueError(f"{name} must be finite, got {int(bad.sum())} NaN or infinite values, {where}")
+
+
+def check_within(name: str, value: Tensor, limit: float) -> None:
+    """Raise if a number of `value` (dense or sparse) lies beyond ±limit; one pass over the data."""
+    stored = (value if value.layout == torch.strided else value.values()).detach()
+    if stored.numel() == 0 or float(torch.linalg.vector_norm(stored, torch.inf)) <= limit:
+        return
+    first = (stored.abs() > limit).nonzero()[0].tolist()
+    where = f"at {tuple(first)}" if value.layout == torch.strided else "among stored values"
+    raise ValueError(
+        f"{name} must lie within ±{limit:.0e}, or its squares overflow: got "
+        f"{float(stored[tuple(first)]):g} {where}; scale the columns first"
+    )
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Rows grouped by the graph they belong to, graphs of one size stacked together.
+
+    Each group is an index (g, s) of g graphs with s rows: stacking equal sizes needs no padding,
+    so there is nothing that could leak from one graph into another.
+    """
+
+    groups: tuple[Tensor, ...]  # each (g, s) int64
+    num_rows: int
+    contiguous: bool  # one group, rows in order: stacking is a view
+
+    @classmethod
+    def from_batch(cls, batch: Tensor, num_rows: int) -> Segments:
+        """Group rows by `batch` (n,), the id of each row's graph, in any order; O(n log n)."""
+        if batch.shape != (num_rows,):
+            raise ValueError(f"batch must have shape ({num_rows},), got {tuple(batch.shape)}")
+        if batch.is_floating_point() or batch.dtype == torch.bool:
+            raise ValueError(f"batch must hold integers, got {batch.dtype}")
+        order = torch.argsort(batch, stable=True)
+        counts = torch.unique_consecutive(batch[order], return_counts=True)[1]
+        starts = counts.cumsum(0) - counts
+        groups: list[Tensor] = []
+        for size in torch.unique(counts).tolist():
+            first = starts[counts == size]
+            within = torch.arange(size, device=batch.device)
+            groups.append(order[first.unsqueeze(1) + within])
+        in_order = torch.equal(order, torch.arange(num_rows, device=batch.device))
+        return cls(tuple(groups), num_rows, len(groups) == 1 and in_order)
+
+    def map(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Apply `function` to the rows of each graph separately; tensors (n, ...) -> (n, ...).
+
+        `function` sees and returns (g, s, ...): a leading dimension of graphs, then rows.
+        """
+        if self.contiguous:
+            shape = self.groups[0].shape
+            out = function(*(t.reshape(*shape, *t.shape[1:]) for t in tensors))
+            return out.flatten(0, 1)
+        parts = [function(*(t[rows] for t in tensors)).flatten(0, 1) for rows in self.groups]
+        order = torch.cat([rows.flatten() for rows in self.groups])
+        return torch.cat(parts)[torch.argsort(order)]
+
+
+OfRows = Callable[[slice], Tensor]
+"""A number for each pair of a range of rows with all rows, (rows, n)."""
+
+
+def squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    """‖a_i − b_j‖² (..., n, m), dense, never negative."""
+    square = a.square().sum(-1, keepdim=True) + b.square().sum(-1).unsqueeze(-2)
+    return (square - 2 * (a @ b.mT)).clamp_min(0)
+
+
+def total_of_squares(z: Tensor) -> Tensor:
+    """Σ_ij ‖z_i − z_j‖² = 2 n Σ‖z‖² − 2 ‖Σz‖², in O(n d)."""
+    return 2 * z.shape[0] * z.square().sum() - 2 * z.sum(0).square().sum()
+
+
+def total_over_pairs(delta: OfRows, z: Tensor, heads: int = 1) -> Tensor:
+    """Σ_ij δ_ij over all ordered pairs of z (n, d): a scalar. `heads` matrices are held at once."""
+    total = z.new_zeros(())
+    for rows in tiles(z.shape[0], chunk_rows(z.shape[0] * heads)):
+        total = total + delta(rows).sum()
+    return total
+
+
+def pull_and_mass(omega: OfRows, z: Tensor, heads: int = 1) -> tuple[Tensor, Tensor]:
+    """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1). `heads` matrices are held at once."""
+    pull, mass = torch.empty_like(z), torch.empty_like(z[:, :1])
+    for rows in tiles(z.shape[0], chunk_rows(z.shape[0] * heads)):
+        weights = omega(rows)
+        pull[rows], mass[rows] = weights @ z, weights.sum(-1, keepdim=True)
+    return pull, mass
+
+
+# Rows sampled per landmark for k-means, and the most numbers it holds.
+ROWS_PER_LANDMARK = 20
+SAMPLE_NUMBERS = 2**26
+LLOYD_STEPS = 10
+SEED = 0
+
+
+@overload
+def unit_rows(x: Tensor) -> Tensor: ...
+@overload
+def unit_rows(x: Tensor | SparseMatrix) -> Tensor | SparseMatrix: ...
+def unit_rows(x: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
+    """Rows scaled to unit length; a zero row stays zero."""
+    if isinstance(x, SparseMatrix):
+        return x.unit_rows()
+    return F.normalize(x, dim=-1, eps=torch.finfo(x.dtype).tiny)
+
+
+def score_rows(asking: Tensor | SparseMatrix, rows: Tensor | SparseMatrix) -> Tensor:
+    """x_i·y_j (m, n), new, for some rows x (m, p) and rows y (n, p), both dense or both sparse."""
+    if isinstance(rows, SparseMatrix):
+        return (rows @ asking.to_dense().T).T.contiguous()
+    return asking.to_dense() @ rows.T
+
+
+def landmark_sample(n: int, p: int, count: int) -> Tensor:
+    """The rows, of n with width p, that `make_landmarks` is given: sorted, always the same."""
+    size = max(count, min(ROWS_PER_LANDMARK * count, SAMPLE_NUMBERS // max(1, p)))
+    if n <= size:
+        return torch.arange(n)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(SEED))[:size].sort().values
+
+
+@torch.no_grad()
+def make_landmarks(rows: Tensor, count: int) -> Tensor:
+    """At most `count` unit landmarks (m, p) for the rows (n, p), by k-means with cosine distance.
+
+    Drawn by k-means++ with a separate generator, then moved by some of Lloyd's steps. With at most
+    `count` rows, each row is a landmark.
+    """
+    unit = unit_rows(rows)
+    unit = unit[unit.square().sum(-1) > 0]
+    if unit.shape[0] == 0:
+        return unit_rows(torch.ones_like(rows[:1]))
+    if unit.shape[0] <= count:
+        return unit
+    generator = torch.Generator().manual_seed(SEED)
+    chosen = [int(torch.randint(unit.shape[0], (1,), generator=generator))]
+    gap = torch.full_like(unit[:, 0], math.inf)  # 1 − cosine to the nearest landmark
+    for _ in range(count - 1):
+        gap = torch.minimum(gap, (1 - unit @ unit[chosen[-1]]).clamp_min_(1e-12))
+        at = torch.rand((), generator=generator, dtype=torch.float64).to(gap) * gap.sum()
+        chosen.append(min(int(torch.searchsorted(gap.cumsum(0), at)), unit.shape[0] - 1))
+    landmarks = unit[chosen]
+    for _ in range(LLOYD_STEPS):
+        parts = tiles(unit.shape[0], chunk_rows(count))
+        nearest = torch.cat([(unit[part] @ landmarks.T).argmax(1) for part in parts])
+        total = torch.zeros_like(landmarks).index_add_(0, nearest, unit)
+        lost = total.square().sum(-1, keepdim=True) == 0
+        landmarks = unit_rows(torch.where(lost, landmarks, total))
+    return landmarks
+
+
+# Cells whose rows a row is compared with.
+PROBES = 24
+
+
+@dataclass(frozen=True)
+class NearRows:
+    """For each row the rows found nearest to it, itself included, nearest first."""
+
+    score: Tensor  # (n, k) cosines; -inf where fewer were found
+    row: Tensor  # (n, k) int64
+    cell: Tensor  # (n,) int64: the cell that each row lies in
+
+
+@torch.no_grad()
+def near_rows(rows: Tensor | SparseMatrix, k: int, probes: int = PROBES) -> NearRows:
+    """The k nearest rows (n, p) of each by cosine, among those of the cells nearest to it.
+
+    With as many probes as cells it is exact.
+    """
+    n = rows.shape[0]
+    cells = max(1, round(math.sqrt(n)))
+    centres = make_landmarks(rows[landmark_sample(n, rows.shape[1], cells)].to_dense(), cells)
+    unit = unit_rows(rows)
+    probes = min(probes, centres.shape[0])
+    parts = tiles(n, chunk_rows(centres.shape[0]))
+    near = torch.cat([(unit[part] @ centres.T).topk(probes, dim=1).indices for part in parts])
+    members = _grouped(near[:, :1], centres.shape[0])
+    values = unit.values if isinstance(unit, SparseMatrix) else unit
+    score = values.new_full((n, k), -math.inf)
+    found = torch.zeros(n, k, dtype=torch.int64, device=values.device)
+    # First each row's own cell: it has most of the near rows, and of the others few are nearer.
+    for asked in (near[:, :1], near[:, 1:]):
+        for known, asks in zip(members, _grouped(asked, centres.shape[0]), strict=True):
+            if known.numel() == 0:
+                continue
+            among = unit[known].to_dense().T.contiguous()
+            for mine in asks.split(chunk_rows(known.numel())):
+                scores = unit[mine].to_dense() @ among
+                better = (scores.amax(1) > score[mine, -1]).nonzero().squeeze(1)
+                mine = mine[better]
+                best = scores[better].topk(min(k, known.numel()), dim=1)
+                both = torch.cat([score[mine], best.values], dim=1)
+                kept = both.topk(k, dim=1)
+                rows_found = torch.cat([found[mine], known[best.indices]], dim=1)
+                score[mine], found[mine] = kept.values, rows_found.gather(1, kept.indices)
+    return NearRows(score, found, near[:, 0])
+
+
+def _grouped(cells: Tensor, count: int) -> tuple[Tensor, ...]:
+    """For each cell the rows of cells (n, c) that name it."""
+    order = torch.argsort(cells.reshape(-1), stable=True)
+    sizes = torch.bincount(cells.reshape(-1), minlength=count)
+    return (order // cells.shape[1]).split(sizes.tolist())

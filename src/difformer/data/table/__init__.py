@@ -1,0 +1,1 @@
+"""Tables of users: files, cells, typed columns, labels."""

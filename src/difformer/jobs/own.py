@@ -1,0 +1,299 @@
+"""A finished run on a table: it answers for rows it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from difformer.core.graph import Graph
+from difformer.data.fetch import sha256_of
+from difformer.data.graphs import read_edges
+from difformer.data.table.cells import cell_text
+from difformer.data.table.columns import Away
+from difformer.data.table.drift import Drift
+from difformer.data.table.encoder import TableEncoder
+from difformer.data.table.files import Chunk, Source, name_of, read_chunks, rows_of
+from difformer.errors import DataError, RunError
+from difformer.estimators.classifier import DIFFormerClassifier
+from difformer.estimators.conformal import conformal_set
+from difformer.estimators.regressor import DIFFormerRegressor
+from difformer.estimators.rows import Rows
+from difformer.files import counted, number_text, read_json, reading
+
+Estimator = DIFFormerClassifier | DIFFormerRegressor
+Array = NDArray[Any]
+
+CLASSES: dict[str, type[Estimator]] = {
+    "multiclass": DIFFormerClassifier,
+    "multilabel": DIFFormerClassifier,
+    "regression": DIFFormerRegressor,
+}
+"""The estimator of each task."""
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """A finished run on a table, ready to answer for rows it has not seen.
+
+    Args:
+        influential: rows of fit named for each answer.
+        level: the share of answers whose interval (of numbers) or set (of classes) must hold the
+            truth; None for no intervals and sets.
+    """
+
+    estimator: Estimator
+    influential: int = 0
+    level: float | None = None
+
+    @classmethod
+    def load(cls, folder: str | Path, *, level: float | None = None) -> OwnRun:
+        """Read a run folder; RunError if it is not a finished run, or has no such level."""
+        folder = Path(folder)
+        try:
+            result = read_result(folder)
+            for name, digest in result["files"].items():
+                if sha256_of(folder / name) != digest:
+                    raise ValueError(f"{name} is not the file that the run wrote")
+            kind, influential = CLASSES[result["task"]], result["influential"]
+            if type(influential) is not int or influential < 0:
+                raise ValueError(f"influential must be a whole number, it is {influential!r:.50}")
+        except (RunError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{folder} is not a finished run on a table ({error})") from error
+        estimator = kind.load(folder / "estimator.safetensors")
+        if estimator.encoder_ is None:
+            raise RunError(f"{folder} is not a run on a table: its columns have no names")
+        if level is not None:
+            cls(estimator, 0, level).fitted(())  # raises now if the level is not available
+        return cls(estimator, influential, level)
+
+    @property
+    def encoder(self) -> TableEncoder:
+        """How the table's columns become features."""
+        assert self.estimator.encoder_ is not None
+        return self.estimator.encoder_
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The id of each row of fit; its number if the table has no column of ids."""
+        rows = len(self.estimator.embedding_)
+        return tuple(self.estimator.ids_ or map(str, range(rows)))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns that are predicted."""
+        return self.encoder.labels or ("label",)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, or of the yes-or-no labels; none for numbers."""
+        if not isinstance(self.estimator, DIFFormerClassifier):
+            return ()
+        if len(self.labels) > 1:
+            return self.labels
+        return tuple(str(name) for name in self.estimator.classes_)
+
+    @property
+    def header(self) -> list[str]:
+        """The columns of a file of predictions: the table's own id and labels first."""
+        names = [self.encoder.id or "id", *self.labels]
+        if self.classes and len(self.labels) == 1:
+            names.append("probability")
+        names += [f"probability of {name}" for name in self.classes]
+        if self.level is not None:
+            share = f"{100 * self.level:g} %"
+            ends = [f"{name} {end} {share}" for name in self.labels for end in ("from", "to")]
+            names += [f"{share} set"] if self.classes else ends
+        return [*names, *(["influential"] if self.influential else [])]
+
+    def answer(
+        self, features: Any, graph: Any = None, *, ids: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """For each encoded row its labels, probabilities and influential rows [{"id", "weight"}].
+
+        A row with the id and the values of a row of fit is answered as in fit; others are new.
+        """
+        rows = Rows(features, None if ids is None else tuple(ids))
+        records = self.describe(self.outputs(rows, graph))
+        if self.influential:
+            self._name(records, *self.estimator.influence(rows, graph, top_k=self.influential))
+        return records
+
+    def outputs(self, rows: Rows, graph: Any = None) -> Array:
+        """The estimator's answers: probabilities (m, classes), or numbers (m, targets)."""
+        model = self.estimator
+        if isinstance(model, DIFFormerClassifier):
+            return model.predict_proba(rows, graph)
+        return model.predict(rows, graph).reshape(len(rows), -1)
+
+    def fitted(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The same for rows of fit, by their positions, as fit left them."""
+        model, where = self.estimator, np.asarray(rows, np.int64)
+        classes = isinstance(model, DIFFormerClassifier)
+        kept = model.label_distributions_ if classes else model.transduction_
+        records = self.describe(kept[where])
+        if self.influential:
+            self._name(records, *model.influence_in_fit(where, top_k=self.influential))
+        return records
+
+    def describe(self, found: Array) -> list[dict[str, Any]]:
+        """Answers as records, from probabilities (m, classes) or numbers (m,) or (m, targets)."""
+        if not self.classes:
+            return self._numbers(found.reshape(len(found), len(self.labels)))
+        several = len(self.labels) > 1
+        records: list[dict[str, Any]] = []
+        for row in found.tolist():
+            if several:
+                record: dict[str, Any] = {
+                    k: int(p > 0.5) for k, p in zip(self.labels, row, strict=True)
+                }
+            else:
+                best = int(np.argmax(row))
+                record = {self.labels[0]: self.classes[best], "probability": row[best]}
+            record["probabilities"] = dict(zip(self.classes, row, strict=True))
+            records.append(record)
+        if self.level is not None:
+            sets = conformal_set(self.estimator, found, self.level)
+            for record, own in zip(records, sets.tolist(), strict=True):
+                record["set"] = [
+                    name for name, in_it in zip(self.classes, own, strict=True) if in_it
+                ]
+        return records
+
+    def _numbers(self, found: Array) -> list[dict[str, Any]]:
+        records = [dict(zip(self.labels, row, strict=True)) for row in found.tolist()]
+        if self.level is not None:
+            model: Any = self.estimator
+            ends = model.interval_around(found, self.level)
+            for record, own in zip(records, ends.tolist(), strict=True):
+                record["intervals"] = dict(zip(self.labels, own, strict=True))
+        return records
+
+    def lines(self, names: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+        """Answers as lines of a CSV file under `header`."""
+        return [
+            [name, *(cell for value in answer.values() for cell in _cells(value))]
+            for name, answer in zip(names, answers, strict=True)
+        ]
+
+    def _name(self, records: list[dict[str, Any]], weights: Any, rows: Any) -> None:
+        """Add the rows of fit by id with their weights, heaviest first."""
+        pairs = zip(weights.tolist(), rows.tolist(), strict=True)
+        for record, (own, where) in zip(records, pairs, strict=True):
+            known = zip(own, where, strict=True)
+            record["influential"] = [{"id": self.ids[j], "weight": v} for v, j in known if v > 0]
+
+
+def _cells(value: Any) -> list[Any]:
+    """A value of an answer as cells of a CSV file."""
+    if isinstance(value, float):
+        return [number_text(value)]
+    if isinstance(value, dict):
+        return [cell for each in value.values() for cell in _cells(each)]
+    if not isinstance(value, list):
+        return [value]
+    if any(isinstance(each, float) for each in value):
+        return [number_text(each) for each in value]
+    named = (v if isinstance(v, str) else f"{v['id']} ({v['weight']:.4f})" for v in value)
+    return ["; ".join(named)]
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """What result.json holds."""
+    with reading(folder / "result.json"):
+        return read_json(folder / "result.json")
+
+
+def table_lines(
+    run: OwnRun,
+    source: Source,
+    edges: Source | None,
+    tell: Callable[[str], None],
+    drift: Drift,
+) -> Iterator[list[list[Any]]]:
+    """The answers for a table as lines of a CSV file, some at a time; first the header.
+
+    See `predict_run` for the arguments.
+    """
+    names = _new_names(run, source)
+    graph = None if edges is None else edges_of(run, names, edges, tell)
+    among = graph is not None and graph[:, len(run.ids) :].nnz > 0
+    yield [run.header]
+    start = 0
+    for chunk in read_chunks(source, max(len(names), 1)) if among else read_chunks(source):
+        extra = run.encoder.extra(chunk)
+        if extra and not start:
+            tell(f"{name_of(source)}: ignored, because not in training: {', '.join(extra)}")
+        away: Away = {}
+        features = _encoded(run, chunk, start + 1, source, tell, away)
+        stop = start + features.shape[0]
+        mine = None if graph is None else graph[start:stop]
+        ids = None if run.encoder.id is None else names[start:stop]
+        drift.add(run.encoder, chunk, away, stop - start, start=start + 1, names=ids)
+        yield run.lines(names[start:stop], run.answer(features, mine, ids=ids))
+        start = stop
+    if drift:
+        tell(f"{name_of(source)}: {drift.line}")
+
+
+def _encoded(
+    run: OwnRun,
+    chunk: Chunk,
+    start: int,
+    source: Source,
+    tell: Callable[[str], None],
+    away: Away,
+) -> Any:
+    """Features of some rows; a few cells that cannot be read are named, and taken as empty."""
+    known = [column for column in run.encoder.columns if column.name in chunk]
+    try:
+        bad = [cell for c in known for cell in c.unreadable(chunk[c.name], start)]
+    except DataError as error:
+        raise DataError(f"{name_of(source)}: {error}") from error
+    if bad:
+        count = counted(len(bad), "cell")
+        told = f"{count} taken as empty, because not as in training: {', '.join(bad[:3])}"
+        tell(f"{name_of(source)}: {told}")
+    return run.encoder.encode_chunk(chunk, start, source, strict=False, away=away)
+
+
+def _new_names(run: OwnRun, source: Source) -> list[str]:
+    """The ids of the rows: their numbers if the table of training has no column of ids."""
+    column, where = run.encoder.id, name_of(source)
+    if column is None:
+        return [str(row) for row in range(sum(map(rows_of, read_chunks(source))))]
+    names: dict[str, int] = {}
+    for chunk in read_chunks(source):
+        if column not in chunk:
+            raise DataError(f"{where}: the id column {column!r} of training is missing")
+        for name in map(cell_text, chunk[column]):
+            row = len(names) + 1
+            if names.setdefault(name, row) != row:
+                place = f"{where}: row {row}, column {column!r}"
+                raise DataError(f"{place}: the id {name!r} comes twice")
+    return list(names)
+
+
+def edges_of(run: OwnRun, names: Sequence[str], edges: Source, tell: Callable[[str], None]) -> Any:
+    """A (new rows, known and new rows) matrix of the edges that a file or a mapping brings."""
+    from scipy.sparse import csr_matrix
+
+    known = {name: row for row, name in enumerate(run.ids)}
+    n, m = len(known), len(names)
+    # An id that is in the new table names its row there: the edge is one that this row brings.
+    pairs, weight = read_edges(edges, known | {name: n + row for row, name in enumerate(names)})
+    new = (pairs >= n).any(0)
+    if not bool(new.all()):
+        where = edges if isinstance(edges, str | Path) else "edges"
+        tell(f"{where}: ignored, because between known rows: {counted(int((~new).sum()), 'edge')}")
+    directed = run.estimator.directed
+    found = Graph.from_edges(pairs, n + m, weight, undirected=not directed, self_loops=False)
+    source, target = found.edge_index.numpy()
+    mine = target >= n
+    value = np.ones(len(source)) if found.edge_weight is None else found.edge_weight.numpy()
+    return csr_matrix((value[mine], (target[mine] - n, source[mine])), shape=(m, n + m))

@@ -1,0 +1,230 @@
+"""How good a run is: metrics in the table's own units, of labelled rows that were held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+
+from difformer.data.dataset import Dataset, scipy_csr
+from difformer.estimators.classifier import DIFFormerClassifier
+from difformer.estimators.conformal import held_out
+from difformer.estimators.rows import Rows
+from difformer.jobs.own import Estimator, OwnRun
+from difformer.metrics import roc_auc
+
+Array = NDArray[Any]
+Metrics = dict[str, float]
+
+DRAWS = 400  # bootstrap samples of the held-out rows
+LEAST = 1e-12  # the least probability that a logarithm is taken of
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out rows with their truth and what was predicted without it.
+
+    Args:
+        rows: (m,) numbers of rows of the table.
+        truth: (m,) classes, or (m, t) of 0 and 1 or of numbers, nan where unknown.
+        found: (m, c) probabilities, or (m, t) numbers in the table's units.
+        names: the classes or targets.
+    """
+
+    task: str
+    rows: Array
+    truth: Array
+    found: Array
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, estimator: Estimator, data: Dataset, names: Sequence[str]) -> HeldOut | None:
+        """The rows that a fit held out; None if there are none."""
+        kept = held_out(estimator)
+        if kept is None or not len(kept[0]):
+            return None
+        rows, outputs = kept
+        model: Any = estimator
+        if isinstance(estimator, DIFFormerClassifier):
+            found = model._probabilities(outputs)
+        else:
+            found = model._scaled_back(outputs).reshape(len(rows), -1)
+        return cls(data.task, rows, data.y.numpy()[rows], found, tuple(names))
+
+    def metrics(self, where: Array | None = None) -> Metrics:
+        """Metrics of all held-out rows, or of some."""
+        where = np.arange(len(self.rows)) if where is None else where
+        truth, found = self.truth[where], self.found[where]
+        if self.task == "multiclass":
+            return _of_classes(truth, found)
+        each = _of_numbers if self.task == "regression" else _of_labels
+        return _by_column(each, truth.reshape(len(truth), -1), found, self.names)
+
+    def baseline(self) -> Metrics:
+        """The metrics of a constant answer: the shares of the classes, or the mean."""
+        truth = self.truth.reshape(len(self.truth), -1)
+        if self.task == "multiclass":
+            counts = np.bincount(self.truth, minlength=self.found.shape[1])
+            constant = counts / counts.sum()
+        else:
+            constant = np.nanmean(truth, axis=0)
+        return replace(self, found=np.broadcast_to(constant, self.found.shape)).metrics()
+
+    def intervals(self) -> dict[str, list[float]]:
+        """95 % intervals of the metrics, by bootstrap over the held-out rows (seed 0).
+
+        An accuracy has Wilson's interval: if all of a few rows are right, so are all of a sample.
+        """
+        draw = np.random.default_rng(0)
+        m = len(self.rows)
+        samples = [self.metrics(draw.integers(m, size=m)) for _ in range(DRAWS)]
+        metrics, found = self.metrics(), dict[str, list[float]]()
+        for name in metrics:
+            drawn = [s[name] for s in samples if name in s]  # a label may be unknown in all rows
+            found[name] = [float(v) for v in np.nanquantile(drawn, (0.025, 0.975))]
+        known = (~np.isnan(self.truth.reshape(m, -1).astype(float))).sum(0)
+        several = len(known) > 1
+        for j, rows in enumerate(known.tolist()):
+            name = f"accuracy_{self.names[j]}" if several else "accuracy"
+            if name in metrics:
+                found[name] = _wilson(metrics[name], rows)
+        return found
+
+
+def _wilson(share: float, rows: int) -> list[float]:
+    from scipy.stats import binomtest
+
+    found = binomtest(round(share * rows), rows).proportion_ci(method="wilson")
+    return [float(found.low), float(found.high)]
+
+
+def score(kept: HeldOut | None) -> dict[str, Any]:
+    """What result.json holds of the held-out rows: how many, metrics, intervals, the baseline."""
+    if kept is None:
+        return {}
+    return {
+        "rows": len(kept.rows),
+        "metrics": _finite(kept.metrics()),
+        "intervals": kept.intervals(),
+        "baseline": _finite(kept.baseline()),
+    }
+
+
+def labelled(data: Dataset) -> Array:
+    """(n,) whether a row has any label."""
+    y = data.y.reshape(data.num_rows, -1)
+    return (~y.isnan() if y.is_floating_point() else y >= 0).any(1).numpy()
+
+
+def _finite(metrics: Metrics) -> Metrics:
+    return {name: value for name, value in metrics.items() if np.isfinite(value)}
+
+
+def _of_classes(truth: Array, chance: Array) -> Metrics:
+    guess = chance.argmax(1)
+    found = {"accuracy": float((guess == truth).mean())}
+    if chance.shape[1] == 2:
+        found["roc_auc"] = roc_auc(torch.from_numpy(truth), torch.from_numpy(chance[:, 1].copy()))
+    recall = [float((guess[truth == c] == c).mean()) for c in np.unique(truth)]
+    found["balanced_accuracy"] = float(np.mean(recall))
+    found["log_loss"] = float(-np.log(chance[np.arange(len(truth)), truth].clip(LEAST)).mean())
+    return found
+
+
+def _of_labels(truth: Array, chance: Array) -> Metrics:
+    area = roc_auc(torch.from_numpy(truth), torch.from_numpy(chance.copy()))
+    return {"roc_auc": area, "accuracy": float(((chance > 0.5) == (truth > 0.5)).mean())}
+
+
+def _of_numbers(truth: Array, found: Array) -> Metrics:
+    error = found - truth
+    spread = float(np.square(truth - truth.mean()).sum())
+    return {
+        # A ratio within rounding of one is one: a constant answer explains nothing.
+        "r2": 1 - round(float(np.square(error).sum()) / spread, 12) if spread > 0 else np.nan,
+        "mae": float(np.abs(error).mean()),
+        "rmse": float(np.sqrt(np.square(error).mean())),
+    }
+
+
+def _by_column(
+    metrics: Callable[[Array, Array], Metrics], truth: Array, found: Array, names: Sequence[str]
+) -> Metrics:
+    """Metrics of each column over its known values; if there are several, named by column."""
+    together: Metrics = {}
+    for j in range(found.shape[1]):
+        known = ~np.isnan(truth[:, j])
+        if known.any():
+            own = metrics(truth[known, j].astype(np.float64), found[known, j])
+            end = f"_{names[j]}" if found.shape[1] > 1 else ""
+            together |= {f"{name}{end}": value for name, value in own.items()}
+    return together
+
+
+MOST_ROWS = 400  # held-out rows that are answered again
+MOST_COLUMNS = 60
+REPEATS = 3
+# The metric of each task, and 1 if a larger value is worse, else -1.
+METRICS = {"multiclass": ("log_loss", 1), "multilabel": ("roc_auc", -1), "regression": ("rmse", 1)}
+
+
+def column_importance(
+    run: OwnRun, data: Dataset, kept: HeldOut, *, seed: int = 0
+) -> tuple[str, list[tuple[str, float]]]:
+    """(metric, [(column, how much worse the metric gets)]), the most important column first.
+
+    Permutation importance: the cells of one column are exchanged between held-out labelled rows,
+    which are then answered as new ones. O(columns × rows), of at most `MOST_ROWS` rows.
+    """
+    draw = np.random.default_rng(seed)
+    pick = np.sort(draw.permutation(len(kept.rows))[:MOST_ROWS])
+    some = replace(kept, rows=kept.rows[pick], truth=kept.truth[pick], found=kept.found[pick])
+    x: Any = data.x.numpy() if data.x.layout == torch.strided else scipy_csr(data.x)
+    features, graph = x[some.rows], _edges(run, some.rows)
+    metric, sign = METRICS[kept.task]
+
+    def loss(rows: Any) -> float:
+        told = replace(some, found=run.outputs(Rows(rows, None), graph)).metrics()
+        values = [v for k, v in told.items() if k.startswith(metric) and np.isfinite(v)]
+        return sign * float(np.mean(values))
+
+    usual, found, place = loss(features), list[tuple[str, float]](), 0
+    for column in run.encoder.columns:
+        block = slice(place, place + column.width)
+        place += column.width
+        if not column.width or len(found) >= MOST_COLUMNS:
+            continue
+        worse = [
+            loss(_shuffled(features, block, draw.permutation(len(pick)))) for _ in range(REPEATS)
+        ]
+        found.append((column.name, float(np.mean(worse)) - usual))
+    return metric, sorted(found, key=lambda pair: -pair[1])
+
+
+def _shuffled(features: Any, block: slice, order: Any) -> Any:
+    if not sparse.issparse(features):
+        changed = features.copy()
+        changed[:, block] = features[order, block]
+        return changed
+    left, right = features[:, : block.start], features[:, block.stop :]
+    return sparse.hstack([left, features[order][:, block], right], format="csr")
+
+
+def _edges(run: OwnRun, rows: Any) -> Any:
+    """The edges of some rows of fit, as a new row would bring them; None if it finds its own."""
+    model: Any = run.estimator
+    graph = model.graph_
+    if graph is None or model._neighbours is not None:
+        return None
+    index = graph.edge_index.numpy()
+    place = np.full(len(run.ids), -1)
+    place[rows] = np.arange(len(rows))
+    mine = (place[index[1]] >= 0) & (index[0] != index[1])
+    values = np.ones(index.shape[1]) if graph.edge_weight is None else graph.edge_weight.numpy()
+    shape = (len(rows), len(run.ids))
+    return sparse.csr_matrix((values[mine], (place[index[1][mine]], index[0][mine])), shape)

@@ -1,0 +1,1 @@
+"""Runs: what a job leaves in a folder, read, opened and asked."""

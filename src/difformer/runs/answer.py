@@ -1,0 +1,162 @@
+"""Predict with a finished run of any kind: new rows of a table, rows of features, or a series."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from difformer.data.table.drift import Drift
+from difformer.data.table.files import Source, numbered_chunks, without_header
+from difformer.errors import DataError
+from difformer.files import answer_file, number_text
+from difformer.jobs.own import OwnRun, table_lines
+from difformer.jobs.series import CUT, forecast_lines, interval_lines, lower_end, open_series
+from difformer.runs.open import LoadedRun, load_run
+from difformer.runs.run import need_kind
+from difformer.systems.difformer import Auto
+
+ID = "id"  # the one column of a file of features that is not a feature
+
+Lines = Iterable[list[list[Any]]]
+"""The lines of a CSV file, some at a time; the first one is the header."""
+
+
+def predict_run(
+    folder: str | Path,
+    source: Source,
+    out: str | Path,
+    *,
+    edges: Source | None = None,
+    known: str | Path | None = None,
+    level: float | None = None,
+    overwrite: bool = False,
+    header: bool = True,
+    data_dir: str | Path | None = None,
+    tell: Callable[[str], None] = warnings.warn,
+    drift: Drift | None = None,
+) -> int:
+    """Predict a file with a finished run into a CSV file; returns how many lines have answers.
+
+    For a run on a table the file has the columns of training; for a run on a dataset it has one
+    column per feature, in order, and maybe a column `id`; for a run on a series it is a series of
+    the same nodes, whose next steps are forecast.
+
+    Args:
+        out: where the answers go: "-" is standard output; an existing file is replaced only with
+            `overwrite`.
+        edges: for a run on a table: id, id (and weight), the edges of new rows to known ones and
+            to one another. With edges among new rows the table is read at once.
+        known: for a run on a series that was trained with such a file: one for the new series.
+        level: of intervals of numbers, or of sets of classes, beside the answers; None for none.
+        header: False if the first line of CSV files is a row: columns are column1, column2, ...
+        data_dir: where datasets are.
+        tell: called with a note about columns, cells and edges that are ignored, and about cells
+            unlike all of training.
+        drift: filled with those cells; for a run on a table.
+    """
+    folder = Path(folder)
+    kind = need_kind(folder, ("dataset", "table", "series"), "predict")
+    if known is not None and kind != "series":
+        raise ValueError("known must be left out: it is for runs on a series")
+    if edges is not None and kind != "table":
+        raise ValueError("edges must be left out: they are for runs on a table")
+    if level is not None and kind == "dataset":
+        raise ValueError("level must be left out: it is for runs on a table or a series")
+    if not header and kind == "series":
+        raise ValueError("header must be left out: the header of a series names its nodes")
+    if not header:
+        source, edges = without_header(source), without_header(edges)
+    with answer_file(out, overwrite=overwrite) as file:
+        if kind == "table":
+            run = OwnRun.load(folder, level=level)
+            lines = table_lines(run, source, edges, tell, Drift() if drift is None else drift)
+        elif kind == "series":
+            lines = [_next_steps(folder, source, known, level, tell)]
+        else:
+            lines = _feature_lines(load_run(folder, data_dir=data_dir), source)
+        writer = csv.writer(file, lineterminator="\n")
+        count = -1  # the header is not an answer
+        for some in lines:
+            writer.writerows(some)
+            count += len(some)
+    return count
+
+
+def _next_steps(
+    folder: Path,
+    source: Source,
+    known: str | Path | None,
+    level: float | None,
+    tell: Callable[[str], None],
+) -> list[list[Any]]:
+    from difformer.data.series import read_known_file, read_series_file
+
+    model, record = open_series(folder)
+    try:
+        data = read_series_file(source)
+        for note in data.notes:
+            tell(f"{source}: {note}")
+        data = data if known is None else read_known_file(known, data)
+        if level is None:
+            return forecast_lines(model, data, record["settings"]["steps"])
+        if lower_end(data.values) == 0:
+            tell(f"intervals {CUT.removesuffix('.')}")
+        return interval_lines(model, data, record, level)
+    except ValueError as error:
+        raise DataError(f"{source}: {error}") from error
+
+
+def _feature_lines(run: LoadedRun, source: Source) -> Lines:
+    data = run.dataset
+    model = run.model if isinstance(run.model, Auto) else run.freeze()
+    classes = data.task == "multiclass"
+    targets = [f"target {i}" for i in range(data.num_outputs)]
+    yield [["id", *(["label", "probability"] if classes else targets)]]
+    for names, x in _features(source, data.num_features):
+        with torch.no_grad():
+            found = run.outcome.averaged(model(x))
+        cells = _labels(found, data.class_names) if classes else _numbers(found)
+        yield [[name, *line] for name, line in zip(names, cells, strict=True)]
+
+
+def _labels(probability: Tensor, names: tuple[str, ...]) -> list[list[str]]:
+    best = probability.max(1)
+    pairs = zip(best.indices.tolist(), best.values.cpu().numpy(), strict=True)
+    return [[names[label] if names else str(label), number_text(chance)] for label, chance in pairs]
+
+
+def _numbers(values: Tensor) -> list[list[str]]:
+    return [[number_text(value) for value in row] for row in values.cpu().numpy()]
+
+
+def _features(source: Source, width: int) -> Iterator[tuple[list[str], Tensor]]:
+    """Chunks of rows as the model takes them, with their ids: numbers if the file has none."""
+    for start, chunk in numbered_chunks(source):
+        columns: dict[str, Any] = dict(chunk)
+        names = columns.pop(ID, None)
+        if len(columns) != width:
+            raise DataError(
+                f"{source} must have {width} columns of features, it has {len(columns)}"
+            )
+        rows: list[list[float]] = []
+        for name, cells in columns.items():
+            rows.append([_number(source, name, start + i, cell) for i, cell in enumerate(cells)])
+        x = torch.tensor(rows, dtype=torch.float64).T
+        names = range(start - 1, start - 1 + len(x)) if names is None else names
+        yield [str(name) for name in names], x
+
+
+def _number(source: Source, column: str, row: int, cell: Any) -> float:
+    try:
+        value = float(cell)
+    except (TypeError, ValueError):
+        value = float("nan")
+    if value - value != 0:  # nan or infinite
+        raise DataError(f"{source}: row {row}, column {column!r} must be a number, got {cell!r}")
+    return value

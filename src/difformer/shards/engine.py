@@ -1,0 +1,278 @@
+"""Tables larger than memory: DuckDB queries them, Arrow reads their rows in chunks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from difformer.data.table.files import Chunk, check_header, column_names, first_line, rows_of
+from difformer.errors import DataError, missing_extra
+from difformer.files import not_a_file, one_line, replacing
+
+Array = NDArray[Any]
+Tell = Callable[[str, float | None], None]
+"""Called with the name of a stage and the share of it that is done, None where unknown."""
+
+READERS = {
+    ".parquet": "read_parquet([{}])",
+    ".csv": "read_csv([{}], all_varchar = true, header = {})",
+    ".tsv": "read_csv([{}], all_varchar = true, header = {}, delim = '\t')",
+}
+WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+KEPT_FREE = 400 * 10**6  # bytes left for chunks in transit and DuckDB's own overhead
+LEAST = 256 * 10**6  # bytes that DuckDB needs
+MISSING = -(2**63)  # stands for an id that is not a whole number
+GROUP = 1 << 16  # rows in a row group of a table that is copied to Parquet
+PAGE = 1 << 17  # bytes of a column that Arrow reads together
+POLL = 0.2  # seconds between looks at a query's progress
+
+
+class Engine:
+    """A DuckDB database in a folder, with a bound on its memory.
+
+    Args:
+        folder: where the database and what it spills to disk are kept.
+        memory: bytes that this process may use.
+        held: bytes of them that it uses already.
+        tell: called with the progress of long queries.
+    """
+
+    def __init__(self, folder: Path, memory: int, held: int, tell: Tell) -> None:
+        try:
+            import duckdb
+        except ImportError as error:
+            raise missing_extra("sharding", "shards") from error
+        limit = memory - held - KEPT_FREE
+        if limit < LEAST:
+            least = (held + KEPT_FREE + LEAST) / 1e9
+            raise DataError(f"memory must be at least {least:.1f}GB here, got {memory / 1e9:g}GB")
+        self._error: Any = duckdb.Error
+        self.tell = tell
+        folder.mkdir(parents=True, exist_ok=True)
+        settings: Any = {
+            "memory_limit": f"{limit // 10**6}MB",
+            "temp_directory": str(folder / "spilled"),
+        }
+        try:
+            self._connection: Any = duckdb.connect(str(folder / "work.duckdb"), config=settings)
+        except duckdb.Error as error:
+            raise DataError(f"{folder} cannot be used: {one_line(error)}") from error
+
+    def close(self) -> None:
+        """Flush to disk and close the database."""
+        self._connection.close()
+
+    def run(self, statement: str, stage: str = "") -> list[Any]:
+        """Run a statement and return its rows, which must be few; `stage` names its progress."""
+        failed: list[BaseException] = []
+        rows: list[Any] = []
+
+        def work() -> None:
+            try:
+                rows.extend(self._connection.execute(statement).fetchall())
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(POLL)
+                if stage:
+                    share = self._connection.query_progress()
+                    self.tell(stage, share / 100 if share >= 0 else None)
+        except BaseException:
+            self._connection.interrupt()
+            thread.join()
+            raise
+        if failed:
+            if isinstance(failed[0], self._error):
+                raise DataError(f"sharding: {one_line(failed[0])}") from failed[0]
+            raise failed[0]
+        return rows
+
+    def one(self, statement: str, stage: str = "") -> Any:
+        """The first row that a statement returns, or None."""
+        return next(iter(self.run(statement, stage)), None)
+
+    def batches(self, statement: str, size: int) -> Iterator[Any]:
+        """The result of a statement as Arrow record batches, a few in memory at a time."""
+        try:
+            # A separate cursor: other statements may run between two batches.
+            reader = self._connection.cursor().sql(statement).to_arrow_reader(size)
+        except self._error as error:
+            raise DataError(f"sharding: {one_line(error)}") from error
+        batches = iter(reader)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (self._error, OSError) as error:  # Arrow wraps DuckDB's errors
+                raise DataError(f"sharding: {one_line(error)}") from error
+            if batch is None:
+                return
+            yield batch
+
+    def shrink(self) -> None:
+        """Leave DuckDB only the memory that it needs."""
+        self.run(f"SET memory_limit = '{LEAST // 10**6}MB'")
+
+
+class Files:
+    """Parquet or CSV files with the same columns, read as one table in the order of their rows.
+
+    Without `header` the columns of CSV files are column1, column2, ...
+    """
+
+    def __init__(
+        self, engine: Engine, paths: Sequence[str | Path], what: str, *, header: bool = True
+    ) -> None:
+        self.engine, self.what = engine, what
+        found: list[Path] = []
+        for path in map(Path, paths):
+            if not (here := matching(str(path))):
+                none = f"holds no file that ends in {', '.join(READERS)}"
+                raise DataError(f"{what}: {path}: {none if path.is_dir() else not_a_file(path)}")
+            found += here
+        endings = {path.suffix.lower() for path in found}
+        if len(endings) > 1 or not endings <= set(READERS):
+            kinds = ", ".join(READERS)
+            got = ", ".join(sorted(endings))
+            raise DataError(f"{what} must be files of one kind, one of {kinds}, got {got}")
+        self.paths = found
+        first = "true"
+        for path, cells in zip(found, map(first_line, found), strict=True):
+            if header and cells:
+                check_header(path, [cell.strip() for cell in cells])
+            elif cells:
+                first = f"false, names = {column_names(len(cells))}"
+        listed = ", ".join(quoted(str(p)) for p in found)
+        self.sql = READERS[endings.pop()].format(listed, first)
+        described = engine.run(f"DESCRIBE SELECT * FROM {self.sql}")
+        self.types: dict[str, str] = {str(row[0]): str(row[1]) for row in described}
+
+    def __str__(self) -> str:
+        return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and others"
+
+    @cached_property
+    def rows(self) -> int:
+        """How many rows there are, counted once."""
+        return int(self.engine.one(f"SELECT count(*) FROM {self.sql}", f"counting {self.what}")[0])
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """The cells, chunk by chunk: arrays where a column is of numbers, else lists."""
+        return map(cells_of, self._batches(size))
+
+    def _batches(self, size: int) -> Iterator[Any]:
+        """Arrow reads Parquet page by page; DuckDB would hold whole row groups."""
+        if self.paths[0].suffix.lower() != ".parquet":
+            yield from self.engine.batches(f"SELECT * FROM {self.sql}", size)
+            return
+        import pyarrow
+        from pyarrow import parquet
+
+        for path in self.paths:
+            try:
+                with parquet.ParquetFile(path, pre_buffer=False, buffer_size=PAGE) as file:
+                    yield from file.iter_batches(size)
+            except (OSError, pyarrow.ArrowException) as error:
+                raise DataError(f"{path} cannot be read: {one_line(error)}") from error
+
+    def as_parquet(self, folder: Path) -> list[str]:
+        """Parquet files with these rows: the files themselves, or a copy in a folder."""
+        if self.paths[0].suffix.lower() == ".parquet":
+            return [str(path.resolve()) for path in self.paths]
+        copy = folder.resolve() / f"{self.what}.parquet"
+        if not copy.exists():
+            with replacing(copy, error=DataError) as part:
+                options = f"FORMAT parquet, ROW_GROUP_SIZE {GROUP}"
+                statement = f"COPY (SELECT * FROM {self.sql}) TO {quoted(str(part))} ({options})"
+                self.engine.run(statement, f"reading {self.what}")
+        return [str(copy)]
+
+    def whole(self, column: str) -> bool:
+        """Whether the type of a column is of whole numbers."""
+        return self.types[column] in WHOLE
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A table that is read in chunks under the name of a stage, with its progress."""
+
+    files: Files
+    stage: str
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        done = 0
+        for chunk in self.files.chunks(size):
+            self.files.engine.tell(self.stage, done / self.files.rows)
+            yield chunk
+            done += rows_of(chunk)
+
+    def __str__(self) -> str:
+        return str(self.files)
+
+
+def quoted(text: str) -> str:
+    """A text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def named(column: str) -> str:
+    """The name of a column, quoted for SQL."""
+    return '"' + column.replace('"', '""') + '"'
+
+
+def key(column: str, integers: bool) -> str:
+    """SQL for a column of ids in the form in which they are compared."""
+    name = named(column)
+    return f"CAST({name} AS BIGINT)" if integers else f"trim(CAST({name} AS VARCHAR))"
+
+
+def number(column: str) -> str:
+    """SQL for a column as whole numbers, `MISSING` where a cell is not one."""
+    return f"coalesce(TRY_CAST({named(column)} AS BIGINT), {MISSING})"
+
+
+def weights(column: str | None) -> str:
+    """SQL for one more column `w` of a query, where there are weights."""
+    return "" if column is None else f", TRY_CAST({named(column)} AS FLOAT) AS w"
+
+
+def matching(name: str) -> list[Path]:
+    """The files that a name stands for: one file, those of a folder or those of a pattern."""
+    path = Path(name)
+    if path.is_dir():
+        return sorted(p for p in path.iterdir() if p.suffix.lower() in READERS)
+    if path.is_file() or not any(mark in name for mark in "*?["):
+        return [path] if path.is_file() else []
+    return sorted(path.parent.glob(path.name))
+
+
+def cells_of(batch: Any) -> Chunk:
+    """The cells of an Arrow record batch, as `Files.chunks` returns them."""
+    names = batch.schema.names
+    return {name: _cells(column) for name, column in zip(names, batch.columns, strict=True)}
+
+
+def _cells(column: Any) -> Any:
+    """Numbers as float64 with NaN for null, dates as ISO text, other cells unchanged."""
+    import pyarrow
+
+    types, kind = pyarrow.types, column.type
+    if types.is_floating(kind) or types.is_integer(kind) or types.is_decimal(kind):
+        cells = column.cast(pyarrow.float64(), safe=types.is_decimal(kind))
+        return cells.to_numpy(zero_copy_only=False)
+    return [c.isoformat() if hasattr(c, "isoformat") else c for c in column.to_pylist()]
+
+
+def numbers(column: Any, dtype: Any = np.int64) -> Array:
+    """An Arrow column without nulls as an array."""
+    found: Array = column.to_numpy(zero_copy_only=False)
+    return found.astype(dtype, copy=False)

@@ -1,0 +1,255 @@
+"""Run folders: the one place that knows the names of their files.
+
+config.toml          what was asked for; a resumed run must ask for the same
+split.json           which rows trained, validated and tested
+metrics.csv          one row per evaluated epoch; no clock times, so equal runs have equal bytes
+checkpoint.safetensors   where to resume from; removed once the run has finished
+model.safetensors    the weights of the best validation epoch
+result.json          the final metrics; `interrupted` says whether the run can be resumed
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import tomli_w
+from torch import nn
+
+from difformer.errors import RunError
+from difformer.files import (
+    cannot_write,
+    finite,
+    read_json,
+    read_toml,
+    reading,
+    replacing,
+    write_atomic,
+    write_json,
+)
+from difformer.machine import commit
+from difformer.tensorfiles import read_tensors, write_tensors
+from difformer.train.checkpoint import Row, copy_state, load_weights
+
+if TYPE_CHECKING:
+    from difformer.data.split import Split
+
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """How a run ended.
+
+    Args:
+        metrics: "train", "val" and "test" metrics of the best epoch's weights; a part without
+            rows is left out. Test metrics are computed here and nowhere else.
+        best_epoch: the epoch whose weights were kept; 0 for a model without parameters.
+        epochs: how many were run.
+        stopped: "epochs", "patience", "interrupted", "evaluated" (nothing to train), or the
+            word a callback gave.
+        history: one row per evaluated epoch, as in metrics.csv.
+        seconds: time spent training, including earlier sessions.
+        folder: where the run is kept, if it is.
+        peak_memory: the peak memory of the process in bytes, including what it ran before; None if
+            unknown.
+    """
+
+    metrics: dict[str, Metrics]
+    best_epoch: int
+    epochs: int
+    stopped: str
+    history: list[Row]
+    seconds: float
+    folder: Path | None = None
+    peak_memory: int | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """True if the run was interrupted and can be resumed."""
+        return self.stopped == "interrupted"
+
+    def to_json(self) -> dict[str, Any]:
+        """What result.json holds: everything but the history, which is metrics.csv."""
+        kept = [f.name for f in fields(self) if f.name not in ("metrics", "history", "folder")]
+        return {
+            "metrics": finite(self.metrics),
+            **{name: getattr(self, name) for name in kept},
+            "interrupted": self.interrupted,
+        }
+
+
+class RunFolder:
+    """The files of one run; opening it writes its configuration, or checks that it is the same."""
+
+    def __init__(
+        self, path: Path | str, config: Mapping[str, Any], split: Split, *, writes: bool = True
+    ) -> None:
+        self.path, self.writes = Path(path), writes
+        self.checkpoint = self.path / "checkpoint.safetensors"
+        self.model = self.path / "model.safetensors"
+        self.metrics = self.path / "metrics.csv"
+        self.result = self.path / "result.json"
+        if writes:
+            self._agree(config, split)
+
+    def _agree(self, config: Mapping[str, Any], split: Split) -> None:
+        started = (self.path / "config.toml").exists()
+        if not started and (self.checkpoint.exists() or self.result.exists()):
+            raise RunError(f"{self.path} has no config.toml: give another folder")
+        agree_config(self.path, config)
+        file, text = self.path / "split.json", split.to_json() + "\n"
+        if not file.exists():
+            write_atomic(file, text.encode())
+        elif file.read_text(encoding="utf-8") != text:
+            raise RunError(f"{self.path} holds a run on another split: give another folder")
+
+    def finished(self) -> FitResult | None:
+        """The result of a finished run, else None."""
+        result = read_result(self.path)
+        if result is None or result.interrupted:
+            return None
+        if self.writes:
+            self.checkpoint.unlink(missing_ok=True)  # it may have been killed just before
+        return result
+
+    def load_model(self, model: nn.Module) -> None:
+        """Put the best epoch's weights into a model."""
+        load_weights(model, read_tensors(self.model, None, error=RunError)[0], self.model)
+
+    def start_metrics(self, history: Sequence[Row]) -> None:
+        """Write exactly these rows to metrics.csv: epochs after the checkpoint are run again."""
+        if not self.writes:
+            return
+        write_atomic(self.metrics, csv_text(history).encode())
+
+    def add_metrics(self, row: Row, *, first: bool) -> None:
+        """Append one row, for people who follow a run; the file is rewritten at its end."""
+        if not self.writes:
+            return
+        try:
+            with self.metrics.open("a", encoding="utf-8", newline="") as file:
+                file.write(csv_text([row], header=first))
+        except OSError as error:
+            raise cannot_write(self.metrics, error) from error
+
+    def finish(self, model: nn.Module, result: FitResult) -> None:
+        """Write the result; result.json comes last, so that its presence means all is there."""
+        if not self.writes:
+            return
+        write_atomic(self.metrics, csv_text(result.history).encode())
+        save_model(model, self.model)
+        write_json(self.result, {**result.to_json(), "commit": commit()}, indent=2)
+        if not result.interrupted:
+            self.checkpoint.unlink(missing_ok=True)
+
+
+def agree_config(folder: Path, config: Mapping[str, Any], *, unused: Collection[str] = ()) -> None:
+    """Write config.toml, or raise an error that names each setting in which it differs.
+
+    Runs of earlier versions also hold the settings that the run does not use, which are no
+    difference.
+    """
+    file, wanted = folder / "config.toml", plain(config)
+    if not file.exists():
+        write_atomic(file, tomli_w.dumps(wanted).encode())
+        return
+    found = differences(read_config(file), wanted)
+    differing = [line for line in found if line.partition(":")[0] not in unused]
+    if differing:
+        raise RunError(
+            f"{folder} holds a run of another configuration ({'; '.join(differing)}): "
+            "give the same one to resume it, or another folder to start a new run"
+        )
+
+
+def save_model(model: nn.Module, path: Path) -> None:
+    """Write a model's weights: by its own ``save(path)`` where it has one, else its state.
+
+    Either way the tensors have the names of ``state_dict()``.
+    """
+    save = getattr(model, "save", None)
+    if save is None:
+        write_tensors(path, "weights", copy_state(model), {})
+        return
+    with replacing(path) as part:
+        save(part)
+
+
+def read_result(path: Path) -> FitResult | None:
+    """The result in a run folder, or None if there is none yet."""
+    file = path / "result.json"
+    if not file.exists():
+        return None
+    with reading(file):
+        known = {f.name for f in fields(FitResult)}
+        content = {name: value for name, value in read_json(file).items() if name in known}
+        content["metrics"] = {
+            part: {name: nan if value is None else value for name, value in values.items()}
+            for part, values in content["metrics"].items()
+        }
+        history = read_metrics(path / "metrics.csv")
+        return FitResult(**content, history=history, folder=path)
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """The rows of a metrics.csv; an empty cell is left out of its row."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            {key: int(cell) if key == "epoch" else float(cell) for key, cell in row.items() if cell}
+            for row in csv.DictReader(file)
+        ]
+
+
+def csv_text(history: Sequence[Mapping[str, Any]], *, header: bool = True) -> str:
+    """Rows as CSV, numbers in full precision; the first row names the columns."""
+    if not history:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(history[0]), lineterminator="\n", extrasaction="ignore")
+    if header:
+        writer.writeheader()
+    writer.writerows(history)
+    return text.getvalue()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config.toml as nested dicts."""
+    with reading(path):
+        return read_toml(path.read_text(encoding="utf-8"))
+
+
+def plain(value: Any) -> Any:
+    """Nested settings as TOML can hold them: None is left out, a tuple becomes a list."""
+    if hasattr(value, "__dataclass_fields__"):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {str(key): plain(item) for key, item in items if item is not None}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in cast("list[Any]", value)]
+    if isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The settings in which two configurations differ, each as 'key: old there, new now'."""
+    found: list[str] = []
+    for key in sorted(old.keys() | new.keys()):
+        a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
+        if isinstance(a or b, Mapping) and isinstance(b or a, Mapping):
+            found += differences(a or {}, b or {}, f"{name}.")
+        elif a != b:
+            found.append(f"{name}: {_shown(a)} there, {_shown(b)} now")
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else repr(value)

@@ -1,0 +1,352 @@
+"""What diffusion does to the rows of a trained model: their states before and after, the energy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from json import dumps, loads
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from difformer.blocks import (
+    Note,
+    Plot,
+    Section,
+    Table,
+    axis,
+    colour,
+    number,
+    plain,
+    rounded,
+    scatter,
+)
+from difformer.data.registry import load_dataset
+from difformer.errors import DifformerError
+from difformer.systems.registry import get_system
+from difformer_paper.measure import read_cell
+from difformer_paper.specs import Cell, load_spec
+from difformer_paper.tables import measured_text, published_text
+
+if TYPE_CHECKING:
+    from difformer.data.dataset import Dataset
+    from difformer.data.split import Split
+    from difformer.jobs.job import Experiment
+    from difformer.train.callbacks import Callback
+
+
+ROWS = 1000  # rows drawn: t-SNE of more would take longer than the training
+
+
+@dataclass(frozen=True)
+class Poster:
+    """States of some rows in two dimensions, before and after diffusion, and the energies."""
+
+    before: list[list[float]]  # (rows, 2)
+    after: list[list[float]]
+    classes: list[int]
+    names: list[str]
+    energies: list[float]  # of Z⁽⁰⁾, then after each layer
+
+    @property
+    def fall(self) -> float:
+        """The share of the first energy that the layers take away."""
+        return 1 - self.energies[-1] / self.energies[0]
+
+
+def poster_of(folder: Path, dataset: Dataset) -> Poster:
+    """The poster of a run's DIFFormer: two t-SNE projections and one energy per layer."""
+    from difformer.report.energy import check_energy
+    from difformer.report.inside import inspect_run
+    from difformer.report.states import project, sample_rows
+    from difformer.runs.open import load_run
+
+    found = inspect_run(load_run(folder, dataset=dataset))
+    if found.difformer is None:
+        raise DifformerError(f"{folder} has no DIFFormer to look into")
+    shown = sample_rows(dataset.num_rows, ROWS)
+    before, after = (project(found.states[i][shown], "tsne") for i in (0, -1))
+    layers = check_energy(found.difformer, dataset.x, found.graph).layers
+    return Poster(
+        before=before.tolist(),
+        after=after.tolist(),
+        classes=dataset.y[shown].tolist(),
+        names=[name.replace("_", " ") for name in found.class_names],
+        energies=[layers[0].start, *(layer.end for layer in layers)],
+    )
+
+
+def poster_section(poster: Poster) -> Section:
+    """The three pictures for a page."""
+    about = (
+        "Every point is a row, coloured by its true class, which the model was told for few of "
+        "them. Before diffusion its place comes from its own features. Each layer then moves every "
+        "row towards a weighted average of all rows and of its neighbours, and the energy falls."
+    )
+    blocks = [
+        Note(about),
+        _states("before", "Before diffusion: each row by itself", poster.before, poster),
+        _states("after", "After diffusion: what the last layer sees", poster.after, poster),
+        _energy(poster),
+    ]
+    return Section("diffusion", "What diffusion does", blocks)
+
+
+def draw_poster(poster: Poster, path: Path) -> Path:
+    """The three pictures side by side in one file; its suffix (svg, png) decides the format."""
+    from difformer_paper.figures.drawing import axes, save_image, style
+
+    with style() as make:
+        figure = make(12.0, 3.8)
+        shown = axes(figure, 1, 3)
+        both = {"Before diffusion": poster.before, "After diffusion": poster.after}
+        for axis, (title, points) in zip(shown, both.items(), strict=False):
+            for label, name in enumerate(poster.names):
+                x, y = _of_class(points, poster, label)
+                axis.scatter(x, y, s=5, color=colour(label), label=name)
+            axis.set(title=title, xticks=[], yticks=[])
+        figure.legend(*shown[0].get_legend_handles_labels(), loc="outside lower left", ncols=7)
+        shown[2].plot(poster.energies, marker="o", color=colour(0))
+        shown[2].set(title="The energy falls", xlabel="layer", ylim=(0, None))
+        return save_image(figure, path)
+
+
+def _of_class(points: list[list[float]], poster: Poster, label: int) -> tuple[list[Any], list[Any]]:
+    found = [p for p, c in zip(points, poster.classes, strict=True) if c == label]
+    return rounded(p[0] for p in found), rounded(p[1] for p in found)
+
+
+def _states(name: str, caption: str, points: list[list[float]], poster: Poster) -> Plot:
+    data: list[dict[str, Any]] = []
+    for label, title in enumerate(poster.names):
+        x, y = _of_class(points, poster, label)
+        data.append(
+            scatter(
+                x,
+                y,
+                "markers",
+                name=plain(title),
+                marker={"color": colour(label), "size": 5, "opacity": 0.8},
+                hovertemplate=f"{plain(title)}<extra></extra>",
+            )
+        )
+    hidden = {"visible": False}
+    return Plot(
+        name=f"states-{name}",
+        caption=f"{caption} ({len(poster.classes):,} rows, t-SNE).",
+        alt=f"Scatter plot of the rows' states {name} diffusion, one colour per class.",
+        data=data,
+        layout={
+            "xaxis": hidden,
+            "yaxis": hidden,
+            "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+            "legend": {"orientation": "h", "x": 0, "y": -0.02, "yanchor": "top"},
+        },
+    )
+
+
+def _energy(poster: Poster) -> Plot:
+    layers = list(range(len(poster.energies)))
+    rows = [[str(k), number(e)] for k, e in zip(layers, poster.energies, strict=True)]
+    return Plot(
+        name="energy",
+        caption=f"The energy of the states by layer: {100 * poster.fall:.0f} % less at the end.",
+        alt=f"Line plot of the energy, from {number(poster.energies[0])} to "
+        f"{number(poster.energies[-1])}.",
+        data=[
+            scatter(
+                layers,
+                rounded(poster.energies),
+                "lines+markers",
+                line={"color": colour(0), "width": 3},
+                marker={"size": 9},
+                hovertemplate="layer %{x}: %{y:,.4g}<extra></extra>",
+            )
+        ],
+        layout={
+            "xaxis": axis("layer", dtick=1),
+            "yaxis": axis("energy", rangemode="tozero"),
+        },
+        table=Table("Energy by layer.", ["layer", "energy"], rows),
+    )
+
+
+# The cells of Table 2 that are run, with the table's own settings and split.
+CELLS = {"gcn": "default", "difformer-s": "stable", "difformer-a": "stable"}
+SEED = 0
+# All pairs of Cora's rows, eight layers: its other epochs would take another minute.
+FEWER_EPOCHS = {"difformer-a": 60}
+# Means over five seeds, from results/; written by `difformer reproduce --readme`.
+MEASURED = "demo_measured.json"
+LABELS = 10  # digits that are labelled, per class
+
+
+HEADER = ("Method", "Data", "Published (%)", "Measured (%)", "This run (%)", "Seconds")
+ABOUT = (
+    "Test accuracy. Published and measured: mean ± standard deviation of five seeds. This run: one "
+    "seed, so it may well be a point above or below the mean."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the demo's table; "" where a figure does not exist."""
+
+    dataset: str
+    method: str
+    published: str
+    measured: str
+    accuracy: float
+    seconds: float
+
+    def cells(self) -> tuple[str, ...]:
+        """The line as text."""
+        stated = self.published or "–", self.measured or "–"
+        return (
+            self.method,
+            self.dataset,
+            *stated,
+            f"{100 * self.accuracy:.1f}",
+            f"{self.seconds:.1f}",
+        )
+
+
+def run_demo(
+    out: Path, *, picture: Path | None = None, quiet: bool, tell: Callable[[str], None]
+) -> tuple[list[Row], Path]:
+    """Train everything and write the page; the lines of its table, and where it is.
+
+    Args:
+        out: each run on Cora is kept in a folder below it, and read back where it is there.
+        picture: an svg or png file that states and energy are also drawn to.
+        tell: called with what is being done.
+    """
+    from difformer_paper.demo import draw_poster, poster_of
+
+    rows = _cora(out, quiet=quiet) + _digits(tell)
+    tell("Looking at the states before and after diffusion")
+    poster = poster_of(out / "cora-difformer-s", load_dataset("cora"))
+    if picture is not None:
+        draw_poster(poster, picture)
+    return rows, _write_page(out, rows, poster)
+
+
+def cells() -> list[Cell]:
+    """The cells of Table 2 that the demo runs."""
+    spec = load_spec("table2")
+    found: list[Cell] = []
+    for system, variant in CELLS.items():
+        chosen = {"systems": [system], "variants": [variant]}
+        found += spec.cells(columns=["cora"], protocols=["released"], **chosen)
+    return found
+
+
+def measured(results: Path) -> str:
+    """The text of MEASURED: mean and deviation of those cells in a folder of results."""
+    spec = load_spec("table2")
+    found = {cell.name: measured_text(spec, read_cell(spec, cell, results), []) for cell in cells()}
+    return dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def _cora(out: Path, *, quiet: bool) -> list[Row]:
+    data = load_dataset("cora")
+    published = load_spec("table2").published
+    known = loads(files("difformer_paper").joinpath(MEASURED).read_text(encoding="utf-8"))
+    rows: list[Row] = []
+    for cell in cells():
+        (experiment,) = cell.experiments()
+        epochs = FEWER_EPOCHS.get(cell.system, experiment.train.epochs)
+        train = replace(experiment.train, epochs=epochs, seed=SEED)
+        experiment = replace(experiment, train=train, seeds=(SEED,))
+        title = get_system(cell.system).title
+        split = data.split(experiment.split)
+        folder = out / f"cora-{cell.system}"
+        accuracy, seconds = _run(experiment, title, data, split, folder, quiet=quiet)
+        rows.append(
+            Row(
+                dataset=f"Cora, {split.train.numel()} labels, citations",
+                method=title,
+                published=published_text(published[cell.system]["cora"]),
+                measured=known[cell.name],
+                accuracy=accuracy,
+                seconds=seconds,
+            )
+        )
+    return rows
+
+
+def _digits(tell: Callable[[str], None]) -> list[Row]:
+    """DIFFormerClassifier by default, and scikit-learn's answers for the same rows."""
+    import numpy as np
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.semi_supervised import LabelSpreading
+
+    from difformer.data.split import random_split
+    from difformer.estimators.classifier import DIFFormerClassifier
+
+    data = load_dataset("digits")
+    split = random_split(data.y, SEED, per_class=LABELS, num_val=500, num_test=1000)
+    x, y = data.x.numpy(), data.y.numpy()
+    train, test = split.train.numpy(), split.test.numpy()
+    few = np.full_like(y, -1)
+    few[train] = y[train]
+    linear = LogisticRegression(max_iter=1000)  # its default of 100 does not converge
+    spreading = LabelSpreading(kernel="knn", max_iter=200)  # the default kernel fails on digits
+    ours = DIFFormerClassifier(random_state=SEED)
+    plans: dict[str, Callable[[], Any]] = {
+        "logistic regression": lambda: linear.fit(x[train], y[train]).predict(x),
+        "label spreading": lambda: spreading.fit(x, few).transduction_,
+        "DIFFormerClassifier()": lambda: ours.fit(x, few).transduction_,
+    }
+    rows: list[Row] = []
+    for method, answers in plans.items():
+        tell(f"{method} on digits")
+        begin = time.monotonic()
+        accuracy = float((answers()[test] == y[test]).mean())
+        seconds = time.monotonic() - begin
+        said = f"digits, {len(train)} labels, no graph"
+        rows.append(Row(said, method, "", "", accuracy, seconds))
+    return rows
+
+
+def _run(
+    experiment: Experiment, method: str, data: Dataset, split: Split, folder: Path, *, quiet: bool
+) -> tuple[float, float]:
+    """Train, or read back what was trained: test accuracy and seconds.
+
+    KeyboardInterrupt where Ctrl-C ended it: what was trained is kept.
+    """
+    from difformer.jobs.rows import run_experiment
+    from difformer.train.callbacks import Progress
+
+    def look(seed: int) -> list[Callback]:
+        return [Progress(f"{method} on {experiment.dataset}", quiet=quiet)]
+
+    result = run_experiment(experiment, dataset=data, split=split, folder=folder, callbacks=look)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    (fit,) = result.results.values()
+    return fit.metrics["test"]["accuracy"], fit.seconds
+
+
+def _write_page(out: Path, rows: list[Row], poster: Poster) -> Path:
+    from difformer.blocks import Note, Section
+    from difformer.blocks import Table as Shown
+    from difformer.report.page import write_page
+    from difformer_paper.demo import poster_section
+
+    table = Shown(ABOUT, list(HEADER), [row.cells() for row in rows])
+    limits = [f"{get_system(s).title} stops after {n} epochs" for s, n in FEWER_EPOCHS.items()]
+    more = Note(
+        "Cora: the settings of Table 2 (difformer reproduce table2 --show), GCN's from its own "
+        "paper and DIFFormer's recipe stable, on the split of the published figures; "
+        f"{', '.join(limits)} here. Digits: DIFFormerClassifier and logistic regression with their "
+        "default settings, label spreading with the kernel knn."
+    )
+    sections = [
+        Section("accuracy", "Few labels, and all the rows", [table, more]),
+        poster_section(poster),
+    ]
+    subtitle = "Every row moves towards an average of all rows: diffusion that descends an energy."
+    return write_page(out / "report.html", "DIFFormer in a minute", sections, subtitle=subtitle)

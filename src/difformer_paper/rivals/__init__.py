@@ -1,0 +1,1 @@
+"""The models that the paper compares DIFFormer with, each in the form its authors released."""

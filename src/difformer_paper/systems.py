@@ -1,0 +1,409 @@
+"""The rivals of the paper as systems: their options, and what they cost. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from difformer.settings import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RATE,
+    SHARE,
+    Options,
+    option,
+    unit_interval,
+    whole,
+)
+from difformer.systems.of_graphs import DENSE, GAT, GATConfig, attention_bytes
+from difformer.systems.system import (
+    CLASSES,
+    FLOAT,
+    KIPF,
+    SCALE,
+    Convolutions,
+    Perceptron,
+    Stack,
+    System,
+    Width,
+    by_edge,
+    features,
+    linear,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGCConfig(Options):
+    """Simplified graph convolution."""
+
+    steps: int = option(2, "propagation steps K", COUNT)
+
+
+_SGC = System(
+    name="sgc",
+    title="SGC",
+    model="difformer_paper.rivals.diffusions.SGC",
+    config=SGCConfig,
+    memory=features,
+    needs_graph=True,
+    train={"lr": 0.2, "weight_decay": 5e-6},
+    space={"steps": (2, 4, 8)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DGCConfig(Options):
+    """Decoupled graph convolution by Euler steps."""
+
+    steps: int = option(100, "Euler steps K", COUNT)
+    time: float = option(5.3, "terminal time T", POSITIVE)
+
+
+_DGC = System(
+    name="dgc",
+    title="DGC-Euler",
+    model="difformer_paper.rivals.diffusions.DGC",
+    config=DGCConfig,
+    memory=features,
+    needs_graph=True,
+    train={"lr": 0.2, "weight_decay": 1e-5},
+    space={"time": (3.8, 5.3, 6.0)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GDCConfig(Convolutions):
+    """A GCN on the diffused graph."""
+
+    diffusion: str = option("ppr", "personalised PageRank or heat kernel", ("ppr", "heat"))
+    alpha: float = option(0.05, "teleport probability of ppr", SHARE)
+    time: float = option(5.0, "diffusion time of heat", POSITIVE)
+    top_k: int = option(128, "entries kept in each column", COUNT)
+
+
+def _largest(n: int, e: int, p: int, c: int, config: GDCConfig) -> float:
+    """A block of columns of the diffusion and its work space, and the entries that are kept."""
+    kept = n * min(config.top_k, n)
+    return FLOAT * (8 * min(n * n, 2**22) + 12 * kept) + linear(n, kept, p, c, config)
+
+
+_GDC = System(
+    name="gdc",
+    title="GDC",
+    model="difformer_paper.rivals.gdc.GDC",
+    config=GDCConfig,
+    memory=_largest,
+    needs_graph=True,
+    train=KIPF,
+    space={"alpha": (0.05, 0.1), "top_k": (64, 128), "hidden_channels": (16, 64)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatConfig(Stack):
+    """Heat-kernel convolutions."""
+
+    scale: float = option(3.5, "s in e^(-s L)", POSITIVE)
+
+
+_HEAT = System(
+    name="graphheat",
+    title="GraphHeat",
+    model="difformer_paper.rivals.diffusions.GraphHeat",
+    config=HeatConfig,
+    memory=linear,
+    needs_graph=True,
+    defaults={"hidden_channels": 16},
+    train=KIPF,
+    space={"scale": (1.0, 3.5, 5.0), "hidden_channels": (16, 64)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRANDConfig(Width):
+    """Graph neural diffusion."""
+
+    attention_channels: int = option(16, "width of a head's query and key", COUNT)
+    num_heads: int = option(4, "attention heads, averaged", COUNT)
+    nonlinear: bool = option(False, "compute the attention of every state; off: of the first only")
+    source: bool = option(False, "GRAND++: labelled rows are sources")
+    source_dropout: float = option(
+        0.5,
+        "share of GRAND++'s sources left out of a training step, which learns from their rows only",
+        RATE,
+    )
+    learned_scale: bool = option(True, "learn how fast X(t) moves and how strong the sources are")
+    time: float = option(8.0, "terminal time T", POSITIVE)
+    method: str = option(
+        "rk4", "torchdiffeq's solver", ("euler", "midpoint", "rk4", "dopri5", "adaptive_heun")
+    )
+    step: float = option(1.0, "step size of the fixed-step solvers", POSITIVE)
+    tolerance: float = option(
+        1e-3, "relative and absolute tolerance of the adaptive solvers", POSITIVE
+    )
+    scale_features: bool = option(False, SCALE)
+
+
+def _solver(n: int, e: int, p: int, c: int, config: GRANDConfig) -> float:
+    """Every evaluation of the field keeps its states, and its attention where it has its own."""
+    evaluations = config.time / config.step * {"rk4": 4, "midpoint": 2}.get(config.method, 1)
+    attention = e * config.num_heads * (2 * config.attention_channels + 3)
+    states = evaluations * n * config.hidden_channels * 7
+    often = evaluations if config.nonlinear else 1
+    return linear(n, e, p, c, config) + FLOAT * (states + often * attention)
+
+
+_GRAND = System(
+    name="grand-l",
+    title="GRAND-l",
+    model="difformer_paper.rivals.diffusions.GRAND",
+    config=GRANDConfig,
+    memory=_solver,
+    needs_graph=True,
+    package="torchdiffeq",
+    extra="ode",
+    train={"lr": 0.02, "weight_decay": 5e-4},
+    space={"time": (4.0, 8.0, 16.0), "dropout": (0.2, 0.5)},
+)
+_EULER: dict[str, Any] = {"method": "euler"}
+DIFFUSIONS = (
+    _SGC,
+    _GRAND,
+    replace(_GRAND, name="grand", title="GRAND", defaults={**_EULER, "nonlinear": True}),
+    replace(
+        _GRAND,
+        name="grandpp",
+        title="GRAND++",
+        defaults={**_EULER, "source": True},
+        space={**_GRAND.space, "source_dropout": (0.0, 0.5, 0.9)},
+    ),
+    _GDC,
+    _HEAT,
+    _DGC,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LDSConfig(Options):
+    """Learning discrete structures."""
+
+    hidden_channels: int = option(16, "width of the hidden layer", COUNT)
+    dropout: float = option(0.5, "dropout on features and hidden layer", RATE)
+    inner_steps: int = option(5, "weight updates per epoch", COUNT)
+    unroll: int = option(1, "gradient steps that the hypergradient is taken through", whole(0))
+    inner_lr: float = option(0.1, "learning rate of those steps", POSITIVE)
+    theta_lr: float = option(1.0, "learning rate of the edge probabilities", POSITIVE)
+    outer: str = option(
+        "training",
+        "whose labels the outer loss takes; validation: half of those rows, as its paper does",
+        ("training", "validation"),
+    )
+    outer_share: float = option(0.3, "share of the training rows kept for the outer loss", SHARE)
+    top_k: int = option(32, "pairs each row may propose, and learned edges kept per row", COUNT)
+    samples: int = option(4, "graphs averaged in a prediction", COUNT)
+
+
+def _bilevel(n: int, e: int, p: int, c: int, config: LDSConfig) -> float:
+    """Pairs with their chances, drawn graphs, the narrow factors of the hypergradient, features."""
+    pairs = 24 * (e + 2 * n * config.top_k)
+    factors = 40 * n * (config.hidden_channels + c) * (config.unroll + 1)
+    block = 2 * min(n * n, 2**22)
+    return FLOAT * (pairs + factors + block) + features(n, e, p, c, config)
+
+
+_LDS = System(
+    name="lds",
+    title="LDS",
+    model="difformer_paper.rivals.learned.LDS",
+    config=LDSConfig,
+    memory=_bilevel,
+    needs_graph=True,
+    tasks=CLASSES,
+    train={"lr": 0.01, "weight_decay": 5e-4, "epochs": 100},
+    space={"theta_lr": (0.1, 1.0), "hidden_channels": (16, 32)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GLCNConfig(Stack):
+    """Graph learning-convolutional network."""
+
+    graph_channels: int = option(70, "width of the layer that learns the graph", COUNT)
+    penalty: float = option(0.01, "weight λ of the graph loss", NOT_NEGATIVE)
+    gamma: float = option(0.1, "weight of its sparsity term", NOT_NEGATIVE)
+    beta: float = option(0.0, "weight of its distance to the given graph", NOT_NEGATIVE)
+
+
+def _edge_weights(n: int, e: int, p: int, c: int, config: GLCNConfig) -> float:
+    """The projected rows; per edge its score, square, weight and normalised weight, no gap."""
+    return by_edge(16, n, e, p, c, config) + FLOAT * 4 * config.graph_channels * (n + p)
+
+
+_GLCN = System(
+    name="glcn",
+    title="GLCN",
+    model="difformer_paper.rivals.learned.GLCN",
+    config=GLCNConfig,
+    memory=_edge_weights,
+    needs_graph=True,
+    defaults={"hidden_channels": 30, "dropout": 0.6, "input_dropout": 0.6},
+    train={"lr": 0.005, "weight_decay": 5e-4},
+    space={"penalty": (0.001, 0.01, 0.1), "hidden_channels": (30, 70)},
+)
+LEARNED = (_LDS, _GLCN, _GLCN.on_neighbours("penalty"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFormerConfig(Stack):
+    """Kernelised Gumbel-softmax message passing; `hidden_channels` is also a head's width."""
+
+    num_heads: int = option(4, "attention heads", COUNT)
+    features: int = option(30, "random features m of the kernel", COUNT)
+    gumbels: int = option(10, "Gumbel samples while training; 0: none", whole(0))
+    tau: float = option(0.25, "temperature", POSITIVE)
+    bias_order: int = option(
+        2, "graphs of the relational bias: rows at most 1, 2, 4, ... edges apart", whole(0)
+    )
+    penalty: float = option(1.0, "weight λ of the edge loss", NOT_NEGATIVE)
+    activation: bool = option(False, "ELU after every layer, not after the first linear one only")
+    scale_features: bool = option(True, SCALE)
+
+
+def _gumbel(n: int, e: int, p: int, c: int, config: NodeFormerConfig) -> float:
+    """Random features of rows and of the ends of edges, a noise per sample, and wider graphs."""
+    rows = 8 * config.features + 4 * max(1, config.gumbels) + 10 * config.hidden_channels
+    kept = config.num_heads * (n * rows + 3 * e * config.features)
+    wide = sum(min(n**2, n * (e / max(1, n)) ** 2**r) for r in range(1, config.bias_order))
+    return linear(n, e, p, c, config) + FLOAT * (config.num_layers * kept + 6 * wide)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGFormerConfig(Stack):
+    """Simplified graph transformer; `num_layers` of attention, `dropout` on their states."""
+
+    num_heads: int = option(1, "attention heads", COUNT)
+    backbone: str = option(
+        "gcn",
+        "beside attention: a plain GCN, or a linear layer and convolutions with batch norm and "
+        "residuals",
+        ("gcn", "residual"),
+    )
+    graph_layers: int = option(4, "graph convolutions", COUNT)
+    graph_weight: float = option(
+        0.8, "weight α of the convolutions against attention", unit_interval(zero=True, one=True)
+    )
+    graph_dropout: float = option(0.5, "dropout on the states of the convolutions", RATE)
+    scale_features: bool = option(True, SCALE)
+
+
+def _two_branches(n: int, e: int, p: int, c: int, config: SGFormerConfig) -> float:
+    """Attention keeps its queries, keys, values and norms; the convolutions beside it theirs."""
+    states = n * config.hidden_channels * (16 * config.num_layers + 5 * config.graph_layers)
+    return linear(n, e, p, c, config) + FLOAT * states
+
+
+TRANSFORMERS = (
+    System(
+        name="nodeformer",
+        title="NodeFormer",
+        model="difformer_paper.rivals.nodeformer.NodeFormer",
+        config=NodeFormerConfig,
+        memory=_gumbel,
+        all_pairs=True,
+        defaults={"hidden_channels": 32, "dropout": 0.2, "input_dropout": 0.0},
+        train={"lr": 0.001, "weight_decay": 5e-3},
+        space={"hidden_channels": (32, 64), "bias_order": (1, 2), "penalty": (0.1, 1.0)},
+    ),
+    System(
+        name="sgformer",
+        title="SGFormer",
+        model="difformer_paper.rivals.attention.SGFormer",
+        config=SGFormerConfig,
+        memory=_two_branches,
+        needs_graph=True,
+        all_pairs=True,
+        tasks=CLASSES,
+        defaults={"num_layers": 1, "dropout": 0.2, "input_dropout": 0.0},
+        train=KIPF,
+        space={"graph_layers": (2, 4), "graph_weight": (0.5, 0.8), "dropout": (0.2, 0.5)},
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasedGATConfig(GATConfig):
+    """Attention over all pairs with a bias for those that an edge joins."""
+
+    edge_bias: float = option(
+        6.0, "first value of the bias; 6: an edge counts as e⁶, about 400, pairs without one"
+    )
+
+
+def _running_sums(n: int, e: int, p: int, c: int, config: GATConfig) -> float:
+    """Two cumulative sums of the values per layer, their terms, and each row's entries of them."""
+    sums = 12 * n * config.hidden_channels * config.num_heads * config.num_layers
+    return linear(n, 0, p, c, config) + FLOAT * sums
+
+
+def _sums_and_edges(n: int, e: int, p: int, c: int, config: GATConfig) -> float:
+    """The sums over all pairs, and the edges' part of them."""
+    return _running_sums(n, e, p, c, config) + attention_bytes(n, e, p, c, config)
+
+
+_DENSE_GAT = replace(
+    GAT,
+    name="densegat",
+    title="Dense GAT",
+    model="difformer_paper.rivals.attention.DenseGAT",
+    graph="dense",
+    memory=_running_sums,
+    needs_graph=False,
+    all_pairs=True,
+    defaults={**DENSE, "hidden_channels": 16},
+    train=KIPF,
+    space={"hidden_channels": (8, 16), "dropout": (0.2, 0.5)},
+)
+_DENSE_GAT_EDGES = replace(
+    _DENSE_GAT,
+    name="densegat-edges",
+    title="Dense GAT with edges",
+    model="difformer_paper.rivals.attention.BiasedDenseGAT",
+    config=BiasedGATConfig,
+    graph="given",
+    memory=_sums_and_edges,
+    needs_graph=True,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManiRegConfig(Perceptron):
+    """A perceptron with a penalty on its roughness along edges."""
+
+    penalty: float = option(1.0, "weight λ of the roughness", NOT_NEGATIVE)
+    classes: bool = option(True, "penalise probabilities; off: outputs as they are (regression)")
+
+
+_MANIREG = System(
+    name="manireg",
+    title="ManiReg",
+    model="difformer_paper.rivals.learned.ManiReg",
+    config=ManiRegConfig,
+    memory=linear,
+    needs_graph=True,
+    defaults={"input_dropout": 0.0},
+    train={"lr": 0.01, "weight_decay": 5e-3},
+    space={"penalty": (0.1, 1.0, 10.0), "hidden_channels": (16, 64, 256)},
+)
+SYSTEMS: dict[str, System] = {
+    system.name: system
+    for system in (
+        *DIFFUSIONS,
+        *LEARNED,
+        *TRANSFORMERS,
+        _DENSE_GAT,
+        _DENSE_GAT_EDGES,
+        _MANIREG,
+        _MANIREG.on_neighbours("penalty"),
+    )
+}
