@@ -1,5 +1,5 @@
 # Environments are made once: a target starts at once when neither of the two files has changed.
-# `make demo` installs what the package needs; test, lint and docs add their tools to the same place.
+# `make demo` installs what it needs, a GCN included; test, lint and docs add their tools to the same place.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -64,7 +64,7 @@ clean:
 
 $(RUN): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -c constraints.txt -e .
+	$(INSTALL) -c constraints.txt -e ".[paper]"
 	touch $@
 
 $(READY): $(RUN)

@@ -1,4 +1,4 @@
-"""The picture of the packages in CONTRIBUTING.md, generated from their imports.
+"""The picture of the packages in docs/architecture.md, generated from their imports.
 
     python scripts/packages.py          # writes it anew
     python scripts/packages.py --check  # exit code 1 where it is not current
@@ -9,14 +9,23 @@ A test calls both functions, and `tests/test_layers.py` takes its rules from LAY
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCE = REPOSITORY / "src"
-PAGE = REPOSITORY / "CONTRIBUTING.md"
-BEGIN, END = "<!-- packages -->\n", "<!-- end of packages -->"
+PICTURE = REPOSITORY / "docs" / "images" / "packages.svg"
+WIDE, HIGH, BOX, MIDDLE = 470, 66, 42, 480  # of a box with its margin, a row, a box; half the width
+STYLE = (
+    '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+    'orient="auto"><path d="M0 0L8 4L0 8z" fill="#777"/></marker></defs>\n'
+    "<style>rect{fill:#eef3f8;stroke:#4477aa}.use{stroke:#777;marker-end:url(#tip)}"
+    "text{font:11px sans-serif;text-anchor:middle;fill:#333}"
+    ".name{font:bold 13px monospace;fill:#114}</style>"
+)
 # A module imports only from a lower number, or from its own package.
 LAYERS = {
     "errors": -4,
@@ -85,31 +94,55 @@ def uses() -> dict[str, set[str]]:
     return found
 
 
+def about(package: str) -> str:
+    """The first sentence of a package's docstring."""
+    home = SOURCE if package == "difformer_paper" else SOURCE / "difformer"
+    text = ast.get_docstring(ast.parse((home / package / "__init__.py").read_text("utf-8"))) or ""
+    first = re.split(r"\.(?:\s|$)", text.replace("\n", " "))[0]
+    return re.sub(r"^\w+: ", "", first)
+
+
 def picture() -> str:
-    """The packages as a Mermaid chart: those on top first, an arrow per package imported.
+    """The packages as an SVG: a row per layer, those on top first, and an arrow per import.
 
     An arrow is left out where another path leads to the same package.
     """
     used = uses()
-    lines = ["```mermaid", "flowchart TD"]
-    for name in sorted(used, key=lambda name: (-LAYERS[name], name)):
+    rows = sorted({LAYERS[name] for name in used}, reverse=True)
+    place: dict[str, tuple[float, float]] = {}
+    for row, layer in enumerate(rows):
+        names = sorted(name for name in used if LAYERS[name] == layer)
+        for column, name in enumerate(names):
+            place[name] = (WIDE * (column + 0.5 - len(names) / 2) + MIDDLE, HIGH * row + 10)
+    shapes = []
+    for name, (x, y) in place.items():
         indirect = {far for other in used[name] for far in used[other]}
-        lines += [f"    {name} --> {other}" for other in sorted(used[name] - indirect)]
-    return "\n".join([*lines, "```", ""])
+        for other in sorted(used[name] - indirect):
+            ox, oy = place[other]
+            ends = f'x1="{x:g}" y1="{y + BOX:g}" x2="{ox:g}" y2="{oy - 3:g}"'
+            shapes.append(f'<line class="use" {ends} data-uses="{name} {other}"/>')
+    for name, (x, y) in place.items():
+        corner = f'x="{x - WIDE / 2 + 8:g}" y="{y:g}" width="{WIDE - 16}" height="{BOX}" rx="6"'
+        shapes.append(f"<rect {corner}/>")
+        shapes.append(f'<text class="name" x="{x:g}" y="{y + 17:g}">{name}</text>')
+        shapes.append(f'<text x="{x:g}" y="{y + 33:g}">{escape(shortened(about(name)))}</text>')
+    size = f'viewBox="0 0 {2 * MIDDLE:g} {HIGH * len(rows):g}"'
+    return "\n".join(
+        [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', STYLE, *shapes, "</svg>\n"]
+    )
 
 
-def filled(page: str) -> str:
-    """The page with the picture that the imports give now."""
-    before, rest = page.split(BEGIN)
-    return before + BEGIN + picture() + rest[rest.index(END) :]
+def shortened(text: str, most: int = 74) -> str:
+    """The text, cut after a whole word where it does not fit into its box."""
+    return text if len(text) <= most else text[:most].rsplit(" ", 1)[0].rstrip(",:;") + " …"
 
 
 def main() -> None:
-    """Write the picture into the page, or compare it."""
-    page = PAGE.read_text(encoding="utf-8")
+    """Write the picture, or compare it."""
     if "--check" in sys.argv[1:]:
-        sys.exit(0 if filled(page) == page else "the picture is old: python scripts/packages.py")
-    PAGE.write_text(filled(page), encoding="utf-8")
+        same = PICTURE.read_text(encoding="utf-8") == picture()
+        sys.exit(0 if same else "the picture is old: python scripts/packages.py")
+    PICTURE.write_text(picture(), encoding="utf-8")
 
 
 if __name__ == "__main__":
