@@ -7,7 +7,7 @@ from scripts.try_wheel import check_contents, sources
 
 def test_the_files_of_the_package_are_found() -> None:
     package = sources()
-    assert {"difformer/data/embedded/cora.npz", "difformer/cli.py"} <= set(package)
+    assert {"difformer/data/embedded/cora.npz", "difformer_paper/specs/table2.toml"} <= set(package)
     assert not any("__pycache__" in name for name in package)
 
 
