@@ -12,7 +12,8 @@ from scripts import packages
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCE, LAYERS = packages.SOURCE, packages.LAYERS
 MODULES = sorted(SOURCE.rglob("*.py"))
-GUIDE = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+GUIDE = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+TYPES = re.findall(r"^\| `(\w+)` in `([\w/.]+)`", GUIDE, re.MULTILINE)
 WALKS = re.findall(r"^\*\*(.+?)\*\*.*\n\n((?:\d+\. .*\n)+)", GUIDE, re.MULTILINE)
 
 
@@ -61,9 +62,17 @@ def test_a_wrong_import_is_seen(tmp_path: Path, file: str, code: str, breaks: bo
 
 
 def test_the_picture_of_the_packages_is_current() -> None:
-    assert packages.filled(GUIDE) == GUIDE, "run: python scripts/packages.py"
-    for arrow in ("core", "train", "report"):  # a chart without arrows would be current too
-        assert f"--> {arrow}\n" in GUIDE
+    drawn = packages.PICTURE.read_text(encoding="utf-8")
+    assert drawn == packages.picture(), "run: python scripts/packages.py"
+    for arrow in ("nn core", "estimators train", "app report"):  # one without arrows would be too
+        assert f'data-uses="{arrow}"' in drawn
+
+
+def test_every_type_is_where_the_guide_says() -> None:
+    assert len(TYPES) == 12
+    for name, path in TYPES:
+        code = (SOURCE / "difformer" / path).read_text(encoding="utf-8")
+        assert f"\nclass {name}" in code, (name, path)
 
 
 @pytest.mark.parametrize(("title", "steps"), WALKS, ids=[title for title, _ in WALKS])
@@ -81,5 +90,5 @@ def test_a_walk_is_a_straight_line_of_at_most_a_dozen_modules(title: str, steps:
         reached |= {name for _, name in packages.imports(path)}
 
 
-def test_the_three_walks_are_told() -> None:
-    assert len(WALKS) == 3
+def test_the_five_walks_are_told() -> None:
+    assert len(WALKS) == 5
