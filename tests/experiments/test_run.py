@@ -70,7 +70,7 @@ def test_a_run_folder_gives_the_model_back(system: str, digits: Dataset, tmp_pat
     model = {} if system == "lp-knn" else {"hidden_channels": 8}
     result = run_experiment(make(system=system, model=model), dataset=digits, folder=tmp_path)
     loaded = load_run(tmp_path, dataset=digits)
-    assert loaded.experiment == make(system=system, model=model)
+    assert loaded.system == system
     with torch.no_grad():
         rows = torch.arange(digits.num_rows)
         output = predict(loaded.model, Batch(digits.x, digits.y, loaded.graph, rows)).output
@@ -101,7 +101,7 @@ def test_the_model_and_an_edge_list_give_the_logits_of_the_run(
 def test_the_run_of_a_seed_can_be_named(digits: Dataset, tmp_path: Path) -> None:
     run_experiment(make(seeds=[2, 5]), dataset=digits, folder=tmp_path)
     assert load_run(tmp_path, dataset=digits).folder.name == "seed-2"
-    assert load_run(tmp_path, dataset=digits, seed=5).experiment.train.seed == 5
+    assert load_run(tmp_path, dataset=digits, seed=5).folder.name == "seed-5"
     with pytest.raises(RunError, match="has no seed-7"):
         load_run(tmp_path, dataset=digits, seed=7)
 

@@ -89,27 +89,11 @@ def test_top_pairs_among_some_rows_have_both_ends_there() -> None:
 
 
 def test_concentration_runs_from_one_to_all_rows() -> None:
-    model, x, _ = problem("constant")
-    assert spread(layer_weights(model, x)[0]).median == pytest.approx(23)
-    assert spread(layer_weights(model, x)[0]).share == pytest.approx(1)
-    model, x, _ = problem("identity")
-    assert spread(layer_weights(model, x)[0]).median == pytest.approx(1)
-    model, x, _ = problem("simple")
-    s = dense(model, x, 0).double()
     rows = torch.tensor([2, 5])
-    found = spread(layer_weights(model, x)[0], rows).each
-    torch.testing.assert_close(found, 1 / s[rows].square().sum(1))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda w, y: strongest(w, k=0), "k must be a whole number of at least 1"),
-        (lambda w, y: flow_between(w, y[:5]), "y must be .23,. whole numbers"),
-        (lambda w, y: flow_between(w, -torch.ones_like(y)), "every row is unknown"),
-    ],
-)
-def test_bad_input_is_named(call: Any, message: str) -> None:
-    model, x, y = problem()
-    with pytest.raises(ValueError, match=message):
-        call(layer_weights(model, x)[0], y)
+    for kernel, wanted in (("constant", 23.0), ("identity", 1.0)):
+        model, x, _ = problem(kernel)
+        found = spread(layer_weights(model, x)[0], rows)
+        torch.testing.assert_close(found, torch.full_like(found, wanted))
+    model, x, _ = problem("simple")
+    found = spread(layer_weights(model, x)[0], rows)
+    torch.testing.assert_close(found, 1 / dense(model, x, 0).double()[rows].square().sum(1))

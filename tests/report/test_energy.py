@@ -12,8 +12,7 @@ from torch import Tensor
 from difformer import DIFFormer, Graph
 from difformer.core.diffusivity import Simple
 from difformer.errors import DifformerError
-from difformer.report.energy import check_energy
-from difformer.report.model_sections import energy_blocks
+from difformer.report.energy import check_energy, energy_blocks
 
 
 def problem(**options: Any) -> tuple[DIFFormer, Tensor]:

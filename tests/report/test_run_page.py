@@ -16,8 +16,7 @@ from difformer.data.dataset import Dataset
 from difformer.data.snapshots import TemporalDataset
 from difformer.errors import DifformerError, RunError
 from difformer.report.page import safe_json
-from difformer.report.run_page import write_report
-from difformer.report.run_sections import settings_section
+from difformer.report.run_page import settings_section, write_report
 from difformer.runs.run import Run
 
 Make = Callable[..., Dataset]

@@ -23,11 +23,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.blocks import number
+from difformer.blocks import Note, Plot, Section, Table, axis, colour, number, scatter
 from difformer.core.diffusion import Diffusion
 from difformer.errors import DifformerError
 from difformer.nn.model import DIFFormer
 from difformer.nn.passages import Passage
+from difformer.runs.open import LoadedRun
 
 SLACK = 1e-6  # share of the largest energy: the precision of float32 states
 
@@ -194,3 +195,77 @@ def _change(before: float, after: float) -> str:
     """By how many per cent a number has changed."""
     share = 100 * (after - before) / abs(before) if before else float("nan")
     return f"{share:+,.0f} %" if abs(share) >= 10 else f"{share:+.2g} %"
+
+
+def energy_section(run: LoadedRun) -> Section:
+    """Theorem 1 on the states of a run, below what part of the run they are of."""
+    blocks: list[Any] = [Note(run.note)] if run.note else []
+    if not isinstance(run.model, DIFFormer):
+        blocks.append(Note("The model is not a DIFFormer: it has no energy."))
+    else:
+        try:
+            blocks += energy_blocks(check_energy(run.model, run.dataset.x, run.graph))
+        except (DifformerError, ValueError) as error:
+            blocks.append(Note(str(error), missing=True))
+    return Section("energy", "Energy of each layer", blocks)
+
+
+def energy_blocks(check: EnergyCheck) -> list[Any]:
+    """One sentence on what the theorem compares, its chart, and what is behind it, folded."""
+    return [Note(check.summary), _energy_plot(check)]
+
+
+def _energy_plot(check: EnergyCheck) -> Plot:
+    """Energies after each layer; before it and after a bare step from there on a click."""
+    layers = [layer.layer for layer in check.layers]
+    series = {
+        "after the layer": [layer.end for layer in check.layers],
+        "before the layer": [layer.start for layer in check.layers],
+        "bare diffusion step": [layer.bare for layer in check.layers],
+    }
+    symbols = ("circle", "square", "diamond")
+    data = [
+        scatter(
+            layers,
+            values,
+            "lines+markers",
+            name=name,
+            marker={"symbol": symbols[i], "size": 9},
+            line={"color": colour(i), "dash": "solid" if i == 0 else "dot"},
+            visible=True if i == 0 else "legendonly",
+        )
+        for i, (name, values) in enumerate(series.items())
+    ]
+    header = ["layer", "before", "bare step", "the layer", "falls", "τ", "safe τ"]
+    causes = list(check.layers[0].causes)
+    rows = [
+        [
+            str(layer.layer),
+            number(layer.start),
+            number(layer.bare),
+            number(layer.end),
+            "–" if layer.falls is None else "yes" if layer.falls else "no",
+            number(layer.tau, 3),
+            number(layer.safe_tau, 3),
+            *(number(layer.causes[name], 3) for name in causes),
+        ]
+        for layer in check.layers
+    ]
+    return Plot(
+        name="energy-layers",
+        caption="E(Z, k) of unit rows after each layer (λ = 1/n): how far rows are from where they "
+        "were before it, and from each other. A click on the legend adds the energy before the "
+        "layer, where nothing has moved yet, and after a bare diffusion step from there.",
+        alt="Line plot of the energy after each layer. " + check.summary,
+        data=data,
+        layout={
+            "xaxis": axis("layer", dtick=max(1, len(layers) // 12)),
+            "yaxis": axis("energy", rangemode="tozero"),
+        },
+        table=Table(
+            "Energies by layer, and what each part of a layer adds.",
+            [*header, *(f"+ {name}" for name in causes)],
+            rows,
+        ),
+        notes=check.sentences(),
+    )

@@ -12,6 +12,7 @@ from torch import Tensor
 from difformer.blocks import (
     Note,
     Plot,
+    Section,
     Table,
     axis,
     colour,
@@ -24,6 +25,7 @@ from difformer.blocks import (
 )
 from difformer.files import counted
 from difformer.metrics import calibration as calibration_bins
+from difformer.runs.open import LoadedRun
 
 MOST_CLASSES = 30  # a larger matrix is a list of its largest confusions
 MOST_SCATTER = 5000
@@ -31,6 +33,29 @@ MOST_THRESHOLDS = 300  # of a curve
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of a table
 
 Array = NDArray[Any]
+
+
+def prediction_section(run: LoadedRun) -> Section:
+    """The test rows of a run, or its validation rows, against their labels."""
+    y, rows, part = run.dataset.y, run.split.test, "test"
+    if rows.numel() == 0:
+        rows, part = run.split.val, "validation"
+    task, blocks = run.dataset.task, list[Any]()
+    if rows.numel() == 0:
+        blocks.append(Note("The split has neither test nor validation rows.", missing=True))
+    elif task == "regression":
+        blocks.append(regression_block(run.output[rows], y[rows], part))
+    elif task == "multilabel":
+        y = y.reshape(run.dataset.num_rows, -1)
+        blocks.append(calibration_block(run.output[rows].sigmoid(), y[rows], part))
+    elif not bool((y[rows] >= 0).any()):
+        blocks.append(Note(f"No {part} row has a known class.", missing=True))
+    else:
+        rows = rows[y[rows] >= 0]
+        chance = run.output[rows].softmax(-1)
+        blocks += confusion_blocks(chance, y[rows], run.class_names, part)
+        blocks.append(calibration_block(chance, y[rows], part))
+    return Section("predictions", "Predictions", blocks)
 
 
 def confusion_blocks(output: Tensor, y: Tensor, names: list[str], part: str) -> list[Any]:

@@ -56,18 +56,13 @@ NAMES = {
 SKEWED = 0.75  # of the labels in one class: accuracy says little
 
 
-def title_of(run: Run) -> str:
-    """Such as 'price in houses.csv'."""
+def titles(run: Run) -> tuple[str, str]:
+    """Such as 'price in houses.csv', and what was trained on and is predicted."""
     label = run.config.get("data", {}).get("label", "the label")
     named = label if isinstance(label, str) else ", ".join(label)
-    return f"{named} in {run.config['dataset']}"
-
-
-def subtitle_of(run: Run) -> str:
-    """What was trained on, and what is predicted."""
     result = run.seeds[0].result
     known, rows = result.get("labelled", 0), result.get("rows", 0)
-    return (
+    return f"{named} in {run.config['dataset']}", (
         f"A DIFFormer was trained on {known:,} labelled rows. It predicts the {rows - known:,} "
         "others, and new rows."
     )
