@@ -19,7 +19,6 @@ from difformer.jobs.rows import (
     choose_split,
     load_data,
     run_experiment,
-    with_neighbours,
 )
 from difformer.runs.open import load_run
 from difformer.systems.registry import SYSTEMS
@@ -141,10 +140,13 @@ def test_neighbours_are_a_graph_where_there_is_none(digits: Dataset, tmp_path: P
     data = load_data(experiment)
     assert data.edge_index is not None
     assert int(torch.bincount(data.edge_index[1]).min()) >= 3
-    with pytest.raises(ValueError, match="neighbours must be left out for digits"):
-        with_neighbours(data, 3)
-    run_experiment(experiment, folder=tmp_path)
-    assert load_run(tmp_path).graph is not None
+    (tmp_path / "t.csv").write_text("name,x,y\na,1,p\nb,2,q\nc,3,p\n")
+    (tmp_path / "e.csv").write_text("source,target\na,b\n")
+    more = {"label": "y", "id": "name", "edges": str(tmp_path / "e.csv"), "neighbours": 1}
+    with pytest.raises(ValueError, match="neighbours must be left out for t: it has a graph"):
+        load_data(Experiment.make(str(tmp_path / "t.csv"), data=more))
+    run_experiment(experiment, folder=tmp_path / "run")
+    assert load_run(tmp_path / "run").graph is not None
 
 
 def test_the_automatic_split_is_the_datas_own_or_a_random_one(digits: Dataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from difformer.blocks import (
     scatter,
 )
 from difformer.errors import DifformerError
-from difformer.files import one_line
+from difformer.files import natural, one_line
 from difformer.machine import commit_of
 from difformer.report.page import write_page
 from difformer.runs.run import Run, SeedRun, read_run
@@ -139,98 +140,93 @@ def _of_model(
 
 def headline(run: Run) -> str:
     """The main metric and the split, in a sentence or two."""
-    split = next((s.split for s in run.seeds if s.split is not None), None)
-    rows = f" Split {split.describe()}." if split is not None else ""
-    if run.headline is None:
-        return rows.strip()
-    part, metric = run.headline
-    value, count = mean_std(*run.mean_std(part, metric)), len(run.values(part, metric))
-    over = f" over {count} seeds" if count > 1 else ""
-    return f"{PART_NAMES[part].capitalize()} {metric.replace('_', ' ')} {value}{over}.{rows}"
+    told = _split(run)
+    if run.headline is not None:
+        part, metric = run.headline
+        value, count = mean_std(*run.mean_std(part, metric)), len(run.values(part, metric))
+        over = f" over {count} seeds" if count > 1 else ""
+        told = [f"{PART_NAMES[part].capitalize()} {_words(metric)} {value}{over}.", *told]
+    return " ".join(told)
 
 
 def results_section(run: Run) -> Section:
     """Mean ± deviation of every metric, and every seed's own values."""
-    names = run.metrics()
+    names, seeds = run.metrics(), len(run.seeds)
     if not names:
         return Section("results", "Results", [Note("No result was written yet.", missing=True)])
-    rows = [
-        [n.replace("_", " "), *(mean_std(*run.mean_std(part, n)) for part in PARTS)] for n in names
-    ]
-    several = len(run.seeds) > 1
-    caption = (
-        f"Mean ± sample standard deviation over {len(run.seeds)} seeds."
-        if several
-        else "One seed, so there is no deviation."
-    )
-    header = ["metric", *(PART_NAMES[part] for part in PARTS)]
-    blocks: list[Any] = [Table(caption, header, rows)]
+    rows = [[_words(n), *(mean_std(*run.mean_std(part, n)) for part in PARTS)] for n in names]
+    caption = "One seed, so there is no deviation."
+    if seeds > 1:
+        caption = f"Mean ± sample standard deviation over {seeds} seeds."
+    header = list(PART_NAMES.values())
+    blocks: list[Any] = [Table(caption, ["metric", *header], rows)]
     if any(s.result.get("interrupted") for s in run.seeds):
         blocks.insert(0, Note("The run was interrupted; it can be resumed.", missing=True))
-    if several and run.headline is not None:
-        blocks.append(_each_seed(run, run.headline[1]))
+    if seeds > 1 and run.headline is not None:
+        _, metric = run.headline
+        cells: list[list[str]] = []
+        for seed in run.seeds:
+            values = [number(seed.metrics.get(part, {}).get(metric)) for part in PARTS]
+            cells.append([seed.label, *values, number(seed.result.get("best_epoch"))])
+        caption = f"{_words(metric).capitalize()} of each seed."
+        blocks.append(Table(caption, ["seed", *header, "best epoch"], cells))
     return Section("results", "Results", blocks)
 
 
-def _each_seed(run: Run, metric: str) -> Table:
-    rows: list[list[str]] = []
-    for seed in run.seeds:
-        parts: Any = seed.result.get("metrics", {})
-        values = [number(parts.get(part, {}).get(metric)) for part in PARTS]
-        rows.append([seed.label, *values, number(seed.result.get("best_epoch"))])
-    header = ["seed", *(PART_NAMES[part] for part in PARTS), "best epoch"]
-    return Table(f"{metric.replace('_', ' ').capitalize()} of each seed.", header, rows)
+def _words(metric: str) -> str:
+    return metric.replace("_", " ")
 
 
 def curves_section(run: Run) -> Section:
     """Metrics by epoch, one plot per metric, one line per seed and part."""
-    columns = [c for s in run.seeds for c in (s.history[0] if s.history else {})]
-    metrics = dict.fromkeys(
-        c.split("_", 1)[1] for c in columns if c.split("_", 1)[0] in PARTS and "_" in c
-    )
-    blocks: list[Any] = [_curve(run, metric) for metric in metrics]
-    energies = sorted({c for c in columns if c.startswith("energy_")}, key=lambda c: (len(c), c))
+    logged = [seed for seed in run.seeds if seed.history]
+    columns = dict.fromkeys(column for seed in logged for column in seed.history[0])
+    split = [column.partition("_") for column in columns]
+    metrics = dict.fromkeys(name for part, _, name in split if part in PARTS and name)
+    blocks: list[Any] = [_curve(run, logged, metric) for metric in metrics]
+    energies = sorted((c for c in columns if c.startswith("energy_")), key=natural)
     if energies:
-        blocks.append(_energy_curve(run, energies))
+        blocks.append(_energy_curve(logged[0], energies))
     if not blocks:
         blocks = [Note("There is no metrics.csv with rows: no curves.", missing=True)]
     return Section("curves", "Learning curves", blocks)
 
 
-def _curve(run: Run, metric: str) -> Plot:
+def _curve(run: Run, logged: list[SeedRun], metric: str) -> Plot:
     data: list[dict[str, Any]] = []
-    for index, part in enumerate(("train", "val")):
-        for first, seed in enumerate(s for s in run.seeds if s.history):
-            rows = [r for r in seed.history if f"{part}_{metric}" in r]
+    several, title, last = len(run.seeds) > 1, _words(metric), logged[0].history[-1]
+    columns = {part: f"{part}_{metric}" for part in ("train", "val")}
+    for index, (part, column) in enumerate(columns.items()):
+        for seed in logged:
+            rows = [r for r in seed.history if column in r]
             trace = scatter(
                 [r["epoch"] for r in rows],
-                [r[f"{part}_{metric}"] for r in rows],
+                [r[column] for r in rows],
                 "lines" if len(rows) > 1 else "markers",
                 name=PART_NAMES[part],
                 legendgroup=PART_NAMES[part],
-                showlegend=first == 0,
-                opacity=1.0 if len(run.seeds) == 1 else 0.6,
-                line={"color": colour(index), "dash": "solid" if index == 0 else "dot"},
+                showlegend=seed is logged[0],
+                opacity=0.6 if several else 1.0,
+                line={"color": colour(index), "dash": "dot" if index else "solid"},
                 hovertemplate=plain(f"{seed.label}, epoch %{{x}}: %{{y:.4g}}") + "<extra></extra>",
             )
             data.append(trace)
-    title = metric.replace("_", " ")
-    best = [s.result.get("best_epoch") for s in run.seeds]
-    kept = ", ".join(number(b) for b in best if b is not None)
-    lines = "one line per seed" if len(run.seeds) > 1 else "training and validation"
+    ends = [f"{PART_NAMES[p]} {number(last[c])}" for p, c in columns.items() if c in last]
+    kept = ", ".join(number(e) for s in run.seeds if (e := s.result.get("best_epoch")) is not None)
+    lines = "one line per seed" if several else "training and validation"
     return Plot(
         name=f"curve-{metric}",
         caption=f"{title.capitalize()} by epoch, {lines}"
         + (f"; the weights of epoch {kept} were kept." if kept else "."),
-        alt=f"Line plot of training and validation {title} by epoch. {_ends(run, metric)}",
+        alt=f"Line plot of training and validation {title} by epoch. "
+        f"At the last epoch: {', '.join(ends)}.",
         data=data,
         layout={"xaxis": axis("epoch"), "yaxis": axis(title)},
-        table=_curve_table(run, [f"train_{metric}", f"val_{metric}"]),
+        table=_curve_table(logged[0], list(columns.values())),
     )
 
 
-def _energy_curve(run: Run, columns: list[str]) -> Plot:
-    seed = _first_logged(run)
+def _energy_curve(seed: SeedRun, columns: list[str]) -> Plot:
     epochs = [r["epoch"] for r in seed.history]
     data = [
         scatter(
@@ -247,59 +243,31 @@ def _energy_curve(run: Run, columns: list[str]) -> Plot:
         alt="Line plot of the energy of each layer by epoch.",
         data=data,
         layout={"xaxis": axis("epoch"), "yaxis": axis("energy")},
-        table=_curve_table(run, columns),
+        table=_curve_table(seed, columns),
     )
 
 
-def _first_logged(run: Run) -> SeedRun:
-    return next(s for s in run.seeds if s.history)
-
-
-def _ends(run: Run, metric: str) -> str:
-    last = _first_logged(run).history[-1]
-    parts = [
-        f"{PART_NAMES[part]} {number(last[f'{part}_{metric}'])}"
-        for part in ("train", "val")
-        if f"{part}_{metric}" in last
-    ]
-    return f"At the last epoch: {', '.join(parts)}."
-
-
-def _curve_table(run: Run, columns: list[str]) -> Table:
-    """Twenty evenly spaced epochs of the first seed: a plot's content for screen readers."""
-    seed = _first_logged(run)
+def _curve_table(seed: SeedRun, columns: list[str]) -> Table:
+    """Twenty evenly spaced epochs of a seed: a plot's content for screen readers."""
     rows, count = seed.history, len(seed.history)
     chosen = sorted({round(i * (count - 1) / 19) for i in range(20)})
-    cells = [
-        [number(rows[i]["epoch"]), *(number(rows[i].get(column)) for column in columns)]
-        for i in chosen
-    ]
+    cells = [[number(rows[i].get(column)) for column in ("epoch", *columns)] for i in chosen]
     caption = f"{len(cells)} of {count} evaluated epochs, {seed.label}."
-    return Table(caption, ["epoch", *(c.replace("_", " ") for c in columns)], cells)
+    return Table(caption, ["epoch", *map(_words, columns)], cells)
 
 
 def cost_section(run: Run, shown: SeedRun) -> Section:
     """Time, epochs, memory and parameters, as far as the run recorded them."""
     rows: list[list[str]] = []
     for seed in run.seeds:
-        result = seed.result
-        seconds, epochs = result.get("seconds"), result.get("epochs")
-        each = seconds / epochs if seconds and epochs else None
-        memory = result.get("peak_memory")
-        rows.append(
-            [
-                seed.label,
-                number(epochs),
-                number(result.get("best_epoch")),
-                str(result.get("stopped", "–")),
-                number(seconds, 3),
-                number(1000 * each if each else None, 3),
-                number(memory / 2**20, 4) if memory else "–",
-            ]
-        )
+        told = seed.result.get
+        seconds, epochs, memory = told("seconds"), told("epochs"), told("peak_memory")
+        each = 1000 * seconds / epochs if seconds and epochs else None
+        cells = [number(epochs), number(told("best_epoch")), str(told("stopped", "–"))]
+        cells += [number(seconds, 3), number(each, 3), number(memory / 2**20) if memory else "–"]
+        rows.append([seed.label, *cells])
     header = ["run", "epochs", "best epoch", "stopped by", "seconds", "ms per epoch"]
-    header += ["peak memory, MB"]
-    blocks: list[Any] = [Table("What the run cost.", header, rows)]
+    blocks: list[Any] = [Table("What the run cost.", [*header, "peak memory, MB"], rows)]
     files = [shown.folder / f"{name}.safetensors" for name in ("model", "estimator")]
     weights = next((path for path in files if path.exists()), None)
     if weights is not None:
@@ -324,29 +292,33 @@ def _parameters(weights: Path) -> int | None:
 
 def settings_section(run: Run) -> Section:
     """Everything that was asked for, and how the rows were split."""
-    blocks: list[Any] = []
-    split = next((s.split for s in run.seeds if s.split is not None), None)
-    if split is not None:
-        blocks.append(Note(f"Split {split.describe()}."))
-    top = [[k, _setting(v)] for k, v in run.config.items() if not isinstance(v, dict)]
+    blocks: list[Any] = [Note(text) for text in _split(run)]
+    top = {name: value for name, value in run.config.items() if not isinstance(value, dict)}
+    made = {commit_of(s.result).removeprefix("commit ") for s in run.seeds if s.result}
     if top:
-        made = {commit_of(s.result).removeprefix("commit ") for s in run.seeds if s.result}
-        top += [["commit", ", ".join(sorted(made))]] if made else []
-        blocks.append(Table("The experiment.", ["setting", "value"], top))
+        more = {"commit": sorted(made)} if made else {}
+        blocks.append(_settings("The experiment.", {**top, **more}))
     system = SYSTEMS.get(str(run.config.get("system")))
     for name, section in run.config.items():
         if isinstance(section, dict) and section:
-            shown = section if system is None or name != "train" else filter(system.uses, section)
-            rows = [[str(k), _setting(section[k])] for k in shown]
-            blocks.append(Table(f"Settings of [{name}].", ["setting", "value"], rows))
+            uses = system.uses if system is not None and name == "train" else None
+            shown = {k: v for k, v in section.items() if uses is None or uses(k)}
+            blocks.append(_settings(f"Settings of [{name}].", shown))
     if not run.config:
         blocks.append(Note("The settings are not known: there is no config.toml.", missing=True))
     return Section("settings", "Settings and split", blocks)
 
 
-def _setting(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return str(value)
+def _split(run: Run) -> list[str]:
+    """How the rows were split, if it is known."""
+    return [f"Split {s.split.describe()}." for s in run.seeds if s.split is not None][:1]
+
+
+def _settings(caption: str, settings: Mapping[str, Any]) -> Table:
+    rows: list[list[str]] = []
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            value = "yes" if value else "no"
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        rows.append([name, text])
+    return Table(caption, ["setting", "value"], rows)

@@ -223,7 +223,7 @@ def wanted_projections(projection: str, rows: int) -> list[str]:
 
 def on_a_line(state: Tensor) -> bool:
     """Whether the rows of a state differ in one direction only, to rounding: O(n d²)."""
-    return _thin(_pca(_values(state)))
+    return _thin(_pca(state.double().nan_to_num()))
 
 
 def project(state: Tensor, how: str) -> Tensor:
@@ -232,7 +232,7 @@ def project(state: Tensor, how: str) -> Tensor:
     Rows on a line are piled up on it in either case: both would draw nothing but the line, t-SNE
     because it starts from the principal components, and points on a line push none off it.
     """
-    values = _values(state)
+    values = state.detach().double().nan_to_num()
     start = _pca(values)
     if _thin(start):
         return _piled(start[:, 0])
@@ -245,10 +245,6 @@ def project(state: Tensor, how: str) -> Tensor:
     perplexity = min(30.0, (n - 1) / 3)
     tsne = TSNE(init=begin, max_iter=300, perplexity=perplexity, random_state=0)
     return torch.from_numpy(tsne.fit_transform(values.numpy()))
-
-
-def _values(state: Tensor) -> Tensor:
-    return state.detach().double().nan_to_num()
 
 
 def _thin(drawn: Tensor) -> bool:
@@ -275,14 +271,11 @@ def _piled(across: Tensor) -> Tensor:
 def _pca(values: Tensor) -> Tensor:
     n, d = values.shape
     out = torch.zeros(n, 2, dtype=torch.float64)
-    width = min(2, n, d)
-    if width and n > 1:
+    centred: Any = values - values.mean(0)
+    if float(centred.abs().max()) > 0:
         from sklearn.decomposition import PCA
 
-        centred: Any = values - values.mean(0)
-        if float(centred.abs().max()) > 0:
-            fitted: Any = PCA(width, random_state=0, svd_solver="randomized" if d > 50 else "auto")
-            out[:, :width] = torch.from_numpy(fitted.fit_transform(centred.numpy()))
-    elif width:
-        out[:, 0] = values[:, 0]
+        width = min(2, n, d)
+        fitted: Any = PCA(width, random_state=0, svd_solver="randomized" if d > 50 else "auto")
+        out[:, :width] = torch.from_numpy(fitted.fit_transform(centred.numpy()))
     return out

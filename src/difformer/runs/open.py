@@ -22,11 +22,11 @@ from difformer.files import reading
 from difformer.jobs.job import FINGERPRINT, KEYS, Experiment, OwnTable
 from difformer.jobs.own import OwnRun
 from difformer.jobs.rows import (
+    graph_for,
     last_snapshot,
     load_data,
     make_source,
     snapshots_for,
-    whole_graph,
 )
 from difformer.jobs.series import open_series
 from difformer.nn.frozen import FrozenDIFFormer
@@ -174,7 +174,7 @@ def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | No
     split = Split.load(path / "split.json").check(data.num_rows)
     system = get_system(experiment.system)
     options = system.configure(**experiment.model)
-    graph = whole_graph(system, options, data)
+    graph = graph_for(system, options, data)
     with seeded(experiment.train.seed):
         model = system.build(options, data.num_features, data.num_outputs)
     observe = getattr(model, "observe", None)
