@@ -160,11 +160,11 @@ class OwnRun:
     def _record(self, row: list[float]) -> dict[str, Any]:
         if not self.classes:
             return dict(zip(self.labels, row, strict=True))
-        chances = dict(zip(self.classes, row, strict=True))
-        if len(self.labels) > 1:
+        chances, (label, *others) = dict(zip(self.classes, row, strict=True)), self.labels
+        if others:
             return {**{k: int(p > 0.5) for k, p in chances.items()}, "probabilities": chances}
         best = max(chances, key=chances.__getitem__)
-        found = {self.labels[0]: best, "probability": chances[best]}
+        found = {label: best, "probability": chances[best]}
         return {**found, "probabilities": chances}
 
     def truth(self, labels: Any) -> list[str]:

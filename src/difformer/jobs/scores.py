@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from difformer.data.dataset import Dataset, scipy_csr
-from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.conformal import held_out
 from difformer.estimators.rows import Rows
 from difformer.jobs.own import OwnRun
@@ -44,11 +43,12 @@ class HeldOut:
     @classmethod
     def of(cls, run: OwnRun, data: Dataset) -> HeldOut | None:
         """The rows that a fit held out; None if there are none."""
-        kept, model = held_out(run.estimator), run.estimator
+        model: Any = run.estimator
+        kept = held_out(model)
         if kept is None:
             return None
         rows, outputs = kept
-        if isinstance(model, DIFFormerClassifier):
+        if run.classes:
             found = model._probabilities(outputs)
         else:
             found = model._scaled_back(outputs).reshape(len(rows), -1)

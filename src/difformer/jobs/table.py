@@ -115,7 +115,8 @@ def train_own(
     unused = [f"own.{name}" for name in estimator.unused]
     agree_config(folder, _config(data, table, estimator), unused=unused)
     if (folder / "result.json").exists():
-        shutil.rmtree(folder / "fits", ignore_errors=True)  # it may have been killed right before this
+        # It may have been killed right before this.
+        shutil.rmtree(folder / "fits", ignore_errors=True)
         return read_result(folder), OwnRun.load(folder)
     estimator.set_params(checkpoint=folder / "fits", verbose=int(not quiet))
     try:
