@@ -57,22 +57,24 @@ class Poster:
 
 def poster_of(folder: Path, dataset: Dataset) -> Poster:
     """The poster of a run's DIFFormer: two t-SNE projections and one energy per layer."""
+    from difformer.nn.model import DIFFormer
     from difformer.report.energy import check_energy
-    from difformer.report.inside import inspect_run
-    from difformer.report.states import project, sample_rows
+    from difformer.report.inside import sample_rows
+    from difformer.report.states import project
     from difformer.runs.open import load_run
 
-    found = inspect_run(load_run(folder, dataset=dataset))
-    if found.difformer is None:
+    run = load_run(folder, dataset=dataset)
+    if not isinstance(run.model, DIFFormer):
         raise DifformerError(f"{folder} has no DIFFormer to look into")
     shown = sample_rows(dataset.num_rows, ROWS)
-    before, after = (project(found.states[i][shown], "tsne") for i in (0, -1))
-    layers = check_energy(found.difformer, dataset.x, found.graph).layers
+    states = run.model.states(dataset.x, run.graph)
+    before, after = (project(states[i][shown], "tsne") for i in (0, -1))
+    layers = check_energy(run.model, dataset.x, run.graph).layers
     return Poster(
         before=before.tolist(),
         after=after.tolist(),
         classes=dataset.y[shown].tolist(),
-        names=[name.replace("_", " ") for name in found.class_names],
+        names=[name.replace("_", " ") for name in run.class_names],
         energies=[layers[0].start, *(layer.end for layer in layers)],
     )
 

@@ -63,14 +63,16 @@ def test_a_config_file_with_an_unknown_key_or_a_wrong_value_is_refused(
         read_config_file(file)
 
 
-def test_an_unknown_model_option_is_named_with_the_system() -> None:
-    with pytest.raises(ValueError, match=r"model \(mlp\) has no key 'tau'"):
-        Experiment.from_config({"dataset": "cora", "system": "mlp", "model": {"tau": 0.1}})
-
-
-def test_a_config_without_a_dataset_says_how_to_name_one() -> None:
-    with pytest.raises(ValueError, match="must name a dataset"):
-        Experiment.from_config({"system": "mlp"})
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"dataset": "cora", "model": {"tao": 0.1}}, r"model \(mlp\) has no key 'tao'"),
+        ({}, "must name a dataset"),
+    ],
+)
+def test_a_config_that_is_not_one_is_named(config: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Experiment.from_config({"system": "mlp", **config})
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1], [-1], ["0"], 3])

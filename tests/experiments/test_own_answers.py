@@ -141,24 +141,6 @@ def test_several_numbers_are_predicted_together_each_in_its_units(tmp_path: Path
     assert np.corrcoef(truth, [float(row["rent"]) for row in filled])[0, 1] > 0.8
 
 
-def test_several_yes_or_no_labels_are_predicted_together(tmp_path: Path) -> None:
-    table = without(houses(250), "price", "rent")
-    for name in ("garden", "garage"):
-        table[name][200:] = [None] * 50
-    own = read_table(table, ["garden", "garage"], id="house")
-    result, _ = train_own(own, tmp_path / "run", FEW)
-    assert result["task"] == "multilabel"
-    assert result["validation"]["roc_auc_garden"] > 0.8
-    filled = lines(tmp_path / "run" / "predictions.csv")
-    chances = ["probability of garden", "probability of garage"]
-    assert list(filled[0])[:5] == ["house", "garden", "garage", *chances]
-    for row in filled:
-        for name in ("garden", "garage"):
-            assert row[name] == str(int(float(row[f"probability of {name}"]) > 0.5))
-    predict_run(tmp_path / "run", without(table, "garden", "garage"), tmp_path / "o.csv")
-    assert len(lines(tmp_path / "o.csv")) == 250
-
-
 def test_every_class_has_its_probability_and_a_set_may_be_asked_for(tmp_path: Path) -> None:
     table = without(houses(300), "rent", "garage", "price")
     table["garden"] = [
@@ -174,8 +156,8 @@ def test_every_class_has_its_probability_and_a_set_may_be_asked_for(tmp_path: Pa
         assert row["garden"] in row["90 % set"].split("; ")
 
 
-def test_a_few_rows_that_are_all_right_prove_little() -> None:
-    """Wilson's interval of 4 of 4 begins at 4 / (4 + 1.96²)."""
+def test_the_interval_of_a_share_is_wilsons() -> None:
+    """Of 4 of 4 it begins at 4 / (4 + 1.96²); of many it is as wide as a binomial's."""
     truth = np.array([0, 1, 0, 1])
     chance = np.eye(2)[truth] * 0.8 + 0.1
     told = score(HeldOut("multiclass", np.arange(4), truth, chance, ("a", "b")))
@@ -184,50 +166,38 @@ def test_a_few_rows_that_are_all_right_prove_little() -> None:
     found = np.nan_to_num(labels) * 0.8 + 0.1
     told = score(HeldOut("multilabel", np.arange(4), labels, found, ("a", "b")))
     assert told["intervals"]["accuracy_b"] == pytest.approx([2 / (2 + 1.96**2), 1], abs=1e-3)
-
-
-def test_the_interval_of_a_score_is_narrower_with_more_rows() -> None:
     draw = np.random.default_rng(0)
-
-    def wide(m: int) -> float:
+    for m in (100, 1600):
         truth, chance = draw.integers(2, size=m), draw.dirichlet((1, 1), size=m)
         told = score(HeldOut("multiclass", np.arange(m), truth, chance, ("a", "b")))
-        low, high = told["intervals"]["accuracy"]
-        # As wide as a binomial's, whose deviation is sqrt(p (1 - p) / m).
-        p = told["metrics"]["accuracy"]
+        (low, high), p = told["intervals"]["accuracy"], told["metrics"]["accuracy"]
         assert high - low == pytest.approx(2 * 1.96 * np.sqrt(p * (1 - p) / m), rel=0.2)
-        return high - low
-
-    assert wide(1600) < wide(100)
     assert score(None) == {}
 
 
-def test_columns_that_are_new_are_told_of_and_passed_over(priced: Path, tmp_path: Path) -> None:
-    new, notes = houses(5, seed=2), list[str]()
-    predict_run(priced, new, tmp_path / "a.csv", tell=notes.append)
-    assert len(notes) == 1
-    assert notes[0].endswith("because not in training: rent, garden, garage")
-    plain = without(new, "rent", "garden", "garage")
-    predict_run(priced, plain, tmp_path / "b.csv", tell=notes.append)
-    assert len(notes) == 1
-    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
-
-
-def test_one_bad_cell_in_new_rows_is_told_of_and_taken_as_empty(
+def test_new_columns_and_bad_cells_are_told_of_and_passed_over(
     priced: Path, tmp_path: Path
 ) -> None:
-    new, notes = without(houses(40, seed=2), "price", "rent", "garden", "garage"), list[str]()
-    new["age"][7] = None
-    predict_run(priced, new, tmp_path / "a.csv", tell=notes.append)
-    assert notes == []
-    new["age"][7] = "forty"
-    predict_run(priced, new, tmp_path / "b.csv", tell=notes.append)
+    new, notes = houses(40, seed=2), list[str]()
+
+    def predicted(table: dict[str, list[Any]]) -> str:
+        predict_run(priced, table, tmp_path / "o.csv", tell=notes.append, overwrite=True)
+        return (tmp_path / "o.csv").read_text()
+
+    found = predicted(new)
+    assert notes == ["the table: ignored, because not in training: rent, garden, garage"]
+    plain = without(new, "price", "rent", "garden", "garage")
+    assert predicted(plain) == found
+    plain["age"] = [*plain["age"][:7], None, *plain["age"][8:]]
+    empty = predicted(plain)
+    assert len(notes) == 1
+    plain["age"][7] = "forty"
+    assert predicted(plain) == empty
     where = "row 8, column 'age': 'forty'"
-    assert notes == [f"the table: 1 cell taken as empty, because not as in training: {where}"]
-    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
-    new["age"] = [str(age).replace(".", ",") for age in houses(40, seed=2)["age"]]
+    assert notes[1:] == [f"the table: 1 cell taken as empty, because not as in training: {where}"]
+    plain["age"] = [str(age).replace(".", ",") for age in new["age"]]
     with pytest.raises(DataError, match=r"row 1, column 'age': .* written 1234\.5 in training"):
-        predict_run(priced, new, tmp_path / "c.csv", tell=notes.append)
+        predicted(plain)
 
 
 def test_an_answer_is_written_where_a_person_says_and_replaces_nothing_else(

@@ -215,16 +215,6 @@ def test_a_page_of_tables_alone_opens_without_scripts(browser: Any, tmp_path: Pa
     page.close()
 
 
-def test_a_graph_run_draws_too(
-    browser: Any, tmp_path: Path, trained: Callable[..., Path], blobs: Callable[..., Dataset]
-) -> None:
-    plain = blobs(40)
-    edges = torch.randint(0, 40, (2, 90), generator=torch.Generator().manual_seed(1))
-    data = Dataset("blobs", plain.x, plain.y, edge_index=edges, class_names=plain.class_names)
-    with opened(browser, write_report(trained(tmp_path / "r", data), dataset=data), PHONE) as page:
-        assert page.locator(".panel").count() == 2
-
-
 def test_a_comparison_and_a_series_fit_a_desk_and_a_phone(
     browser: Any, tmp_path: Path, trained: Callable[..., Path]
 ) -> None:
@@ -276,21 +266,25 @@ def table_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(folder / "run", dataset=data, projection="pca")
 
 
+def fits(page: Any, width: int, scheme: str, name: str, folder: Path) -> None:
+    """Nothing is wider than the screen, and ink is darker than paper in the light scheme."""
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    paper, ink = page.evaluate(
+        "(() => { const s = getComputedStyle(document.body);"
+        " return [s.backgroundColor, s.color]; })()"
+    )
+    bright = [sum(map(int, value[4:-1].split(","))) for value in (paper, ink)]
+    assert (bright[0] > bright[1]) == (scheme == "light")
+    kept = Path(os.environ.get("DIFFORMER_SCREENSHOTS", folder))
+    page.screenshot(path=kept / f"{name}.png", full_page=True)
+
+
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_the_page_of_a_table_opens_at_any_width_in_light_and_dark(
     browser: Any, table_report: Path, width: int, scheme: str, tmp_path: Path
 ) -> None:
-    kept = Path(os.environ.get("DIFFORMER_SCREENSHOTS", tmp_path))
     with opened(browser, table_report, (width, 900), scheme=scheme, drawn=shown_plots) as page:
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        paper, ink = page.evaluate(
-            "(() => { const s = getComputedStyle(document.body);"
-            " return [s.backgroundColor, s.color]; })()"
-        )
-        bright = [sum(map(int, value[4:-1].split(","))) for value in (paper, ink)]
-        assert (bright[0] > bright[1]) == (scheme == "light")
-        shot = kept / f"table-{width}-{scheme}.png"
-        page.screenshot(path=shot, full_page=True)
+        fits(page, width, scheme, f"table-{width}-{scheme}", tmp_path)
         page.fill("#find-rows", "row 17")
         assert page.locator(".finder tbody tr").count() == 1
         assert page.locator(".finder li").count() > 0  # the rows that weigh most in it
@@ -347,18 +341,10 @@ def series_report(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tup
 def test_the_page_of_a_series_opens_at_any_width_in_light_and_dark(
     browser: Any, series_report: tuple[str, Path], width: int, scheme: str, tmp_path: Path
 ) -> None:
-    kept = Path(os.environ.get("DIFFORMER_SCREENSHOTS", tmp_path))
     given, report = series_report
     assert report.stat().st_size < 3_000_000
     with opened(browser, report, (width, 900), scheme=scheme, drawn=shown_plots) as page:
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        page.screenshot(path=kept / f"series-{given}-{width}-{scheme}.png", full_page=True)
-        paper, ink = page.evaluate(
-            "(() => { const s = getComputedStyle(document.body);"
-            " return [s.backgroundColor, s.color]; })()"
-        )
-        bright = [sum(map(int, value[4:-1].split(","))) for value in (paper, ink)]
-        assert (bright[0] > bright[1]) == (scheme == "light")
+        fits(page, width, scheme, f"series-{given}-{width}-{scheme}", tmp_path)
         left = "1 node hardly varies; its forecast is the last value: still"
         assert left in page.inner_text("#read")
         # A node is found by its name, and its fan is drawn.

@@ -12,8 +12,7 @@ from torch import Tensor
 from difformer import DIFFormer, Graph
 from difformer.core.diffusivity import Simple
 from difformer.errors import DifformerError
-from difformer.report.energy import check_energy
-from difformer.report.model_sections import energy_blocks
+from difformer.report.energy import check_energy, energy_blocks
 
 
 def problem(**options: Any) -> tuple[DIFFormer, Tensor]:
@@ -59,18 +58,15 @@ def test_where_no_rows_meet_no_bare_step_is_said_to_lower_the_energy() -> None:
     assert check.sentences()[-1].endswith("before any layer does not raise the energy.")
 
 
-def test_the_causes_add_up_from_the_bare_step_to_the_layer() -> None:
+def test_the_causes_add_up_and_a_bare_process_has_none_but_scaling() -> None:
     model, x = problem(activation="relu", center=True)
     for layer in check_energy(model, x).layers:
         assert layer.bare + sum(layer.causes.values()) == pytest.approx(layer.end)
-
-
-def test_a_model_that_is_the_bare_process_has_no_cause_but_scaling() -> None:
-    """No learned maps and no norm: what is left is the scaling of rows to unit length."""
+    # No learned maps and no norm: what is left is the scaling of rows to unit length.
     model, x = problem(learn_qk=False, use_weight=False, norm="none", kernel="constant")
-    first = check_energy(model, x).layers[0]
-    assert first.causes["layer-wise transformation"] == pytest.approx(0, abs=1e-9)
-    assert first.causes["centring, norm and activation"] == pytest.approx(0, abs=1e-9)
+    causes = check_energy(model, x).layers[0].causes
+    assert causes["layer-wise transformation"] == pytest.approx(0, abs=1e-9)
+    assert causes["centring, norm and activation"] == pytest.approx(0, abs=1e-9)
 
 
 def test_a_transformation_that_scatters_the_rows_is_named_as_the_cause() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from difformer.report.predictions import (
-    calibration,
     calibration_block,
     confusion_blocks,
-    regression_block,
+    regression_blocks,
 )
 
 
@@ -31,16 +29,16 @@ def test_confusion_counts_every_row_once() -> None:
 
 def test_a_perfectly_calibrated_model_has_no_calibration_error() -> None:
     probability = torch.tensor([[0.75, 0.25]] * 4)
-    bins, error = calibration(probability, torch.tensor([0, 0, 0, 1]))
-    assert error == pytest.approx(0)
-    assert bins == [[0.75, 0.75, 4.0]]
+    block = calibration_block(probability, torch.tensor([0, 0, 0, 1]), "test")
+    assert "calibration error 0; on the whole well balanced" in block.caption
+    assert block.table is not None
+    assert block.table.rows == [["0.75", "0.75", "4"]]
 
 
 def test_an_over_confident_model_is_said_to_be() -> None:
     probability = torch.tensor([[0.99, 0.01]] * 10)
-    y = torch.tensor([0, 1] * 5)
-    assert calibration(probability, y)[1] == pytest.approx(0.49, abs=1e-6)
-    assert "over-confident" in calibration_block(probability, y, "test").caption
+    block = calibration_block(probability, torch.tensor([0, 1] * 5), "test")
+    assert "calibration error 0.49; on the whole over-confident" in block.caption
 
 
 def test_many_classes_become_a_list_of_confusions() -> None:
@@ -51,6 +49,6 @@ def test_many_classes_become_a_list_of_confusions() -> None:
 
 def test_a_regression_of_many_rows_is_sampled_and_said_so() -> None:
     y = torch.randn(6000, generator=torch.Generator().manual_seed(0))
-    block = regression_block(y + 1, y, "test")
+    block, _ = regression_blocks(y + 1, y, "test")
     assert "5,000 of 6,000 sampled" in block.caption
     assert "mean squared error 1" in block.caption

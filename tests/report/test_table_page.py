@@ -20,7 +20,7 @@ from difformer.jobs.job import OwnTable
 from difformer.jobs.own import OwnRun
 from difformer.jobs.scores import HeldOut, column_importance
 from difformer.jobs.table import train_own
-from difformer.report.predictions import at_thresholds, residual_block, roc_blocks
+from difformer.report.predictions import regression_blocks, roc_blocks
 from difformer.report.run_page import write_report
 from difformer.report.table_page import headline, table_sections
 from difformer.runs.open import load_run, open_table
@@ -159,7 +159,7 @@ def held_out(run: Path) -> tuple[OwnRun, Dataset, HeldOut]:
     own, table = loaded.own, loaded.table
     assert own is not None
     assert table is not None
-    kept = HeldOut.of(own.estimator, table, own.classes or own.labels)
+    kept = HeldOut.of(own, table)
     assert kept is not None
     return own, table, kept
 
@@ -196,17 +196,16 @@ def test_the_curves_of_two_classes_are_those_of_scikit_learn() -> None:
     average = float(re.search(r"precision ([\d.]+);", pr.caption).group(1))  # type: ignore[union-attr]
     assert average == pytest.approx(average_precision_score(truth, chance), abs=1e-3)
     assert len(table.rows) == 9
-    for threshold, taken, precision, recall, accuracy in at_thresholds(truth, chance):
-        guess = chance >= threshold
-        assert taken == guess.sum()
-        assert recall == truth[guess].sum() / truth.sum()
-        assert accuracy == (guess == truth).mean()
-        assert precision != precision or precision == truth[guess].mean()
+    for threshold, *told in table.rows:
+        guess = chance >= float(threshold)
+        right = f"{truth[guess].mean():.3f}" if guess.any() else "–"
+        shares = (truth[guess].sum() / truth.sum(), (guess == truth).mean())
+        assert told == [str(guess.sum()), right, *(f"{share:.3f}" for share in shares)]
     assert roc_blocks(np.ones(5, int), chance[:5], "yes") == []
 
 
 def test_residuals_are_predicted_minus_true() -> None:
     truth, guess = torch.tensor([[1.0], [2.0], [float("nan")]]), torch.tensor([[1.5], [1.0], [9.0]])
-    block: Any = residual_block(guess, truth, "held-out", name="y")
+    _, block = regression_blocks(guess, truth, "held-out", name="y")
     assert block.data[1]["x"] == [1.5, 1.0]
     assert block.data[1]["y"] == [0.5, -1.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,9 @@ class OwnRun:
         """
         rows = Rows(features, None if ids is None else tuple(ids))
         records = self.describe(self.outputs(rows, graph))
-        if self.influential:
-            self._name(records, *self.estimator.influence(rows, graph, top_k=self.influential))
-        return records
+        if not self.influential:
+            return records
+        return self._named(records, self.estimator.influence(rows, graph, top_k=self.influential))
 
     def outputs(self, rows: Rows, graph: Any = None) -> Array:
         """The estimator's answers: probabilities (m, classes), or numbers (m, targets)."""
@@ -137,42 +138,41 @@ class OwnRun:
         classes = isinstance(model, DIFFormerClassifier)
         kept = model.label_distributions_ if classes else model.transduction_
         records = self.describe(kept[where])
-        if self.influential:
-            self._name(records, *model.influence_in_fit(where, top_k=self.influential))
-        return records
+        if not self.influential:
+            return records
+        return self._named(records, model.influence_in_fit(where, top_k=self.influential))
 
     def describe(self, found: Array) -> list[dict[str, Any]]:
         """Answers as records, from probabilities (m, classes) or numbers (m,) or (m, targets)."""
-        if not self.classes:
-            return self._numbers(found.reshape(len(found), len(self.labels)))
-        several = len(self.labels) > 1
-        records: list[dict[str, Any]] = []
-        for row in found.tolist():
-            if several:
-                record: dict[str, Any] = {
-                    k: int(p > 0.5) for k, p in zip(self.labels, row, strict=True)
-                }
-            else:
-                best = int(np.argmax(row))
-                record = {self.labels[0]: self.classes[best], "probability": row[best]}
-            record["probabilities"] = dict(zip(self.classes, row, strict=True))
-            records.append(record)
-        if self.level is not None:
-            sets = conformal_set(self.estimator, found, self.level)
-            for record, own in zip(records, sets.tolist(), strict=True):
-                record["set"] = [
-                    name for name, in_it in zip(self.classes, own, strict=True) if in_it
-                ]
-        return records
+        found = found if self.classes else found.reshape(len(found), len(self.labels))
+        records = [self._record(row) for row in found.tolist()]
+        if self.level is None:
+            return records
+        model: Any = self.estimator
+        if self.classes:
+            sets = conformal_set(model, found, self.level).tolist()
+            more = [{"set": list(compress(self.classes, own))} for own in sets]
+        else:
+            ends = model.interval_around(found, self.level).tolist()
+            more = [{"intervals": dict(zip(self.labels, own, strict=True))} for own in ends]
+        return [record | own for record, own in zip(records, more, strict=True)]
 
-    def _numbers(self, found: Array) -> list[dict[str, Any]]:
-        records = [dict(zip(self.labels, row, strict=True)) for row in found.tolist()]
-        if self.level is not None:
-            model: Any = self.estimator
-            ends = model.interval_around(found, self.level)
-            for record, own in zip(records, ends.tolist(), strict=True):
-                record["intervals"] = dict(zip(self.labels, own, strict=True))
-        return records
+    def _record(self, row: list[float]) -> dict[str, Any]:
+        if not self.classes:
+            return dict(zip(self.labels, row, strict=True))
+        chances, (label, *others) = dict(zip(self.classes, row, strict=True)), self.labels
+        if others:
+            return {**{k: int(p > 0.5) for k, p in chances.items()}, "probabilities": chances}
+        best = max(chances, key=chances.__getitem__)
+        found = {label: best, "probability": chances[best]}
+        return {**found, "probabilities": chances}
+
+    def truth(self, labels: Any) -> list[str]:
+        """The true labels of one row as cells of a CSV file; empty where unknown."""
+        values = labels.reshape(-1).tolist()
+        if isinstance(values[0], int):
+            return [self.classes[values[0]] if values[0] >= 0 else ""]
+        return list(map(number_text, values))
 
     def lines(self, names: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
         """Answers as lines of a CSV file under `header`."""
@@ -181,12 +181,12 @@ class OwnRun:
             for name, answer in zip(names, answers, strict=True)
         ]
 
-    def _name(self, records: list[dict[str, Any]], weights: Any, rows: Any) -> None:
-        """Add the rows of fit by id with their weights, heaviest first."""
-        pairs = zip(weights.tolist(), rows.tolist(), strict=True)
-        for record, (own, where) in zip(records, pairs, strict=True):
-            known = zip(own, where, strict=True)
+    def _named(self, records: list[dict[str, Any]], found: tuple[Any, Any]) -> list[dict[str, Any]]:
+        """The records with the rows of fit by id and their weights, heaviest first."""
+        for record, weights, rows in zip(records, *(each.tolist() for each in found), strict=True):
+            known = zip(weights, rows, strict=True)
             record["influential"] = [{"id": self.ids[j], "weight": v} for v, j in known if v > 0]
+        return records
 
 
 def _cells(value: Any) -> list[Any]:

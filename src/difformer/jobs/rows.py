@@ -13,15 +13,17 @@ from torch import nn
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
+from difformer.data.graphs import read_pyg
 from difformer.data.registry import load_dataset
 from difformer.data.snapshots import TemporalDataset, complete_edges, neighbour_edges
 from difformer.data.split import Split
 from difformer.data.table.files import ENDINGS
+from difformer.data.table.read import read_table
 from difformer.errors import DifformerError
 from difformer.jobs.job import AUTO_SPLIT, FINGERPRINT, Experiment
 from difformer.nn.model import DIFFormer
 from difformer.systems.registry import get_system
-from difformer.systems.system import Neighbours, System
+from difformer.systems.system import System
 from difformer.train.batches import FullBatch, Snapshots, Source
 from difformer.train.callbacks import Callback
 from difformer.train.chunks import CHUNK_ROWS, recompute_layers
@@ -37,12 +39,16 @@ from difformer.train.settings import TrainSettings, launched
 
 
 def graph_for(system: System, config: Any, dataset: Dataset) -> Graph | None:
-    """The graph that a system is given with this data, or None."""
-    if system.graph in ("none", "dense"):  # all pairs of one dataset need no edge list
-        return None
-    if system.graph == "knn":
-        return knn_graph(dataset, config)
-    return given_graph(dataset)
+    """The one graph over all rows that a system is given, or None; snapshots have their own."""
+    if isinstance(dataset, TemporalDataset) or system.graph in ("none", "dense"):
+        return None  # all pairs of one dataset need no edge list
+    if system.graph != "knn":
+        return given_graph(dataset)
+    from difformer.data.neighbours import neighbour_graph
+
+    how = {name: getattr(config, name) for name in ("metric", "mutual", "weights")}
+    edges, weight = neighbour_graph(dataset.x, config.k, **how)
+    return Graph.undirected_with_loops(edges, dataset.num_rows, weight)
 
 
 def given_graph(dataset: Dataset) -> Graph | None:
@@ -50,20 +56,6 @@ def given_graph(dataset: Dataset) -> Graph | None:
     if dataset.edge_index is None:
         return None
     return Graph.undirected_with_loops(dataset.edge_index, dataset.num_rows, dataset.edge_weight)
-
-
-def knn_graph(dataset: Dataset, options: Neighbours) -> Graph:
-    """Each row and its nearest by features, and one loop per row."""
-    from difformer.data.neighbours import neighbour_graph
-
-    edges, weight = neighbour_graph(
-        dataset.x,
-        options.k,
-        metric=options.metric,
-        mutual=options.mutual,
-        weights=options.weights,
-    )
-    return Graph.undirected_with_loops(edges, dataset.num_rows, weight)
 
 
 NEIGHBOURS = 5  # neighbours in the released kNN graphs over snapshots, including the node itself
@@ -76,7 +68,7 @@ def make_source(
     graph: Any | None,
     settings: TrainSettings | None = None,
 ) -> Source:
-    """The batches a system trains on; `graph` comes from `whole_graph`."""
+    """The batches a system trains on; `graph` comes from `graph_for`."""
     size = None if settings is None else settings.batch_size
     if isinstance(data, TemporalDataset):
         if size is not None:
@@ -86,18 +78,6 @@ def make_source(
         chunk = CHUNK_ROWS if settings is not None and settings.recompute else None
         return FullBatch(data, split, graph, chunk=chunk)
     return Partitions(data, split, graph, batch_size=size, seed=settings.seed)
-
-
-def whole_graph(system: System, config: Any, data: Dataset) -> Any | None:
-    """The one graph over all rows that a system is given; snapshots have their own."""
-    return None if isinstance(data, TemporalDataset) else graph_for(system, config, data)
-
-
-def data_objective(data: Dataset) -> Objective:
-    """The objective of the data's task; for snapshots it also reports the released cost."""
-    if isinstance(data, TemporalDataset):
-        return SnapshotError(num_nodes=data.num_nodes)
-    return objective_for(data.task)
 
 
 def snapshots_for(system: System, dataset: TemporalDataset) -> TemporalDataset:
@@ -117,23 +97,25 @@ def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dat
     others are `load_dataset`'s. In place of a name it may be a file: a table, with the options of
     `read_table` (``label``, ``id``, ``edges``), or a .pt file with a Data of PyG, without options.
     """
-    options = dict(experiment.data)
+    options, name = dict(experiment.data), experiment.dataset
     k, metric = options.pop("neighbours", None), options.pop("metric", "cosine")
-    most = options.pop("sample", None)
-    if Path(experiment.dataset).suffix.lower() in ENDINGS:
-        from difformer.data.table.read import read_table
-
-        data = read_table(experiment.dataset, **options)
-    elif Path(experiment.dataset).suffix.lower() == ".pt":
-        from difformer.data.graphs import read_pyg
-
+    most, ending = options.pop("sample", None), Path(name).suffix.lower()
+    if ending in ENDINGS:
+        data = read_table(name, **options)
+    elif ending == ".pt":
         if options:
             raise ValueError(f"{next(iter(options))} must be left out with a .pt file")
-        data = read_pyg(experiment.dataset)
+        data = read_pyg(name)
     else:
-        data = load_dataset(experiment.dataset, data_dir, **options)
+        data = load_dataset(name, data_dir, **options)
     data = data if most is None else limit_rows(data, most)
-    return data if k is None else with_neighbours(data, k, metric)
+    if k is None:
+        return data
+    from difformer.data.neighbours import neighbour_graph
+
+    if data.edge_index is not None:
+        raise ValueError(f"neighbours must be left out for {data.name}: it has a graph of its own")
+    return replace(data, edge_index=neighbour_graph(data.x, k, metric=metric)[0])
 
 
 def limit_rows(data: Dataset, most: int) -> Dataset:
@@ -144,15 +126,6 @@ def limit_rows(data: Dataset, most: int) -> Dataset:
     rows = order[:most].sort().values
     x = data.x if data.x.layout == torch.strided else data.x.to_dense()
     return Dataset(data.name, x[rows], data.y[rows], data.task, class_names=data.class_names)
-
-
-def with_neighbours(data: Dataset, k: int, metric: str = "cosine") -> Dataset:
-    """The data with edges between each row and its k nearest; ValueError if it has edges."""
-    from difformer.data.neighbours import neighbour_graph
-
-    if data.edge_index is not None:
-        raise ValueError(f"neighbours must be left out for {data.name}: it has a graph of its own")
-    return replace(data, edge_index=neighbour_graph(data.x, k, metric=metric)[0])
 
 
 def choose_split(data: Dataset, name: str) -> Split:
@@ -217,37 +190,40 @@ def run_experiment(
     data = load_data(experiment, data_dir) if dataset is None else dataset
     split = choose_split(data, experiment.split) if split is None else split.check(data.num_rows)
     experiment = replace(experiment, split=split.name)
-    system, options = get_system(experiment.system), _configured(experiment)
+    system, (seed, *others) = get_system(experiment.system), experiment.seeds
+    options = system.configure(**experiment.model)
     _check_fits(system, options, data)
-    graph = whole_graph(system, options, data)
-    config = experiment.config()
+    graph, config = graph_for(system, options, data), experiment.config()
     if folder is not None:  # a run is resumed only with the same data
         config[FINGERPRINT] = data.fingerprint
+    if objective is None and isinstance(data, TemporalDataset):
+        objective = SnapshotError(num_nodes=data.num_nodes)  # also reports the released cost
+    objective = objective or objective_for(data.task)
 
     def make(seed: int) -> tuple[nn.Module, Source, Split]:
         model = build_model(experiment, data.num_features, data.num_outputs)
         own = replace(experiment.train, seed=seed)
         return model, make_source(system, data, split, graph, own), split
 
-    objective, seed = objective or data_objective(data), experiment.seeds[0]
+    train = replace(experiment.train, seed=seed)
     kept: Any = {"folder": folder, "config": config}
-    if len(experiment.seeds) > 1 and not launched():
-        train, seeds = experiment.train, experiment.seeds
-        return fit_seeds(make, objective, train, seeds=seeds, callbacks=callbacks, **kept)
+    if others and not launched():
+        kept["callbacks"] = callbacks
+        return fit_seeds(make, objective, experiment.train, seeds=experiment.seeds, **kept)
     kept["callbacks"] = () if callbacks is None else callbacks(seed)
     if launched():
-        result = _over_processes(experiment, data, split, graph, **kept)
+        result = _over_processes(experiment, train, data, split, graph, **kept)
     else:
         with seeded(seed):
             model, source, _ = make(seed)
-        result = fit(model, source, objective, split, replace(experiment.train, seed=seed), **kept)
+        result = fit(model, source, objective, split, train, **kept)
     return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
 
 
 def build_model(experiment: Experiment, features: int, outputs: int) -> nn.Module:
     """An untrained model of an experiment."""
     system = get_system(experiment.system)
-    model = system.build(_configured(experiment), features, outputs)
+    model = system.build(system.configure(**experiment.model), features, outputs)
     if not experiment.train.recompute:
         return model
     if not isinstance(model, DIFFormer):
@@ -256,25 +232,26 @@ def build_model(experiment: Experiment, features: int, outputs: int) -> nn.Modul
 
 
 def _over_processes(
-    experiment: Experiment, data: Dataset, split: Split, graph: Any | None, **kept: Any
+    experiment: Experiment,
+    train: TrainSettings,
+    data: Dataset,
+    split: Split,
+    graph: Any | None,
+    **kept: Any,
 ) -> FitResult:
     """Train one seed over the processes that torchrun started."""
-    seed, system = experiment.seeds[0], experiment.system
     if len(experiment.seeds) > 1:
         raise ValueError(f"seeds must be one over processes, got {len(experiment.seeds)}")
-    with seeded(seed):
+    with seeded(train.seed):
         model = build_model(experiment, data.num_features, data.num_outputs)
     if not isinstance(model, DIFFormer):
-        raise CannotRunError(f"{system} cannot run over processes: only DIFFormer is sharded")
+        raise CannotRunError(
+            f"{experiment.system} cannot run over processes: only DIFFormer is sharded"
+        )
     if isinstance(data, TemporalDataset):
         raise CannotRunError(f"{data.name} cannot be spread over processes: it has snapshots")
-    settings = replace(experiment.train, seed=seed)
     with processes() as comm:
-        return fit_distributed(model, data, split, settings, comm, graph=graph, **kept)
-
-
-def _configured(experiment: Experiment) -> Any:
-    return get_system(experiment.system).configure(**experiment.model)
+        return fit_distributed(model, data, split, train, comm, graph=graph, **kept)
 
 
 def _check_fits(system: System, config: Any, data: Dataset) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +11,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from difformer.data.dataset import Dataset, scipy_csr
-from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.conformal import held_out
 from difformer.estimators.rows import Rows
-from difformer.jobs.own import Estimator, OwnRun
+from difformer.jobs.own import OwnRun
 from difformer.metrics import roc_auc
 
 Array = NDArray[Any]
@@ -43,18 +41,18 @@ class HeldOut:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, estimator: Estimator, data: Dataset, names: Sequence[str]) -> HeldOut | None:
+    def of(cls, run: OwnRun, data: Dataset) -> HeldOut | None:
         """The rows that a fit held out; None if there are none."""
-        kept = held_out(estimator)
-        if kept is None or not len(kept[0]):
+        model: Any = run.estimator
+        kept = held_out(model)
+        if kept is None:
             return None
         rows, outputs = kept
-        model: Any = estimator
-        if isinstance(estimator, DIFFormerClassifier):
+        if run.classes:
             found = model._probabilities(outputs)
         else:
             found = model._scaled_back(outputs).reshape(len(rows), -1)
-        return cls(data.task, rows, data.y.numpy()[rows], found, tuple(names))
+        return cls(data.task, rows, data.y.numpy()[rows], found, run.classes or run.labels)
 
     def metrics(self, where: Array | None = None) -> Metrics:
         """Metrics of all held-out rows, or of some."""
@@ -62,8 +60,15 @@ class HeldOut:
         truth, found = self.truth[where], self.found[where]
         if self.task == "multiclass":
             return _of_classes(truth, found)
-        each = _of_numbers if self.task == "regression" else _of_labels
-        return _by_column(each, truth.reshape(len(truth), -1), found, self.names)
+        truth, together = truth.reshape(len(truth), -1), Metrics()
+        of_column = _of_numbers if self.task == "regression" else _of_labels
+        for j, column in enumerate(self.names):
+            known = ~np.isnan(truth[:, j])
+            if known.any():  # of several, each is named by its column
+                own = of_column(truth[known, j].astype(np.float64), found[known, j])
+                end = f"_{column}" if len(self.names) > 1 else ""
+                together |= {f"{name}{end}": value for name, value in own.items()}
+        return together
 
     def baseline(self) -> Metrics:
         """The metrics of a constant answer: the shares of the classes, or the mean."""
@@ -80,27 +85,21 @@ class HeldOut:
 
         An accuracy has Wilson's interval: if all of a few rows are right, so are all of a sample.
         """
-        draw = np.random.default_rng(0)
-        m = len(self.rows)
+        from scipy.stats import binomtest
+
+        draw, m = np.random.default_rng(0), len(self.rows)
         samples = [self.metrics(draw.integers(m, size=m)) for _ in range(DRAWS)]
         metrics, found = self.metrics(), dict[str, list[float]]()
         for name in metrics:
             drawn = [s[name] for s in samples if name in s]  # a label may be unknown in all rows
             found[name] = [float(v) for v in np.nanquantile(drawn, (0.025, 0.975))]
-        known = (~np.isnan(self.truth.reshape(m, -1).astype(float))).sum(0)
-        several = len(known) > 1
-        for j, rows in enumerate(known.tolist()):
-            name = f"accuracy_{self.names[j]}" if several else "accuracy"
+        known = (~np.isnan(self.truth.reshape(m, -1).astype(float))).sum(0).tolist()
+        for column, rows in zip(self.names, known, strict=False):
+            name = f"accuracy_{column}" if len(known) > 1 else "accuracy"
             if name in metrics:
-                found[name] = _wilson(metrics[name], rows)
+                share = binomtest(round(metrics[name] * rows), rows).proportion_ci(method="wilson")
+                found[name] = [float(share.low), float(share.high)]
         return found
-
-
-def _wilson(share: float, rows: int) -> list[float]:
-    from scipy.stats import binomtest
-
-    found = binomtest(round(share * rows), rows).proportion_ci(method="wilson")
-    return [float(found.low), float(found.high)]
 
 
 def score(kept: HeldOut | None) -> dict[str, Any]:
@@ -150,20 +149,6 @@ def _of_numbers(truth: Array, found: Array) -> Metrics:
         "mae": float(np.abs(error).mean()),
         "rmse": float(np.sqrt(np.square(error).mean())),
     }
-
-
-def _by_column(
-    metrics: Callable[[Array, Array], Metrics], truth: Array, found: Array, names: Sequence[str]
-) -> Metrics:
-    """Metrics of each column over its known values; if there are several, named by column."""
-    together: Metrics = {}
-    for j in range(found.shape[1]):
-        known = ~np.isnan(truth[:, j])
-        if known.any():
-            own = metrics(truth[known, j].astype(np.float64), found[known, j])
-            end = f"_{names[j]}" if found.shape[1] > 1 else ""
-            together |= {f"{name}{end}": value for name, value in own.items()}
-    return together
 
 
 MOST_ROWS = 400  # held-out rows that are answered again

@@ -86,6 +86,7 @@ def train_series(
         places: a file of where the nodes are, for the page, see `read_places`.
     """
     from difformer.data.series import read_places
+    from difformer.train.folder import differences
     from difformer.train.interrupts import interruptible
 
     settings, folder = settings or SeriesSettings(), Path(folder)
@@ -100,7 +101,13 @@ def train_series(
         raise DataError(
             f"{known} must have rows for {settings.steps} steps after the series, it has {ahead}"
         )
-    _agree(folder, record)
+    if (folder / RECORD).exists():
+        before = _record(folder)
+        differing = differences({name: before.get(name) for name in record}, record)
+        if differing:
+            raise RunError(f"{folder} holds another run ({'; '.join(differing)})")
+    else:
+        write_json(folder / RECORD, record, indent=2)
     with interruptible() as interrupt:  # Ctrl-C in the backtest, too, leaves a run to resume
         model = settings.forecaster(folder).fit(data, graph)
         tested = None
@@ -119,7 +126,7 @@ def train_series(
         record["backtest"] = finite(_of_backtest(tested))
         lines = interval_lines(model, data, record, LEVEL)
         write_atomic(folder / "intervals.csv", csv_lines(lines))
-    _write(folder, record)
+    write_json(folder / RECORD, record, indent=2)
     lines = forecast_lines(model, data, settings.steps)
     write_atomic(folder / "forecast.csv", csv_lines(lines))
     return record
@@ -155,15 +162,6 @@ def _of_backtest(tested: Backtest) -> dict[str, Any]:
     }
 
 
-def mixed_in(record: Mapping[str, Any]) -> str:
-    """The simple forecasts that are mixed in, with their shares, largest first; "" for none."""
-    from difformer.estimators.backtest import OURS
-
-    shares = sorted(record.get("shares", {}).items(), key=lambda pair: -pair[1])
-    told = [f"{100 * s:.0f} % {name}" for name, s in shares if name != OURS and s >= 0.005]
-    return ", ".join(told)
-
-
 def half_widths(record: Mapping[str, Any], level: float) -> Any:
     """(steps, nodes) half the width of the intervals of a level, in the units of the series."""
     import numpy as np
@@ -188,16 +186,15 @@ def interval_lines(
     model: DIFFormerForecaster, data: Series, record: Mapping[str, Any], level: float
 ) -> list[list[Any]]:
     """The next steps as lines of a CSV file, one per step and node: forecast and interval."""
-    steps = record["settings"]["steps"]
-    stamps = next_stamps(data, steps)
     half, share = half_widths(record, level), f"{100 * level:g} %"
     lines: list[list[Any]] = [["time", "node", "forecast", f"from {share}", f"to {share}"]]
-    names = data.names or tuple(str(j) for j in range(data.values.shape[1]))
+    names = data.names or tuple(map(str, range(data.values.shape[1])))
     low = lower_end(data.values)
-    for step, row in enumerate(model.predict(steps, series=data)):
-        for node, value, own in zip(names, row, half[step], strict=True):
+    ahead = model.predict(len(half), series=data)
+    for stamp, row, wide in zip(next_stamps(data, len(half)), ahead, half, strict=True):
+        for node, value, own in zip(names, row, wide, strict=True):
             cells = map(number_text, (value, max(low, value - own), value + own))
-            lines.append([stamps[step], node, *cells])
+            lines.append([stamp, node, *cells])
     return lines
 
 
@@ -241,23 +238,6 @@ def _read(record: Mapping[str, Any]) -> tuple[Series, Any]:
 def _record(folder: Path) -> dict[str, Any]:
     with reading(folder / RECORD):
         return read_json(folder / RECORD)
-
-
-def _agree(folder: Path, record: Mapping[str, Any]) -> None:
-    """Write the settings to series.json, or raise if the folder holds a run with others."""
-    from difformer.train.folder import differences
-
-    if (folder / RECORD).exists():
-        before = _record(folder)
-        differing = differences({name: before.get(name) for name in record}, record)
-        if differing:
-            raise RunError(f"{folder} holds another run ({'; '.join(differing)})")
-        return
-    _write(folder, record)
-
-
-def _write(folder: Path, record: Mapping[str, Any]) -> None:
-    write_json(folder / RECORD, record, indent=2)
 
 
 def _shown(stamp: Any) -> str:

@@ -17,7 +17,7 @@ from difformer.data.fetch import sha256_of
 from difformer.data.split import Split
 from difformer.errors import RunError
 from difformer.estimators.regressor import DIFFormerRegressor
-from difformer.files import csv_lines, number_text, write_atomic, write_json
+from difformer.files import csv_lines, write_atomic, write_json
 from difformer.jobs.job import Experiment, OwnTable
 from difformer.jobs.own import CLASSES, Estimator, OwnRun, read_result
 from difformer.jobs.rows import CannotRunError, run_experiment
@@ -46,24 +46,19 @@ def simple_peers(data: Dataset, split: Split, *, seed: int = 0) -> list[dict[str
     parts = [split] if len(split.val) else _folds(data, split.train.numpy(), seed)
     if not parts:
         return []
-    monitor = objective_for(data.task).monitor
-    found: list[dict[str, Any]] = []
+    monitor, found = objective_for(data.task).monitor, list[dict[str, Any]]()
     for name in PEERS:
+        experiment = Experiment.make(data.name, system=name, train={"seed": seed})
         try:
-            value = mean(_score(data, part, name, seed)[monitor.name] for part in parts)
+            fits = [run_experiment(experiment, dataset=data, split=part) for part in parts]
         except CannotRunError:
             continue
-        # An error in the units of the labels, as the table's other figures are.
-        metric, value = ("rmse", value**0.5) if monitor.name == "mse" else (monitor.name, value)
+        metric, value = monitor.name, mean(fit.mean("val", monitor.name) for fit in fits)
+        if metric == "mse":  # in the units of the labels, as the table's other figures are
+            metric, value = "rmse", value**0.5
         title = get_system(name).title_for(data.task)
         found.append({"system": name, "title": title, "metric": metric, "value": value})
     return sorted(found, key=lambda one: one["value"], reverse=monitor.direction == "max")
-
-
-def _score(data: Dataset, part: Split, system: str, seed: int) -> dict[str, float]:
-    experiment = Experiment.make(data.name, system=system, train={"seed": seed})
-    result = run_experiment(experiment, dataset=data, split=part)
-    return result.results[seed].metrics["val"]
 
 
 def _folds(data: Dataset, rows: Any, seed: int) -> Sequence[Split]:
@@ -120,7 +115,8 @@ def train_own(
     unused = [f"own.{name}" for name in estimator.unused]
     agree_config(folder, _config(data, table, estimator), unused=unused)
     if (folder / "result.json").exists():
-        _forget_fits(folder)  # it may have been killed right before this
+        # It may have been killed right before this.
+        shutil.rmtree(folder / "fits", ignore_errors=True)
         return read_result(folder), OwnRun.load(folder)
     estimator.set_params(checkpoint=folder / "fits", verbose=int(not quiet))
     try:
@@ -140,12 +136,12 @@ def _write(folder: Path, run: OwnRun, data: Dataset) -> None:
     """Fill the folder of a fitted run; result.json comes last: with it the run is finished."""
     estimator = run.estimator
     empty = (~labelled(data)).nonzero()[0].tolist()
-    kept = HeldOut.of(estimator, data, run.classes or run.labels)
+    kept = HeldOut.of(run, data)
     write_atomic(folder / "metrics.csv", csv_text(_history(estimator)))
     write_atomic(folder / "split.json", estimator.split_.to_json() + "\n")
     estimator.set_params(checkpoint=None).save(folder / "estimator.safetensors")
     if kept is not None:
-        write_atomic(folder / "held_out.csv", csv_lines(_held_out(run, data, kept)))
+        write_atomic(folder / "held_out.csv", csv_lines(_held_out(run, kept)))
     if empty:
         lines = run.lines([run.ids[row] for row in empty], run.fitted(empty))
         write_atomic(folder / "predictions.csv", csv_lines([run.header, *lines]))
@@ -153,7 +149,7 @@ def _write(folder: Path, run: OwnRun, data: Dataset) -> None:
     result["commit"] = commit()
     result["files"] = {"estimator.safetensors": sha256_of(folder / "estimator.safetensors")}
     write_json(folder / "result.json", result, indent=2)
-    _forget_fits(folder)
+    shutil.rmtree(folder / "fits", ignore_errors=True)
 
 
 def _result(run: OwnRun, data: Dataset, told: Mapping[str, Any], empty: int) -> dict[str, Any]:
@@ -163,13 +159,15 @@ def _result(run: OwnRun, data: Dataset, told: Mapping[str, Any], empty: int) -> 
     trained = estimator.result_.to_json()
     if told:  # in the table's units, where the loop's are standardised
         trained["metrics"] = {"val": told["metrics"]}
-    members = estimator.members_
+    members, graph = estimator.members_, "none"
+    if estimator.graph_ is not None:
+        graph = "knn" if data.edge_index is None else "edges"
     return {
         "task": data.task,
         "rows": data.num_rows,
         "labelled": data.num_rows - empty,
         "features": data.num_features,
-        "graph": _graph_name(data, estimator),
+        "graph": graph,
         "kernel": str(estimator.kernel_),
         "validation": told.get("metrics", {}),
         "held_out": told,
@@ -198,22 +196,15 @@ def _history(estimator: Estimator) -> list[dict[str, Any]]:
     return [dict(in_units(k, v) for k, v in e.items() if not k.endswith("_loss")) for e in epochs]
 
 
-def _held_out(run: OwnRun, data: Dataset, kept: HeldOut) -> list[list[Any]]:
+def _held_out(run: OwnRun, kept: HeldOut) -> list[list[Any]]:
     """The held-out rows as lines of a CSV file: id, true labels, and what was predicted."""
     bare = OwnRun(run.estimator)
     header = bare.header
     found = [[header[0], *(f"true {name}" for name in run.labels), *header[1:]]]
     lines = bare.lines([run.ids[row] for row in kept.rows], bare.describe(kept.found))
-    for line, truth in zip(lines, kept.truth.reshape(len(kept.rows), -1).tolist(), strict=True):
-        known = [kept.names[truth[0]]] if data.task == "multiclass" else map(number_text, truth)
-        found.append([line[0], *known, *line[1:]])
+    for line, truth in zip(lines, kept.truth, strict=True):
+        found.append([line[0], *run.truth(truth), *line[1:]])
     return found
-
-
-def _graph_name(data: Dataset, estimator: Estimator) -> str:
-    if estimator.graph_ is None:
-        return "none"
-    return "knn" if data.edge_index is None else "edges"
 
 
 def _config(data: Dataset, table: OwnTable | None, estimator: Estimator) -> dict[str, Any]:
@@ -227,7 +218,3 @@ def _config(data: Dataset, table: OwnTable | None, estimator: Estimator) -> dict
         "data": {**files, "fingerprint": data.fingerprint},
         "own": params,
     }
-
-
-def _forget_fits(folder: Path) -> None:
-    shutil.rmtree(folder / "fits", ignore_errors=True)

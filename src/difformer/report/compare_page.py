@@ -36,29 +36,24 @@ def write_comparison(folder: Path | str, out: Path | str | None = None) -> Path:
     """Write the page of the comparison.json that `difformer compare --out FOLDER` left."""
     folder = Path(folder)
     result, record = read_comparison(folder / COMPARISON)
-    path = folder / "report.html" if out is None else Path(out)
-    subtitle = (
-        f"{_metric(result)}, {counted(len(result.splits), 'split')}, the same for every system."
-    )
-    sections = comparison_sections(result, record)
-    return write_page(path, f"Comparison on {result.dataset}", sections, subtitle=subtitle)
-
-
-def comparison_sections(result: Comparison, record: Mapping[str, Any]) -> list[Section]:
-    """Verdict, results with paired differences, every split, cost, and how it was run."""
     rows = result.listed()
     ran = [row for row in rows if row.values("test")]
     remarks = [f"{row.title}: {remark}." for row in rows if (remark := result.remark(row))]
     results: list[Any] = [_table(result, rows), *(Note(text, missing=True) for text in remarks)]
     if ran:
         results += [_plot(result, ran), _differences(result, ran)]
-    return [
+    sections = [
         Section("verdict", "Which is enough", [Note(line) for line in verdict(result)]),
         Section("results", "Results", results),
         Section("splits", "Every split", [_splits(result, ran)]),
         Section("cost", "What it cost", [_cost(rows)]),
         Section("settings", "How it was run", [_how(record)]),
     ]
+    subtitle = (
+        f"{_metric(result)}, {counted(len(result.splits), 'split')}, the same for every system."
+    )
+    title = f"Comparison on {result.dataset}"
+    return write_page(out or folder / "report.html", title, sections, subtitle=subtitle)
 
 
 def _metric(result: Comparison) -> str:

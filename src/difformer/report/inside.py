@@ -1,106 +1,23 @@
-"""What the trained model of a run computes on its data: states, and which rows influence which."""
+"""Which rows of a trained model influence which, layer by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.data.dataset import Dataset, Prediction
-from difformer.data.snapshots import TemporalDataset
-from difformer.data.split import Split
-from difformer.jobs.rows import last_snapshot
+from difformer.blocks import Note, Section, Table, number
 from difformer.nn.model import DIFFormer
 from difformer.nn.passages import Passage
-from difformer.runs.open import LoadedRun, look_into
-from difformer.systems.difformer import Auto
-from difformer.train.batches import Snapshots
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """A run's model on its data: outputs and states of all rows."""
-
-    dataset: Dataset
-    split: Split
-    graph: Any | None
-    model: nn.Module
-    output: Tensor  # (n, c) logits or targets
-    states: list[Tensor]  # Z⁰ … Zᴷ; only the output if the model has no states
-    within: Inspection | None = None  # for data over time: one snapshot, whose rows interact
-    title: str = ""
-
-    @property
-    def difformer(self) -> DIFFormer | None:
-        """The model if it is a DIFFormer, which alone has energies and diffusivities."""
-        return self.model if isinstance(self.model, DIFFormer) else None
-
-    @property
-    def class_names(self) -> list[str]:
-        """A name for each class."""
-        given = list(self.dataset.class_names)
-        count = max(self.output.shape[1], len(given))
-        return [*given, *(f"class {i}" for i in range(len(given), count))]
-
-    @property
-    def probability(self) -> Tensor:
-        """(n, c) class probabilities; logits through a softmax, yes-or-no through a sigmoid."""
-        if self.dataset.task == "multiclass":
-            return self.output.softmax(-1)
-        return self.output.sigmoid()
-
-
-def inspect_run(run: LoadedRun) -> Inspection:
-    """Run the model once on all its rows."""
-    model, data, split, graph = run.model, run.dataset, run.split, run.graph
-    if isinstance(data, TemporalDataset):
-        return _inspect_snapshots(model, data, split)
-    with torch.no_grad():
-        result: Tensor | Prediction = model(data.x, graph, None, None)
-        output = result if isinstance(result, Tensor) else result.output
-        states = model.states(data.x, graph) if isinstance(model, DIFFormer) else [output]
-    if run.own is not None and data.task == "regression":
-        output = torch.as_tensor(run.own.estimator.transduction_)  # in the units of the label
-    if output.ndim == 1:
-        output = output.unsqueeze(1)
-    found = Inspection(data, split, graph, model, output, states)
-    return _inspect_average(found, model) if isinstance(model, Auto) else found
-
-
-def _inspect_average(found: Inspection, model: Auto) -> Inspection:
-    """Outputs of the average; states of the member that is looked into."""
-    fitted = model.fitted
-    assert fitted is not None  # it has just answered
-    shown, seen, graph = look_into(fitted, found.dataset)
-    with torch.no_grad():
-        states = shown.states(seen.x, graph)
-    title = f"{model.choice}. What follows is of {fitted.shown_member.name}."
-    inner = Inspection(seen, found.split, graph, shown, found.output, states)
-    return replace(found, within=inner, title=title[:1].upper() + title[1:])
-
-
-def _inspect_snapshots(model: nn.Module, data: TemporalDataset, split: Split) -> Inspection:
-    """Outputs of all rows; states of the last snapshot, because snapshots do not interact."""
-    with torch.no_grad():
-        output = Snapshots(data, split).evaluate(model)
-    n, last = data.num_nodes, data.num_snapshots - 1
-    rows = slice(last * n, (last + 1) * n)
-    one, graph = last_snapshot(data)
-    with torch.no_grad():
-        states = model.states(one.x, graph) if isinstance(model, DIFFormer) else [output[rows]]
-    ends = {name: getattr(split, name) == last * n for name in ("train", "val", "test")}
-    train, val, test = (torch.arange(n if bool(found.any()) else 0) for found in ends.values())
-    inner = Inspection(one, Split("snapshot", train, val, test), graph, model, output[rows], states)
-    title = f"Of the last of {data.num_snapshots:,} snapshots: snapshots do not interact."
-    return Inspection(data, split, None, model, output, states, within=inner, title=title)
-
+from difformer.runs.open import LoadedRun
 
 CHUNK = 2**23  # diffusivities held together
 MOST_PAIRS = 2**29  # diffusivities computed per layer of a page: a few seconds
+ROWS_SPREAD = 500  # rows whose effective number of neighbours is computed
 
 
 class LayerWeights:
@@ -110,8 +27,7 @@ class LayerWeights:
     """
 
     def __init__(self, passage: Passage) -> None:
-        with torch.no_grad():
-            self.q, self.k, _ = passage.project()
+        self.q, self.k, _ = passage.project()
         self.kernel, self.n = passage.layer.diffusivity, passage.before.shape[0]
 
     def rows(self, rows: Tensor) -> Tensor:
@@ -130,6 +46,11 @@ class LayerWeights:
         heads = self.q.shape[0]
         with torch.no_grad():
             return self.kernel(self.q, self.k, value.expand(heads, -1, -1)).mean(-3)
+
+    @property
+    def affordable(self) -> int:
+        """How many rows' Ŝ a page computes."""
+        return MOST_PAIRS // (self.n * self.q.shape[0])
 
 
 def layer_weights(model: DIFFormer, x: Tensor, graph: Any = None) -> list[LayerWeights]:
@@ -153,8 +74,6 @@ def strongest(weights: LayerWeights, *, k: int, rows: Tensor | None = None) -> P
 
     `rows` restricts both ends to some rows (Ŝ is still that of all rows).
     """
-    if k < 1:
-        raise ValueError(f"k must be a whole number of at least 1, got {k!r}")
     within = torch.arange(weights.n) if rows is None else rows.sort().values
     best = torch.empty(0)
     ends = torch.empty(2, 0, dtype=torch.int64)
@@ -188,7 +107,7 @@ class ClassFlow:
     @property
     def lift(self) -> float:
         """How many times more goes to a row's own class than with uniform weights."""
-        return self.within / self.expected if self.expected else float("nan")
+        return self.within / self.expected
 
 
 def flow_between(weights: LayerWeights, y: Tensor) -> ClassFlow:
@@ -197,16 +116,11 @@ def flow_between(weights: LayerWeights, y: Tensor) -> ClassFlow:
     Ŝ times the one-hot labels is one more average, so pairs are never enumerated.
 
     Args:
-        y: (n,) int64 classes, -1 where unknown.
+        y: (n,) int64 classes, -1 where unknown; one at least is known.
     """
-    if y.shape != (weights.n,) or y.is_floating_point():
-        raise ValueError(f"y must be ({weights.n},) whole numbers, one class per row")
     known = y >= 0
-    classes = int(y.max()) + 1 if bool(known.any()) else 0
-    if classes == 0:
-        raise ValueError("y must hold at least one class, every row is unknown")
-    one_hot = torch.zeros(weights.n, classes, dtype=weights.q.dtype)
-    one_hot[known] = F.one_hot(y[known], classes).to(one_hot.dtype)
+    one_hot = torch.zeros(weights.n, int(y.max()) + 1, dtype=weights.q.dtype)
+    one_hot[known] = F.one_hot(y[known], one_hot.shape[1]).to(one_hot.dtype)
     shares = weights.average(one_hot)  # (n, c)
     counts = one_hot.sum(0)
     flow = (one_hot.T @ shares) / counts.unsqueeze(1)  # 0/0 is nan: a class without rows
@@ -215,29 +129,73 @@ def flow_between(weights: LayerWeights, y: Tensor) -> ClassFlow:
     return ClassFlow(flow, float(own.mean()), expected)
 
 
-@dataclass(frozen=True)
-class Concentration:
-    """The effective number of rows that influence a row, in one layer.
+def spread(weights: LayerWeights, rows: Tensor) -> Tensor:
+    """(r,) the effective number of rows that influence each of `rows`: O(r n d) time.
 
-    The effective number 1 / Σ_j Ŝ_ij² is n where all weights are alike, and 1 where one row takes
-    all; `each` holds it for the chosen rows.
+    1 / Σ_j Ŝ_ij² is n where all weights are alike, and 1 where one row takes all.
     """
-
-    each: Tensor  # (r,)
-    n: int
-
-    @property
-    def median(self) -> float:
-        return float(self.each.median())
-
-    @property
-    def share(self) -> float:
-        """The median as a share of all rows: 1 is uniform."""
-        return self.median / self.n
-
-
-def spread(weights: LayerWeights, rows: Tensor | None = None) -> Concentration:
-    """The effective number of neighbours of `rows` (by default all): O(r n d) time."""
-    rows = torch.arange(weights.n) if rows is None else rows
     each = [1.0 / block.double().square().sum(1) for _, block in weights.chunks(rows)]
-    return Concentration(torch.cat(each), weights.n)
+    return torch.cat(each)
+
+
+def sample_rows(n: int, most: int, *, seed: int = 0) -> Tensor:
+    """At most `most` of n rows, sorted, drawn at random: O(n)."""
+    if n <= most:
+        return torch.arange(n)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(n, generator=generator)[:most].sort().values
+
+
+def diffusivity_section(run: LoadedRun, weights: list[LayerWeights]) -> Section:
+    """How far diffusivity spreads, and how much of it stays within a class, layer by layer."""
+    none: list[Any] = [Note("The model is not a DIFFormer: it has no diffusivity.")]
+    return Section("diffusivity", "Diffusivity", _spreads(run, weights) if weights else none)
+
+
+def _spreads(run: LoadedRun, weights: list[LayerWeights]) -> list[Any]:
+    n, y = run.dataset.num_rows, run.dataset.y
+    rows = sample_rows(n, min(ROWS_SPREAD, max(1, weights[0].affordable // len(weights))))
+    medians = [float(spread(w, rows).median()) for w in weights]
+    classes = run.dataset.task == "multiclass" and bool((y >= 0).any())
+    flows = [flow_between(w, y) for w in weights] if classes else []
+    header = ["layer", "effective neighbours (median)", "share of all rows"]
+    header += ["within own class", "if all pairs were alike", "times more"] if flows else []
+    cells = [[str(i), number(m), f"{100 * m / n:.3g} %"] for i, m in enumerate(medians, 1)]
+    for row, f in zip(cells, flows, strict=False):
+        row += [f"{100 * f.within:.3g} %", f"{100 * f.expected:.3g} %", number(f.lift, 3)]
+    looked = "" if rows.numel() == n else f" The neighbours: median of {rows.numel():,} rows."
+    blocks: list[Any] = [Table("How diffusivity spreads, layer by layer." + looked, header, cells)]
+    ends = sorted({0, len(weights) - 1})
+    blocks += [Note(_advice(i + 1, medians[i], n, flows[i] if flows else None)) for i in ends]
+    if flows and 2 <= flows[0].flow.shape[0] <= 30:
+        blocks += [_flow_table(flows[i].flow, i + 1, run.class_names) for i in ends]
+    return blocks
+
+
+def _advice(layer: int, median: float, n: int, flow: ClassFlow | None) -> str:
+    text = f"Layer {layer}: a row is influenced by {number(median)} of {n:,} rows in effect"
+    if median / n > 0.9:
+        text += ", nearly all alike: its all-pair term is close to the mean of all rows"
+    elif median < 2:
+        text += ": by hardly more than one"
+    if flow is not None:
+        lift = number(flow.lift, 3)
+        text += f"; its own class gets {lift} times what uniform weights would give it"
+    return text + "."
+
+
+def _flow_table(flow: Tensor, layer: int, names: list[str]) -> Table:
+    # Shaded from the smallest to the largest share.
+    low, high = float(flow.nan_to_num(1.0).min()), float(flow.nan_to_num(0.0).max())
+    shades = ((flow - low) / ((high - low) or 1.0)).nan_to_num(0.0).tolist()
+    rows = [
+        [name, *("–" if v != v else f"{100 * v:.1f}" for v in shares)]
+        for name, shares in zip(names, flow.tolist(), strict=False)
+    ]
+    return Table(
+        f"Layer {layer}: of the diffusivity of a row of this class, per cent that comes from each "
+        "class (– : a class without rows).",
+        ["class", *names[: flow.shape[1]]],
+        rows,
+        shades,
+    )

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from difformer.blocks import Note, Section
-from difformer.errors import DifformerError
-from difformer.files import one_line
-from difformer.report.compare_page import write_comparison
-from difformer.report.page import write_page
-from difformer.report.run_sections import (
-    cost_section,
-    curves_section,
-    headline,
-    results_section,
-    settings_section,
+from difformer.blocks import (
+    Note,
+    Plot,
+    Section,
+    Table,
+    axis,
+    colour,
+    mean_std,
+    number,
+    plain,
+    scatter,
 )
+from difformer.errors import DifformerError
+from difformer.files import natural, one_line
+from difformer.machine import commit_of
+from difformer.report.page import write_page
 from difformer.runs.run import Run, SeedRun, read_run
+from difformer.systems.registry import SYSTEMS
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.report.states import Drawing
     from difformer.runs.open import LoadedRun
+
+PARTS = ("train", "val", "test")
+PART_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 
 def write_report(
@@ -51,15 +61,17 @@ def write_report(
 
     run = read_run(run_folder)
     if run.kind == "comparison":
+        from difformer.report.compare_page import write_comparison
+
         return write_comparison(run_folder, out)
     path = run.folder / "report.html" if run.folder.is_dir() else run.folder.with_suffix(".html")
     drawing = Drawing(projection=projection, max_points=max_points, data_dir=data_dir)
     sections = _sections(run, loaded, dataset, drawing)
     title, subtitle = run.title, headline(run)
     if run.kind == "table":
-        from difformer.report.table_page import subtitle_of, title_of
+        from difformer.report.table_page import titles
 
-        title, subtitle = title_of(run), subtitle_of(run)
+        title, subtitle = titles(run)
     elif run.kind == "series":
         subtitle = "A DIFFormer learned to forecast every node from its own past and the others'."
     return write_page(out or path, title, sections, subtitle=subtitle)
@@ -68,22 +80,19 @@ def write_report(
 def _sections(
     run: Run, loaded: LoadedRun | None, dataset: Dataset | None, drawing: Drawing
 ) -> list[Section]:
+    """Every section that the run has something for."""
     # The first seed that has a model represents the run.
     shown = next((s for s in run.seeds if (s.folder / "model.safetensors").exists()), run.seeds[0])
     own, inside = _of_model(run, shown, loaded, dataset, drawing)
-    curves = curves_section(run)
-    below = [cost_section(run, shown), settings_section(run)]
+    curves, below = curves_section(run), [cost_section(run, shown), settings_section(run)]
     if own:
         # An average of several forms has no single curve.
-        curves = [curves] if any(s.history for s in run.seeds) else []
-        below = [replace(section, folded=True) for section in (*curves, *inside, *below)]
-        sections = [*own, *below]
+        logged = [curves] if any(s.history for s in run.seeds) else []
+        sections = [*own, *(replace(s, folded=True) for s in (*logged, *inside, *below))]
     else:
         sections = [results_section(run), curves, *inside, *below]
-    if run.missing:
-        notes = [Note(text, missing=True) for text in run.missing]
-        sections.insert(0, Section("missing", "What is missing", notes))
-    return [section for section in sections if section.blocks]
+    notes = [Note(text, missing=True) for text in run.missing]
+    return [s for s in (Section("missing", "What is missing", notes), *sections) if s.blocks]
 
 
 def _of_model(
@@ -94,33 +103,222 @@ def _of_model(
     drawing: Drawing,
 ) -> tuple[list[Section], list[Section]]:
     """The sections about a table's or a series' own rows, and those about the model."""
-    from difformer.report.inside import inspect_run
-    from difformer.report.model_sections import model_sections
+    from difformer.nn.model import DIFFormer
+    from difformer.report.energy import energy_section
+    from difformer.report.inside import diffusivity_section, layer_weights
+    from difformer.report.predictions import prediction_section
+    from difformer.report.series_page import series_sections
+    from difformer.report.states import states_section
+    from difformer.report.table_page import table_sections
     from difformer.runs.open import load_run
 
+    own: list[Section] = []
     try:
         if loaded is None:
             loaded = load_run(shown.folder, dataset=dataset, data_dir=drawing.data_dir)
-        found = inspect_run(loaded)
-        own = _own_sections(run, loaded)
+        found = [] if loaded.own or loaded.record else [prediction_section(loaded)]
+        inside = loaded.look_inside()
+        if loaded.own:
+            own = table_sections(run, loaded)
+        elif loaded.record:
+            own = series_sections(loaded)
     except (DifformerError, ValueError, OSError, RuntimeError, KeyError) as error:
         text = (
             "What needs the trained model on its data is left out "
             f"(predictions, energies, states, diffusivities): {one_line(error)}"
         )
         return [], [Section("model", "The trained model", [Note(text, missing=True)])]
-    inside = model_sections(found, shown.label if len(run.seeds) > 1 else "", drawing)
-    # The sections of a table's or a series' own rows have their predictions.
-    return own, [section for section in inside if not own or section.name != "predictions"]
+    if found and len(run.seeds) > 1:
+        intro = Note(f"Of {shown.label}, the first with a model.")
+        found = [replace(found[0], blocks=[intro, *found[0].blocks])]
+    model, seen = inside.model, inside.dataset
+    known = isinstance(model, DIFFormer)
+    weights = layer_weights(model, seen.x, inside.graph) if known else []
+    about = [energy_section(inside), diffusivity_section(inside, weights)]
+    return own, [*found, *about, states_section(inside, weights, drawing)]
 
 
-def _own_sections(run: Run, loaded: LoadedRun) -> list[Section]:
-    if run.kind == "table":
-        from difformer.report.table_page import table_sections
+def headline(run: Run) -> str:
+    """The main metric and the split, in a sentence or two."""
+    told = _split(run)
+    if run.headline is not None:
+        part, metric = run.headline
+        value, count = mean_std(*run.mean_std(part, metric)), len(run.values(part, metric))
+        over = f" over {count} seeds" if count > 1 else ""
+        told = [f"{PART_NAMES[part].capitalize()} {_words(metric)} {value}{over}.", *told]
+    return " ".join(told)
 
-        return table_sections(run, loaded)
-    if run.kind == "series":
-        from difformer.report.series_page import series_sections
 
-        return series_sections(loaded)
-    return []
+def results_section(run: Run) -> Section:
+    """Mean ± deviation of every metric, and every seed's own values."""
+    names, seeds = run.metrics(), len(run.seeds)
+    if not names:
+        return Section("results", "Results", [Note("No result was written yet.", missing=True)])
+    rows = [[_words(n), *(mean_std(*run.mean_std(part, n)) for part in PARTS)] for n in names]
+    caption = "One seed, so there is no deviation."
+    if seeds > 1:
+        caption = f"Mean ± sample standard deviation over {seeds} seeds."
+    header = list(PART_NAMES.values())
+    blocks: list[Any] = [Table(caption, ["metric", *header], rows)]
+    if any(s.result.get("interrupted") for s in run.seeds):
+        blocks.insert(0, Note("The run was interrupted; it can be resumed.", missing=True))
+    if seeds > 1 and run.headline is not None:
+        _, metric = run.headline
+        cells: list[list[str]] = []
+        for seed in run.seeds:
+            values = [number(seed.metrics.get(part, {}).get(metric)) for part in PARTS]
+            cells.append([seed.label, *values, number(seed.result.get("best_epoch"))])
+        caption = f"{_words(metric).capitalize()} of each seed."
+        blocks.append(Table(caption, ["seed", *header, "best epoch"], cells))
+    return Section("results", "Results", blocks)
+
+
+def _words(metric: str) -> str:
+    return metric.replace("_", " ")
+
+
+def curves_section(run: Run) -> Section:
+    """Metrics by epoch, one plot per metric, one line per seed and part."""
+    logged = [seed for seed in run.seeds if seed.history]
+    columns = dict.fromkeys(column for seed in logged for column in seed.history[0])
+    split = [column.partition("_") for column in columns]
+    metrics = dict.fromkeys(name for part, _, name in split if part in PARTS and name)
+    blocks: list[Any] = [_curve(run, logged, metric) for metric in metrics]
+    energies = sorted((c for c in columns if c.startswith("energy_")), key=natural)
+    if energies:
+        blocks.append(_energy_curve(logged[0], energies))
+    if not blocks:
+        blocks = [Note("There is no metrics.csv with rows: no curves.", missing=True)]
+    return Section("curves", "Learning curves", blocks)
+
+
+def _curve(run: Run, logged: list[SeedRun], metric: str) -> Plot:
+    data: list[dict[str, Any]] = []
+    several, title, last = len(run.seeds) > 1, _words(metric), logged[0].history[-1]
+    columns = {part: f"{part}_{metric}" for part in ("train", "val")}
+    for index, (part, column) in enumerate(columns.items()):
+        for seed in logged:
+            rows = [r for r in seed.history if column in r]
+            trace = scatter(
+                [r["epoch"] for r in rows],
+                [r[column] for r in rows],
+                "lines" if len(rows) > 1 else "markers",
+                name=PART_NAMES[part],
+                legendgroup=PART_NAMES[part],
+                showlegend=seed is logged[0],
+                opacity=0.6 if several else 1.0,
+                line={"color": colour(index), "dash": "dot" if index else "solid"},
+                hovertemplate=plain(f"{seed.label}, epoch %{{x}}: %{{y:.4g}}") + "<extra></extra>",
+            )
+            data.append(trace)
+    ends = [f"{PART_NAMES[p]} {number(last[c])}" for p, c in columns.items() if c in last]
+    kept = ", ".join(number(e) for s in run.seeds if (e := s.result.get("best_epoch")) is not None)
+    lines = "one line per seed" if several else "training and validation"
+    return Plot(
+        name=f"curve-{metric}",
+        caption=f"{title.capitalize()} by epoch, {lines}"
+        + (f"; the weights of epoch {kept} were kept." if kept else "."),
+        alt=f"Line plot of training and validation {title} by epoch. "
+        f"At the last epoch: {', '.join(ends)}.",
+        data=data,
+        layout={"xaxis": axis("epoch"), "yaxis": axis(title)},
+        table=_curve_table(logged[0], list(columns.values())),
+    )
+
+
+def _energy_curve(seed: SeedRun, columns: list[str]) -> Plot:
+    epochs = [r["epoch"] for r in seed.history]
+    data = [
+        scatter(
+            epochs,
+            [r.get(column) for r in seed.history],
+            name=f"layer {column.removeprefix('energy_')}",
+            line={"color": colour(i)},
+        )
+        for i, column in enumerate(columns)
+    ]
+    return Plot(
+        name="curve-energy",
+        caption=f"Energy of each layer's state as training goes ({seed.label}).",
+        alt="Line plot of the energy of each layer by epoch.",
+        data=data,
+        layout={"xaxis": axis("epoch"), "yaxis": axis("energy")},
+        table=_curve_table(seed, columns),
+    )
+
+
+def _curve_table(seed: SeedRun, columns: list[str]) -> Table:
+    """Twenty evenly spaced epochs of a seed: a plot's content for screen readers."""
+    rows, count = seed.history, len(seed.history)
+    chosen = sorted({round(i * (count - 1) / 19) for i in range(20)})
+    cells = [[number(rows[i].get(column)) for column in ("epoch", *columns)] for i in chosen]
+    caption = f"{len(cells)} of {count} evaluated epochs, {seed.label}."
+    return Table(caption, ["epoch", *map(_words, columns)], cells)
+
+
+def cost_section(run: Run, shown: SeedRun) -> Section:
+    """Time, epochs, memory and parameters, as far as the run recorded them."""
+    rows: list[list[str]] = []
+    for seed in run.seeds:
+        told = seed.result.get
+        seconds, epochs, memory = told("seconds"), told("epochs"), told("peak_memory")
+        each = 1000 * seconds / epochs if seconds and epochs else None
+        cells = [number(epochs), number(told("best_epoch")), str(told("stopped", "–"))]
+        cells += [number(seconds, 3), number(each, 3), number(memory / 2**20) if memory else "–"]
+        rows.append([seed.label, *cells])
+    header = ["run", "epochs", "best epoch", "stopped by", "seconds", "ms per epoch"]
+    blocks: list[Any] = [Table("What the run cost.", [*header, "peak memory, MB"], rows)]
+    files = [shown.folder / f"{name}.safetensors" for name in ("model", "estimator")]
+    weights = next((path for path in files if path.exists()), None)
+    if weights is not None:
+        text = f"The saved model takes {number(weights.stat().st_size / 2**20, 3)} MB"
+        count = _parameters(weights)
+        blocks.append(Note(f"{text} ({number(count)} numbers)." if count else f"{text}."))
+    if not any(s.result.get("peak_memory") for s in run.seeds):
+        blocks.append(Note("The run did not record its memory."))
+    return Section("cost", "What it cost", blocks)
+
+
+def _parameters(weights: Path) -> int | None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(weights, framework="pt") as file:
+            names = list(file.keys())
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+    except (SafetensorError, OSError, ValueError):
+        return None
+
+
+def settings_section(run: Run) -> Section:
+    """Everything that was asked for, and how the rows were split."""
+    blocks: list[Any] = [Note(text) for text in _split(run)]
+    top = {name: value for name, value in run.config.items() if not isinstance(value, dict)}
+    made = {commit_of(s.result).removeprefix("commit ") for s in run.seeds if s.result}
+    if top:
+        more = {"commit": sorted(made)} if made else {}
+        blocks.append(_settings("The experiment.", {**top, **more}))
+    system = SYSTEMS.get(str(run.config.get("system")))
+    for name, section in run.config.items():
+        if isinstance(section, dict) and section:
+            uses = system.uses if system is not None and name == "train" else None
+            shown = {k: v for k, v in section.items() if uses is None or uses(k)}
+            blocks.append(_settings(f"Settings of [{name}].", shown))
+    if not run.config:
+        blocks.append(Note("The settings are not known: there is no config.toml.", missing=True))
+    return Section("settings", "Settings and split", blocks)
+
+
+def _split(run: Run) -> list[str]:
+    """How the rows were split, if it is known."""
+    return [f"Split {s.split.describe()}." for s in run.seeds if s.split is not None][:1]
+
+
+def _settings(caption: str, settings: Mapping[str, Any]) -> Table:
+    rows: list[list[str]] = []
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            value = "yes" if value else "no"
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        rows.append([name, text])
+    return Table(caption, ["setting", "value"], rows)

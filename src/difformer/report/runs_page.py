@@ -22,20 +22,16 @@ from difformer.runs.run import Run, differing_settings
 
 
 def write_runs(runs: Sequence[Run], path: Path | str) -> Path:
-    """Write the page of a list of runs."""
-    return write_page(path, f"{len(runs)} runs", runs_sections(runs))
-
-
-def runs_sections(runs: Sequence[Run]) -> list[Section]:
-    """The list, one plot per metric that several runs share, and the settings that differ."""
+    """Write the list, a plot per metric that several runs share, and the settings that differ."""
     counts = Counter(run.headline for run in runs if run.headline is not None)
     plots: list[Any] = [_plot(runs, *pair) for pair, count in counts.items() if count > 1]
     none = "No two runs have a metric in common." if counts else "No run has a result yet."
-    return [
+    sections = [
         Section("runs", "Runs", [runs_table(runs)]),
         Section("results", "Results", plots or [Note(none, missing=not counts)]),
         Section("differing", "Settings that differ", [differing_table(runs)]),
     ]
+    return write_page(path, f"{len(runs)} runs", sections)
 
 
 def runs_table(runs: Sequence[Run]) -> Table:

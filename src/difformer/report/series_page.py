@@ -25,13 +25,13 @@ from difformer.blocks import (
     scatter,
 )
 from difformer.data.series import read_places
+from difformer.estimators.backtest import OURS
 from difformer.files import counted
 from difformer.jobs.series import (
     CUT,
     LEVEL,
     half_widths,
     lower_end,
-    mixed_in,
     next_stamps,
 )
 from difformer.runs.open import LoadedRun
@@ -51,17 +51,13 @@ def series_sections(loaded: LoadedRun) -> list[Section]:
     ahead = np.asarray(model.predict(record["settings"]["steps"]))
     tested = record.get("backtest")
     half = half_widths(record, LEVEL) if tested else None
-    sections = [
+    return [
         Section("result", "How good it is", result_blocks(record)),
         Section("nodes", "Forecasts", [_fans(model, record, ahead, half)]),
         Section("read", "What was read", [_read(model), *learned_notes(record)]),
+        Section("steps", "Error by step", [_by_step(tested)] if tested else []),
+        Section("map", "Error by node", _map(model, record, tested) if tested else []),
     ]
-    if tested:
-        sections.append(Section("steps", "Error by step", [_by_step(tested)]))
-        drawn = _map(model, record, tested)
-        if drawn is not None:
-            sections.append(Section("map", "Error by node", [drawn]))
-    return sections
 
 
 def result_blocks(record: Mapping[str, Any]) -> list[Any]:
@@ -75,42 +71,34 @@ def result_blocks(record: Mapping[str, Any]) -> list[Any]:
     other = next(name for name in ranked if name != "DIFFormer")
     error, theirs = math.sqrt(ours["mse"]), math.sqrt(methods[other]["mse"])
     steps, origins = record["settings"]["steps"], tested["origins"]
-    blocks: list[Any] = [
-        Note(
-            f"Root mean squared error {number(error, 3)} over {counted(steps, 'step')} ahead "
-            f"from {counted(len(origins), 'consecutive origin')}; {number(theirs, 3)} for the best "
-            f"simple forecast, {other}.{_beside(error, theirs)}"
-        )
+    texts = [
+        f"Root mean squared error {number(error, 3)} over {counted(steps, 'step')} ahead "
+        f"from {counted(len(origins), 'consecutive origin')}; {number(theirs, 3)} for the best "
+        f"simple forecast, {other}.{_beside(error, theirs)}"
     ]
     closest = min(methods, key=lambda name: methods[name]["mae"])
     if ours["mae"] > methods[closest]["mae"]:
-        blocks.append(
-            Note(
-                f"By mean absolute error {closest} is better: the forecast is a mean, not a "
-                "median, and keeps squared errors small."
-            )
+        texts.append(
+            f"By mean absolute error {closest} is better: the forecast is a mean, not a median, "
+            "and keeps squared errors small."
         )
     rows = [[name, *(number(methods[name][e], d) for e, d in ERRORS.items())] for name in ranked]
     caption = (
         "Errors of forecasts made before these steps; scaled: divided by the mean change from one "
         "step to the next before them."
     )
-    blocks.append(
-        Table(caption, ["forecast", "mean squared", "mean absolute", "mean absolute scaled"], rows)
-    )
-    told = tested["coverage"][str(LEVEL)]
+    header = ["forecast", "mean squared", "mean absolute", "mean absolute scaled"]
+    told, below = tested["coverage"][str(LEVEL)], list[str]()
     if told["coverage"] is not None:
         cut = f" They {CUT}" if tested.get("lower") == 0 else ""
-        blocks.append(
-            Note(
-                f"{100 * LEVEL:g} % intervals, each made from earlier errors, contained "
-                f"{100 * told['coverage']:.0f} % of the values of the later half (pinball loss "
-                f"{number(told['pinball'], 3)}).{cut}"
-            )
+        below.append(
+            f"{100 * LEVEL:g} % intervals, each made from earlier errors, contained "
+            f"{100 * told['coverage']:.0f} % of the values of the later half (pinball loss "
+            f"{number(told['pinball'], 3)}).{cut}"
         )
     if tested.get("left_out"):
-        blocks.append(Note(f"{tested['left_out']}."))
-    return blocks
+        below.append(f"{tested['left_out']}.")
+    return [*map(Note, texts), Table(caption, header, rows), *map(Note, below)]
 
 
 def _beside(ours: float, theirs: float) -> str:
@@ -141,25 +129,23 @@ def learned_notes(record: Mapping[str, Any]) -> list[Note]:
     }
     how = made.get(record.get("transform", ""), "the values")
     told = ", as changes from the last one" if record.get("level") == "last" else ""
-    cycle = (
-        ", and from the time of day, week and year" if record.get("calendar") == "cycles" else ""
-    )
-    known = ", and from the values known ahead" if record.get("known") else ""
-    blocks = [Note(f"The model learns from {how} of each node{told}{cycle}{known}.")]
-    others = mixed_in(record)
+    if record.get("calendar") == "cycles":
+        told += ", and from the time of day, week and year"
+    if record.get("known"):
+        told += ", and from the values known ahead"
+    texts = [f"The model learns from {how} of each node{told}."]
+    # The simple forecasts that are mixed in, the largest share first.
+    shares = sorted(record.get("shares", {}).items(), key=lambda pair: -pair[1])
+    others = [f"{100 * s:.0f} % {name}" for name, s in shares if name != OURS and s >= 0.005]
     if others:
-        blocks.append(Note(f"The forecast is averaged with {others}, as validation chose."))
-    blocks += [Note(f"Corrected while reading: {note}.") for note in record.get("notes", ())]
+        texts.append(f"The forecast is averaged with {', '.join(others)}, as validation chose.")
+    texts += [f"Corrected while reading: {note}." for note in record.get("notes", ())]
     left = record.get("naive_nodes") or []
     if left:
-        who = (
-            "1 node hardly varies; its"
-            if len(left) == 1
-            else f"{len(left):,} nodes hardly vary; their"
-        )
-        named = first_few(left, NAMED)
-        blocks.append(Note(f"{who} forecast is the last value: {named}."))
-    return blocks
+        one = len(left) == 1
+        who = "1 node hardly varies; its" if one else f"{len(left):,} nodes hardly vary; their"
+        texts.append(f"{who} forecast is the last value: {first_few(left, NAMED)}.")
+    return list(map(Note, texts))
 
 
 def _date(stamp: Any) -> str:
@@ -214,16 +200,17 @@ def _fan(
     return {"data": data, "layout": {}}
 
 
-def _map(model: Any, record: Mapping[str, Any], tested: Mapping[str, Any]) -> Plot | None:
+def _map(model: Any, record: Mapping[str, Any], tested: Mapping[str, Any]) -> list[Plot]:
     """The nodes where they are, or as their edges place them, coloured by their error."""
     nodes, edges = model.node_names, model.edges_
-    places = read_places(record["places"], nodes) if record.get("places") else None
-    if places is None and edges is None:
-        return None
-    if places is None:
+    ticks: dict[str, Any] = {"showgrid": False, "zeroline": False}
+    if record.get("places"):
+        places, where = read_places(record["places"], nodes), "at their coordinates"
+    elif edges is not None:
         places, where = placed_by_edges(edges, len(nodes)), "placed by their edges"
+        ticks["showticklabels"] = False
     else:
-        where = "at their coordinates"
+        return []
     error = np.array([np.nan if size is None else size for size in tested["sizes"]])
     shown = np.flatnonzero(np.isfinite(places).all(1))
     data: list[dict[str, Any]] = []
@@ -255,16 +242,14 @@ def _map(model: Any, record: Mapping[str, Any], tested: Mapping[str, Any]) -> Pl
         )
     )
     order = [int(j) for j in np.argsort(-np.nan_to_num(error), kind="stable")]
-    bare = {"showgrid": False, "zeroline": False}
-    ticks = {} if record.get("places") else {"showticklabels": False}
-    return Plot(
+    plot = Plot(
         name="map",
         caption=f"The nodes {where}, coloured by mean absolute error in the backtest.",
         alt="Scatter plot of the nodes, coloured by their error.",
         data=data,
         layout={
-            "xaxis": {**bare, **ticks},
-            "yaxis": {**bare, **ticks, "scaleanchor": "x"},
+            "xaxis": ticks,
+            "yaxis": {**ticks, "scaleanchor": "x"},
             "hovermode": "closest",
         },
         table=Table(
@@ -273,6 +258,7 @@ def _map(model: Any, record: Mapping[str, Any], tested: Mapping[str, Any]) -> Pl
             [[nodes[j], number(float(error[j]), 3)] for j in order[:MOST_NODES]],
         ),
     )
+    return [plot]
 
 
 def placed_by_edges(edges: Any, count: int) -> Any:

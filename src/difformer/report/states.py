@@ -17,7 +17,9 @@ from difformer.blocks import COLOURS, Explorer, Note, Section, plain, rounded
 from difformer.data.dataset import Dataset
 from difformer.data.registry import load_raw, raw_datasets
 from difformer.errors import DifformerError
-from difformer.report.inside import MOST_PAIRS, Inspection, LayerWeights, strongest
+from difformer.nn.model import DIFFormer
+from difformer.report.inside import LayerWeights, sample_rows, strongest
+from difformer.runs.open import LoadedRun
 
 MOST_EDGES = 1500  # drawn at the lowest setting of the slider
 MOST_INFLUENCED = 2000  # rows whose strongest influences are on the page
@@ -34,32 +36,29 @@ class Drawing:
     data_dir: Path | str | None = None
 
 
-def states_section(found: Inspection, weights: list[LayerWeights], drawing: Drawing) -> Section:
+def states_section(run: LoadedRun, weights: list[LayerWeights], drawing: Drawing) -> Section:
     """The states after the first and the last layer, and which rows moved which."""
-    rows = sample_rows(found.dataset.num_rows, drawing.max_points)
-    blocks: list[Any] = []
-    if rows.numel() < found.dataset.num_rows:
-        blocks.append(Note(_sampled(found, rows)))
-    blocks.append(Note(_how_to_read(found, weights)))
-    blocks.append(Explorer(_explorer(found, rows, weights, drawing)))
+    total = run.dataset.num_rows
+    rows = sample_rows(total, drawing.max_points)
+    blocks: list[Any] = [
+        Note(_how_to_read(run, weights)),
+        Explorer(_explorer(run, rows, weights, drawing)),
+    ]
+    if rows.numel() < total:
+        text = (
+            f"{rows.numel():,} of {total:,} rows are drawn, sampled at random (seed 0). Edges are "
+            "drawn between sampled rows only, with the diffusivities the model has for all rows."
+        )
+        blocks.insert(0, Note(text))
     return Section("states", "States and strongest diffusivities", blocks)
 
 
-def _sampled(found: Inspection, rows: Tensor) -> str:
-    total = found.dataset.num_rows
-    return (
-        f"{rows.numel():,} of {total:,} rows are drawn, sampled at random (seed 0). "
-        "Edges are drawn between sampled rows only, with the diffusivities the model has for all "
-        "rows."
-    )
-
-
-def _how_to_read(found: Inspection, weights: list[LayerWeights]) -> str:
-    if found.difformer is None:
+def _how_to_read(run: LoadedRun, weights: list[LayerWeights]) -> str:
+    if not weights:
         return "The model keeps no layer states: its outputs are drawn."
     state = "Each point is a row: its state after the layer, in two dimensions."
     if all(layer.kernel.local for layer in weights):
-        if found.graph is None:
+        if run.graph is None:
             return f"{state} Rows do not meet: the model has no graph."
         return f"{state} Rows meet only along the edges of the graph."
     return (
@@ -70,14 +69,14 @@ def _how_to_read(found: Inspection, weights: list[LayerWeights]) -> str:
 
 
 def _explorer(
-    found: Inspection, rows: Tensor, weights: list[LayerWeights], drawing: Drawing
+    run: LoadedRun, rows: Tensor, weights: list[LayerWeights], drawing: Drawing
 ) -> dict[str, Any]:
-    dataset, shown = found.dataset, rows.tolist()
+    dataset, shown = run.dataset, rows.tolist()
     part = torch.zeros(dataset.num_rows, dtype=torch.int64)
     for code, name in enumerate(("train", "val", "test"), start=1):
-        part[getattr(found.split, name)] = code
+        part[getattr(run.split, name)] = code
     projections = wanted_projections(drawing.projection, rows.numel())
-    chosen = _chosen_states(found, weights)
+    chosen = _chosen_states(run, weights)
     if all(on_a_line(state[rows]) for _, state, _ in chosen):
         projections = ["line"]
     data: dict[str, Any] = {
@@ -89,14 +88,14 @@ def _explorer(
     }
     if dataset.task == "multiclass":
         data |= {
-            "classes": found.class_names,
+            "classes": run.class_names,
             "y": dataset.y[rows].tolist(),
-            "guess": found.output[rows].argmax(1).tolist(),
+            "guess": run.output[rows].argmax(1).tolist(),
             "all_y": dataset.y.tolist() if dataset.num_rows <= 50_000 else None,
         }
     else:
         y = dataset.y.reshape(dataset.num_rows, -1)
-        guess = found.output if dataset.task == "regression" else found.probability
+        guess = run.output if dataset.task == "regression" else run.output.sigmoid()
         data |= {"value": rounded(y[rows].mean(1), 7), "guess": rounded(guess[rows].mean(1), 7)}
     data["panels"] = [_panel(rows, *each, projections) for each in chosen]
     # Rows whose influences are shown also get their image.
@@ -106,15 +105,16 @@ def _explorer(
 
 
 def _chosen_states(
-    found: Inspection, weights: list[LayerWeights]
+    run: LoadedRun, weights: list[LayerWeights]
 ) -> list[tuple[str, Tensor, LayerWeights | None]]:
-    if not weights:
-        return [("Outputs", found.states[-1], None)]
-    last = len(weights)
-    end = (f"After layer {last}, the last", found.states[last], weights[-1])
+    if not isinstance(run.model, DIFFormer):
+        return [("Outputs", run.output, None)]
+    with torch.no_grad():
+        states, last = run.model.states(run.dataset.x, run.graph), len(weights)
+    end = (f"After layer {last}, the last", states[last], weights[-1])
     if last == 1:
-        return [("Before the layer", found.states[0], None), end]
-    return [("After layer 1", found.states[1], weights[0]), end]
+        return [("Before the layer", states[0], None), end]
+    return [("After layer 1", states[1], weights[0]), end]
 
 
 def _panel(
@@ -133,7 +133,7 @@ def _panel(
 
 def _edges(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
     """The strongest pairs among the drawn rows, as positions in the list of drawn rows."""
-    most = max(2, MOST_PAIRS // (weights.n * weights.q.shape[0]))
+    most = max(2, weights.affordable)
     within = rows[sample_rows(rows.numel(), most, seed=1)]
     pairs = strongest(weights, k=MOST_EDGES, rows=within)
     place = {row: i for i, row in enumerate(rows.tolist())}
@@ -149,7 +149,7 @@ def _edges(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
 
 def _influences(weights: LayerWeights, rows: Tensor) -> dict[str, Any]:
     """For each drawn row, the rows that influenced it most; for a bounded number of rows."""
-    most = min(MOST_INFLUENCED, max(1, MOST_PAIRS // (weights.n * weights.q.shape[0])))
+    most = min(MOST_INFLUENCED, max(1, weights.affordable))
     places = sample_rows(rows.numel(), most, seed=2)
     found: dict[str, Any] = {}
     place = iter(places.tolist())
@@ -212,14 +212,6 @@ PROJECTIONS = ("auto", "pca", "tsne")
 MOST_TSNE = 2000  # rows up to which "auto" takes t-SNE, which is slower
 
 
-def sample_rows(n: int, most: int, *, seed: int = 0) -> Tensor:
-    """At most `most` of n rows, sorted, drawn at random: O(n)."""
-    if n <= most:
-        return torch.arange(n)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(n, generator=generator)[:most].sort().values
-
-
 def wanted_projections(projection: str, rows: int) -> list[str]:
     """The projections to draw; the first one is shown first."""
     if projection not in PROJECTIONS:
@@ -231,7 +223,7 @@ def wanted_projections(projection: str, rows: int) -> list[str]:
 
 def on_a_line(state: Tensor) -> bool:
     """Whether the rows of a state differ in one direction only, to rounding: O(n d²)."""
-    return _thin(_pca(_values(state)))
+    return _thin(_pca(state.double().nan_to_num()))
 
 
 def project(state: Tensor, how: str) -> Tensor:
@@ -240,7 +232,7 @@ def project(state: Tensor, how: str) -> Tensor:
     Rows on a line are piled up on it in either case: both would draw nothing but the line, t-SNE
     because it starts from the principal components, and points on a line push none off it.
     """
-    values = _values(state)
+    values = state.detach().double().nan_to_num()
     start = _pca(values)
     if _thin(start):
         return _piled(start[:, 0])
@@ -253,10 +245,6 @@ def project(state: Tensor, how: str) -> Tensor:
     perplexity = min(30.0, (n - 1) / 3)
     tsne = TSNE(init=begin, max_iter=300, perplexity=perplexity, random_state=0)
     return torch.from_numpy(tsne.fit_transform(values.numpy()))
-
-
-def _values(state: Tensor) -> Tensor:
-    return state.detach().double().nan_to_num()
 
 
 def _thin(drawn: Tensor) -> bool:
@@ -283,14 +271,11 @@ def _piled(across: Tensor) -> Tensor:
 def _pca(values: Tensor) -> Tensor:
     n, d = values.shape
     out = torch.zeros(n, 2, dtype=torch.float64)
-    width = min(2, n, d)
-    if width and n > 1:
+    centred: Any = values - values.mean(0)
+    if float(centred.abs().max()) > 0:
         from sklearn.decomposition import PCA
 
-        centred: Any = values - values.mean(0)
-        if float(centred.abs().max()) > 0:
-            fitted: Any = PCA(width, random_state=0, svd_solver="randomized" if d > 50 else "auto")
-            out[:, :width] = torch.from_numpy(fitted.fit_transform(centred.numpy()))
-    elif width:
-        out[:, 0] = values[:, 0]
+        width = min(2, n, d)
+        fitted: Any = PCA(width, random_state=0, svd_solver="randomized" if d > 50 else "auto")
+        out[:, :width] = torch.from_numpy(fitted.fit_transform(centred.numpy()))
     return out

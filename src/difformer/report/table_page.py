@@ -26,14 +26,13 @@ from difformer.blocks import (
     rounded,
 )
 from difformer.data.dataset import Dataset
-from difformer.files import counted, number_text
+from difformer.files import counted
 from difformer.jobs.own import OwnRun
 from difformer.jobs.scores import HeldOut, column_importance, labelled
 from difformer.report.predictions import (
     calibration_block,
     confusion_blocks,
-    regression_block,
-    residual_block,
+    regression_blocks,
     roc_blocks,
 )
 from difformer.runs.open import LoadedRun
@@ -56,18 +55,13 @@ NAMES = {
 SKEWED = 0.75  # of the labels in one class: accuracy says little
 
 
-def title_of(run: Run) -> str:
-    """Such as 'price in houses.csv'."""
+def titles(run: Run) -> tuple[str, str]:
+    """Such as 'price in houses.csv', and what was trained on and is predicted."""
     label = run.config.get("data", {}).get("label", "the label")
     named = label if isinstance(label, str) else ", ".join(label)
-    return f"{named} in {run.config['dataset']}"
-
-
-def subtitle_of(run: Run) -> str:
-    """What was trained on, and what is predicted."""
     result = run.seeds[0].result
     known, rows = result.get("labelled", 0), result.get("rows", 0)
-    return (
+    return f"{named} in {run.config['dataset']}", (
         f"A DIFFormer was trained on {known:,} labelled rows. It predicts the {rows - known:,} "
         "others, and new rows."
     )
@@ -102,25 +96,19 @@ def _capital(text: str) -> str:
 
 
 def table_sections(run: Run, loaded: LoadedRun) -> list[Section]:
-    """Everything above what is inside the model."""
+    """Everything above what is inside the model, as far as the run has something for it."""
     own, data, result = loaded.own, loaded.table, run.seeds[0].result
     assert own is not None
     assert data is not None
-    kept = HeldOut.of(own.estimator, data, own.classes or own.labels)
-    sections = [
+    kept = HeldOut.of(own, data)
+    return [
         Section("result", "How good it is", result_blocks(result)),
         Section("read", "What was read", _read(own, data)),
         Section("rows", "Predictions", _rows(own, data, kept)),
+        Section("quality", "Where it is right and wrong", _quality(own, kept)),
+        Section("columns", "Which columns matter", _importance(own, data, kept)),
+        Section("tried", "What was tried", _tried(result)),
     ]
-    if kept is not None:
-        sections.append(
-            Section("quality", "Where it is right and wrong", _quality(own, data, kept))
-        )
-        sections.append(Section("columns", "Which columns matter", [_importance(own, data, kept)]))
-    tried = _tried(result)
-    if tried:
-        sections.append(Section("tried", "What was tried", tried))
-    return sections
 
 
 def _title(name: str) -> str:
@@ -139,7 +127,8 @@ def result_blocks(result: Mapping[str, Any]) -> list[Any]:
     blocks: list[Any] = [Note(headline(result))]
     if not told:
         return blocks
-    most = told["baseline"].get("accuracy", 0.0)
+    ours, base = told["metrics"], told["baseline"]
+    most = base.get("accuracy", 0.0)
     if most >= SKEWED:
         blocks.append(
             Note(
@@ -147,32 +136,24 @@ def result_blocks(result: Mapping[str, Any]) -> list[Any]:
                 "the rarer classes under “Where it is right and wrong” on the page."
             )
         )
-    rows = [
-        [
-            _title(name),
-            number(value),
-            " to ".join(number(end, 3) for end in told["intervals"][name]),
-            number(told["baseline"].get(name)),
-        ]
-        for name, value in told["metrics"].items()
-    ]
+    rows: list[list[str]] = []
+    for name, value in ours.items():
+        ends = " to ".join(number(end, 3) for end in told["intervals"][name])
+        rows.append([_title(name), number(value), ends, number(base.get(name))])
     header = ["", "DIFFormer", "95 % interval", "without any column"]
     units = ", in the units of the label" if result.get("task") == "regression" else ""
     what = f"Scores of the labelled rows that were held out{units}."
     blocks.append(Table(what, header, rows))
-    return [*blocks, *_peers(result.get("peers") or [], told["metrics"])]
-
-
-def _peers(peers: Sequence[Mapping[str, Any]], ours: Mapping[str, float]) -> list[Table]:
-    if not peers:
-        return []
-    metric = peers[0]["metric"]
-    scores = [(p["title"], p["value"]) for p in peers]
-    scores += [("DIFFormer (this run)", ours[metric])] if metric in ours else []
-    scores.sort(key=lambda pair: pair[1], reverse=metric not in ("rmse", "mae", "log_loss"))
-    caption = "Compared with simple methods on held-out labels of the same table, best first."
-    lines = [[title, number(value)] for title, value in scores]
-    return [Table(caption, ["method", _title(metric)], lines)]
+    peers = result.get("peers")
+    if peers:
+        metric = peers[0]["metric"]
+        scores = [(p["title"], p["value"]) for p in peers]
+        scores += [("DIFFormer (this run)", ours[metric])] if metric in ours else []
+        scores.sort(key=lambda pair: pair[1], reverse=metric not in ("rmse", "mae", "log_loss"))
+        caption = "Compared with simple methods on held-out labels of the same table, best first."
+        lines = [[title, number(value)] for title, value in scores]
+        blocks.append(Table(caption, ["method", _title(metric)], lines))
+    return blocks
 
 
 def _read(own: OwnRun, data: Dataset) -> list[Any]:
@@ -196,46 +177,35 @@ def _read(own: OwnRun, data: Dataset) -> list[Any]:
 
 def _balance(own: OwnRun, data: Dataset) -> Plot:
     """How the known labels are spread: classes as bars, numbers as a histogram."""
-    title = ", ".join(own.labels)
-    caption = f"The known labels: {title}."
-    if data.task == "multilabel":
-        title, caption = "label", "Rows whose label is yes."
-    bars, table = (_spread if data.task == "regression" else _counts)(own, data)
-    words = "; ".join(" ".join(row) for row in table.rows[:10])
+    title, y = ", ".join(own.labels), data.y.reshape(data.num_rows, -1).numpy()
+    caption, bars, cells = f"The known labels: {title}.", list[Any](), list[list[str]]()
+    if data.task == "regression":
+        header = ["label", "least", "median", "largest"]
+        for j, name in enumerate(own.labels):
+            values = y[~np.isnan(y[:, j]), j]
+            counts, ends = np.histogram(values, bins=min(30, max(5, len(values) // 10)))
+            middle = rounded((ends[:-1] + ends[1:]) / 2, 5)
+            bars.append(_bars(middle, counts.tolist(), j, name=plain(name)))
+            digits, points = digits_for(values), np.quantile(values, (0, 0.5, 1)).tolist()
+            cells.append([name, *(number(q, digits) for q in points)])
+    else:
+        header = ["class", "rows"]
+        if data.task == "multilabel":
+            title, caption, counts = "label", "Rows whose label is yes.", np.nansum(y, axis=0)
+        else:
+            counts = np.bincount(y[y >= 0], minlength=len(own.classes))
+        pairs = list(zip(own.classes, map(int, counts), strict=False))[:40]
+        bars.append(_bars([plain(name) for name, _ in pairs], [count for _, count in pairs]))
+        cells += [[name, number(count)] for name, count in pairs]
+    words = "; ".join(" ".join(row) for row in cells[:10])
     return Plot(
         name="balance",
         caption=caption,
         alt=f"Bar plot of the known labels of {title}. {words}.",
         data=bars,
         layout={"xaxis": axis(title), "yaxis": axis("rows"), "height": 260},
-        table=table,
+        table=Table("Of the known labels.", header, cells),
     )
-
-
-def _spread(own: OwnRun, data: Dataset) -> tuple[list[dict[str, Any]], Table]:
-    """The histogram of each label that is a number, and its quantiles."""
-    bars, cells = list[dict[str, Any]](), list[list[str]]()
-    for j, name in enumerate(own.labels):
-        values = data.y.reshape(data.num_rows, -1)[:, j].numpy()
-        values = values[~np.isnan(values)]
-        counts, ends = np.histogram(values, bins=min(30, max(5, len(values) // 10)))
-        middle = rounded((ends[:-1] + ends[1:]) / 2, 5)
-        bars.append(_bars(middle, counts.tolist(), j, name=plain(name)))
-        digits = digits_for(values)
-        cells.append([name, *(number(float(q), digits) for q in np.quantile(values, (0, 0.5, 1)))])
-    return bars, Table("Of the known labels.", ["label", "least", "median", "largest"], cells)
-
-
-def _counts(own: OwnRun, data: Dataset) -> tuple[list[dict[str, Any]], Table]:
-    """The rows of each class; of several labels, those that are yes."""
-    if data.task == "multiclass":
-        counts = np.bincount(data.y[data.y >= 0].numpy(), minlength=len(own.classes))
-    else:
-        counts = np.nansum(data.y.reshape(data.num_rows, -1).numpy(), axis=0)
-    pairs = list(zip(own.classes, map(int, counts), strict=False))[:40]
-    bars = _bars([plain(name) for name, _ in pairs], [count for _, count in pairs])
-    cells = [[name, number(count)] for name, count in pairs]
-    return [bars], Table("Of the known labels.", ["class", "rows"], cells)
 
 
 def _bars(x: Sequence[Any], y: Sequence[Any], index: int = 0, **more: Any) -> dict[str, Any]:
@@ -245,20 +215,19 @@ def _bars(x: Sequence[Any], y: Sequence[Any], index: int = 0, **more: Any) -> di
 def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
     """The prediction for every row, found by its id; the least sure ones as a table."""
     empty = ~labelled(data)
-    told = replace(own, influential=0)
-    if kept is not None and kept.task != "multilabel":
-        told = replace(told, level=LEVEL)
+    sure = LEVEL if kept is not None and kept.task != "multilabel" else own.level
+    told = replace(own, influential=0, level=sure)
     most = min(MOST_ROWS, MOST_CELLS // (len(told.header) + len(own.labels)))
     order = np.argsort(~empty, kind="stable")[:most]  # those to predict come first
     answers = told.fitted(order.tolist())
     header = [told.header[0], *(f"true {n}" for n in own.labels), *told.header[1:]]
     digits = digits_for(data.y.flatten()) if data.task == "regression" else None
     rows: list[list[str]] = []
-    for place, answer in zip(order.tolist(), answers, strict=True):
-        cells = told.lines([own.ids[place]], [answer])[0]
-        rows.append(
-            [str(cells[0]), *_truth(own, data, place), *(_short(c, digits) for c in cells[1:])]
-        )
+    for place, line in zip(
+        order.tolist(), told.lines([own.ids[i] for i in order], answers), strict=True
+    ):
+        truth = own.truth(data.y[place])
+        rows.append([str(line[0]), *truth, *(_short(c, digits) for c in line[1:])])
     shown = "" if len(order) == data.num_rows else f" {len(order):,} of {data.num_rows:,} rows."
     unsure = np.argsort(-_doubt(own, answers), kind="stable").tolist() if own.classes else []
     finder = Finder(
@@ -276,10 +245,8 @@ def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
     filled = [j for j in range(len(header)) if any(rows[i][j] for i in least)]
     whose = "rows without a label" if empty.any() else "all rows"
     caption = f"The least certain predictions of {whose}."
-    table = Table(
-        caption, [header[j] for j in filled], [[rows[i][j] for j in filled] for i in least]
-    )
-    return [table, finder]
+    cells = [[rows[i][j] for j in filled] for i in least]
+    return [Table(caption, [header[j] for j in filled], cells), finder]
 
 
 def _near(own: OwnRun, order: Any) -> list[list[list[Any]]] | None:
@@ -300,13 +267,6 @@ def _doubt(own: OwnRun, answers: list[dict[str, Any]]) -> Any:
     return 1 - chances.max(1) if len(own.labels) == 1 else 0.5 - np.abs(chances - 0.5).min(1)
 
 
-def _truth(own: OwnRun, data: Dataset, row: int) -> list[str]:
-    values = data.y[row].reshape(-1).tolist()
-    if data.task == "multiclass":
-        return [own.classes[values[0]] if values[0] >= 0 else ""]
-    return list(map(number_text, values))
-
-
 def _short(cell: Any, digits: int | None) -> str:
     """A cell of a CSV file with the digits that people read."""
     try:
@@ -317,59 +277,50 @@ def _short(cell: Any, digits: int | None) -> str:
     return number(value, digits or 4) if digits or "." in str(cell) else str(cell)
 
 
-def _quality(own: OwnRun, data: Dataset, kept: HeldOut) -> list[Any]:
+def _quality(own: OwnRun, kept: HeldOut | None) -> list[Any]:
+    if kept is None:
+        return []
     found, truth = torch.from_numpy(kept.found), torch.from_numpy(kept.truth)
-    part = "held-out"
     if kept.task == "regression":
-        blocks: list[Any] = []
+        model: Any = own.estimator  # its intervals come from the held-out errors
+        (half,) = model.interval_around(np.zeros((1, len(own.labels))), LEVEL)[..., 1].tolist()
+        words = ", ".join(f"{n} ± {number(h, 3)}" for n, h in zip(own.labels, half, strict=True))
+        text = f"{100 * LEVEL:g} % of the predictions for rows like these are within: {words}."
+        blocks: list[Any] = [Note(text)]
         for j, name in enumerate(own.labels):
-            args: Any = (found[:, j], truth.reshape(found.shape)[:, j], part)
-            blocks += [regression_block(*args, name=name), residual_block(*args, name=name)]
-        return [_covered(own), *blocks]
-    calibrated = calibration_block(found, truth, part)
-    if kept.task != "multiclass":
-        return [calibrated]
-    blocks = confusion_blocks(found, truth, list(kept.names), part)
-    if len(kept.names) == 2:
-        blocks += roc_blocks(kept.truth, kept.found[:, 1], kept.names[1])
-    return [*blocks, calibrated]
+            known = truth.reshape(found.shape)[:, j]
+            blocks += regression_blocks(found[:, j], known, "held-out", name=name)
+        return blocks
+    blocks = []
+    if kept.task == "multiclass":
+        blocks += confusion_blocks(found, truth, list(kept.names), "held-out")
+        if len(kept.names) == 2:
+            blocks += roc_blocks(kept.truth, kept.found[:, 1], kept.names[1])
+    return [*blocks, calibration_block(found, truth, "held-out")]
 
 
-def _covered(own: OwnRun) -> Note:
-    """How wide the intervals are, by the held-out errors they come from."""
-    model: Any = own.estimator
-    (half,) = model.interval_around(np.zeros((1, len(own.labels))), LEVEL)[..., 1].tolist()
-    words = ", ".join(f"{n} ± {number(h, 3)}" for n, h in zip(own.labels, half, strict=True))
-    return Note(f"{100 * LEVEL:g} % of the predictions for rows like these are within: {words}.")
-
-
-def _importance(own: OwnRun, data: Dataset, kept: HeldOut) -> Any:
+def _importance(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
+    if kept is None:
+        return []
     metric, found = column_importance(own, data, kept)
     if not found:
-        return Note("No column can be shuffled.", missing=True)
-    found = found[:20]
-    title = f"{_title(metric)} worse by"
-    bars = _bars(
-        rounded((v for _, v in reversed(found)), 3),
-        [plain(name) for name, _ in reversed(found)],
-        orientation="h",
-    )
-    return Plot(
+        return [Note("No column can be shuffled.", missing=True)]
+    title, cells = f"{_title(metric)} worse by", [[n, number(v, 3)] for n, v in found[:20]]
+    names, values = zip(*reversed(found[:20]), strict=True)
+    plot = Plot(
         name="importance",
         caption="How much worse the held-out rows are predicted when the values of one column are "
         "shuffled among them: near zero, the model does not need the column.",
-        alt="Bar plot of columns by importance: "
-        + ", ".join(f"{n} {number(v, 3)}" for n, v in found[:10]),
-        data=[bars],
+        alt="Bar plot of columns by importance: " + ", ".join(map(" ".join, cells[:10])),
+        data=[_bars(rounded(values, 3), list(map(plain, names)), orientation="h")],
         layout={
             "xaxis": axis(title),
             "yaxis": {"type": "category"},
-            "height": 120 + 26 * len(found),
+            "height": 120 + 26 * len(cells),
         },
-        table=Table(
-            "The same in numbers.", ["column", title], [[n, number(v, 3)] for n, v in found]
-        ),
+        table=Table("The same in numbers.", ["column", title], cells),
     )
+    return [plot]
 
 
 def _tried(result: Mapping[str, Any]) -> list[Any]:

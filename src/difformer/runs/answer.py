@@ -113,26 +113,22 @@ def _next_steps(
 
 
 def _feature_lines(run: LoadedRun, source: Source) -> Lines:
-    data = run.dataset
+    data, names = run.dataset, run.dataset.class_names
     model = run.model if isinstance(run.model, Auto) else run.freeze()
     classes = data.task == "multiclass"
     targets = [f"target {i}" for i in range(data.num_outputs)]
     yield [["id", *(["label", "probability"] if classes else targets)]]
-    for names, x in _features(source, data.num_features):
+    for ids, x in _features(source, data.num_features):
         with torch.no_grad():
-            found = run.outcome.averaged(model(x))
-        cells = _labels(found, data.class_names) if classes else _numbers(found)
-        yield [[name, *line] for name, line in zip(names, cells, strict=True)]
-
-
-def _labels(probability: Tensor, names: tuple[str, ...]) -> list[list[str]]:
-    best = probability.max(1)
-    pairs = zip(best.indices.tolist(), best.values.cpu().numpy(), strict=True)
-    return [[names[label] if names else str(label), number_text(chance)] for label, chance in pairs]
-
-
-def _numbers(values: Tensor) -> list[list[str]]:
-    return [[number_text(value) for value in row] for row in values.cpu().numpy()]
+            found = run.outcome.averaged(model(x)).cpu().numpy()
+        lines: list[list[Any]] = []
+        for name, row in zip(ids, found, strict=True):
+            cells = list(map(number_text, row))
+            if classes:
+                best = int(row.argmax())
+                cells = [names[best] if names else str(best), cells[best]]
+            lines.append([name, *cells])
+        yield lines
 
 
 def _features(source: Source, width: int) -> Iterator[tuple[list[str], Tensor]]:

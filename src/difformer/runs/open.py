@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from difformer.data.dataset import Dataset
+from difformer.data.dataset import Dataset, Prediction
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import RunError
@@ -20,7 +21,13 @@ from difformer.estimators.rows import dataset_features
 from difformer.files import reading
 from difformer.jobs.job import FINGERPRINT, KEYS, Experiment, OwnTable
 from difformer.jobs.own import OwnRun
-from difformer.jobs.rows import load_data, make_source, snapshots_for, whole_graph
+from difformer.jobs.rows import (
+    graph_for,
+    last_snapshot,
+    load_data,
+    make_source,
+    snapshots_for,
+)
 from difformer.jobs.series import open_series
 from difformer.nn.frozen import FrozenDIFFormer
 from difformer.nn.model import DIFFormer
@@ -28,6 +35,7 @@ from difformer.runs.run import need_kind, seed_folders
 from difformer.systems.difformer import Auto
 from difformer.systems.registry import SYSTEMS, get_system
 from difformer.tensorfiles import read_tensors
+from difformer.train.batches import Snapshots
 from difformer.train.checkpoint import load_weights
 from difformer.train.folder import FitResult, read_config, read_result
 from difformer.train.seeding import seeded
@@ -45,10 +53,10 @@ class LoadedRun:
     result: FitResult
     system: str = "difformer-s"
     estimator: Any | None = None  # of a run on a table or a series, or of the system "difformer"
-    experiment: Experiment | None = None  # of a run on a dataset
     own: OwnRun | None = None  # of a run on a table: its answers by name
     table: Dataset | None = None  # of a run on a table: the rows as they were read
     record: Mapping[str, Any] = field(default_factory=dict[str, Any])  # series.json of a series
+    whole: LoadedRun | None = None  # the run that this is a part of, see `look_inside`
 
     @property
     def title(self) -> str:
@@ -61,12 +69,54 @@ class LoadedRun:
         task = self.dataset.task
         return Outcome(task, (self.dataset.num_outputs,) if task == "multiclass" else ())
 
+    @cached_property
+    def output(self) -> Tensor:
+        """(n, c) what the whole run answers for these rows: logits, or numbers in their units."""
+        data = self.dataset
+        if self.whole is not None:
+            return self.whole.output[-data.num_rows :]
+        if self.own is not None and data.task == "regression":
+            return torch.as_tensor(self.own.estimator.transduction_).reshape(data.num_rows, -1)
+        with torch.no_grad():
+            if isinstance(data, TemporalDataset):
+                return Snapshots(data, self.split).evaluate(self.model)
+            found: Tensor | Prediction = self.model(data.x, self.graph, None, None)
+        found = found if isinstance(found, Tensor) else found.output
+        return found.unsqueeze(1) if found.ndim == 1 else found
+
+    @property
+    def class_names(self) -> list[str]:
+        """A name for each class."""
+        given = self.dataset.class_names
+        return [*given, *(f"class {i}" for i in range(len(given), self.output.shape[1]))]
+
     def look_inside(self) -> LoadedRun:
-        """The run with the one DIFFormer that is shown of an average; else the run itself."""
-        if not isinstance(self.model, Auto):
+        """What is looked into: one member of an average, the last of snapshots, else all."""
+        data, model = self.dataset, self.model
+        if isinstance(model, Auto):
+            model, data, graph = look_into(self.estimator, data)
+            system = _system_of(model)
+            return replace(self, model=model, dataset=data, graph=graph, system=system, whole=self)
+        if not isinstance(data, TemporalDataset):
             return self
-        model, seen, graph = look_into(self.estimator, self.dataset)
-        return replace(self, model=model, dataset=seen, graph=graph, system=_system_of(model))
+        one, graph = last_snapshot(data)
+        first, n = data.num_rows - data.num_nodes, data.num_nodes
+        parts = (self.split.train, self.split.val, self.split.test)
+        train, val, test = (torch.arange(n if bool((p == first).any()) else 0) for p in parts)
+        split = Split("snapshot", train, val, test)
+        return replace(self, dataset=one, graph=graph, split=split, whole=self)
+
+    @property
+    def note(self) -> str:
+        """Which part of a run this is."""
+        if self.whole is None:
+            return ""
+        data = self.whole.dataset
+        if isinstance(data, TemporalDataset):
+            return f"Of the last of {data.num_snapshots:,} snapshots: snapshots do not interact."
+        told: Any = self.whole
+        text = f"{told.model.choice}. What follows is of {told.estimator.shown_member.name}."
+        return text[:1].upper() + text[1:]
 
     def freeze(self) -> FrozenDIFFormer:
         """The model with its rows frozen, in double precision, to answer for new rows."""
@@ -124,7 +174,7 @@ def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | No
     split = Split.load(path / "split.json").check(data.num_rows)
     system = get_system(experiment.system)
     options = system.configure(**experiment.model)
-    graph = whole_graph(system, options, data)
+    graph = graph_for(system, options, data)
     with seeded(experiment.train.seed):
         model = system.build(options, data.num_features, data.num_outputs)
     observe = getattr(model, "observe", None)
@@ -145,7 +195,6 @@ def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | No
         result,
         system=system.name,
         estimator=model.fitted if isinstance(model, Auto) else None,
-        experiment=experiment,
     )
 
 

@@ -107,6 +107,13 @@ class SeedRun:
         seed = self.config.get("train", {}).get("seed")
         return self.name or (self.folder.name if seed is None else f"seed {seed}")
 
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """The values of each part ("train", "val", "test") by name, as far as they can be read."""
+        found = self.result.get("metrics")
+        parts = found.items() if isinstance(found, dict) else ()
+        return {part: values for part, values in parts if isinstance(values, dict)}
+
 
 @dataclass(frozen=True)
 class Run:
@@ -120,7 +127,7 @@ class Run:
 
     def values(self, part: str, metric: str) -> list[float]:
         """One metric of one part ("train", "val", "test"): one value per seed that has it."""
-        found = [_metrics(seed).get(part, {}).get(metric) for seed in self.seeds]
+        found = [seed.metrics.get(part, {}).get(metric) for seed in self.seeds]
         return [float(v) for v in found if isinstance(v, int | float) and isfinite(v)]
 
     def mean_std(self, part: str, metric: str) -> tuple[float | None, float | None]:
@@ -130,7 +137,7 @@ class Run:
 
     def metrics(self) -> list[str]:
         """The names of all metrics, in the order they were reported."""
-        names = [name for s in self.seeds for part in _metrics(s).values() for name in part]
+        names = [name for s in self.seeds for part in s.metrics.values() for name in part]
         return list(dict.fromkeys(names))
 
     @property
@@ -290,13 +297,6 @@ def _try(read: Callable[[], T], missing: list[str], name: str, default: T) -> T:
         reason = "is not there" if absent else "is damaged"
         missing.append(f"{name} {reason}: what it holds is left out of this page.")
         return default
-
-
-def _metrics(seed: SeedRun) -> dict[str, dict[str, Any]]:
-    found = seed.result.get("metrics", {})
-    return (
-        {p: v for p, v in found.items() if isinstance(v, dict)} if isinstance(found, dict) else {}
-    )
 
 
 def _date(path: Path) -> str | None:

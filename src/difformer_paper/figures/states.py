@@ -10,8 +10,8 @@ import torch
 from difformer.blocks import colour
 from difformer.data.dataset import Dataset
 from difformer.nn.model import DIFFormer
-from difformer.report.inside import flow_between, layer_weights, spread, strongest
-from difformer.report.states import project, sample_rows
+from difformer.report.inside import flow_between, layer_weights, sample_rows, spread, strongest
+from difformer.report.states import project
 from difformer.runs.open import LoadedRun
 from difformer_paper.figures.drawing import MARKERS, Drawn, Row, Work, axes, style
 
@@ -69,7 +69,7 @@ def _look(run: LoadedRun) -> dict[str, list[Row]]:
                 "share_within_class": _few(flow.within),
                 "share_if_uniform": _few(flow.expected),
                 "strongest_within_class": _few(float(same)),
-                "effective_neighbours": _few(each.median),
+                "effective_neighbours": _few(float(each.median())),
             }
         )
     return tables

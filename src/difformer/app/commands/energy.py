@@ -34,8 +34,7 @@ def command(
     from difformer.data.snapshots import TemporalDataset
     from difformer.jobs.rows import last_snapshot
     from difformer.nn.model import DIFFormer
-    from difformer.report.energy import check_energy
-    from difformer.report.model_sections import energy_blocks
+    from difformer.report.energy import check_energy, energy_blocks
     from difformer.runs.open import load_run
 
     loaded = load_run(run, seed=seed, data_dir=data_dir).look_inside()

@@ -86,7 +86,7 @@ def _train_dataset(asked: Asked, given: Given) -> None:
 def _blocks(folder: Path) -> list[Block]:
     """How good the run is and what it cost, as its page shows it."""
     from difformer.blocks import Note
-    from difformer.report.run_sections import cost_section, headline, results_section
+    from difformer.report.run_page import cost_section, headline, results_section
     from difformer.runs.run import read_run
 
     run = read_run(folder)
