@@ -21,7 +21,6 @@ from difformer.data.table.encoder import TableEncoder
 from difformer.data.table.files import Chunk, Source, name_of, read_chunks, rows_of
 from difformer.errors import DataError, RunError
 from difformer.estimators.classifier import DIFFormerClassifier
-from difformer.estimators.conformal import conformal_set
 from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.estimators.rows import Rows
 from difformer.files import counted, number_text, read_json, reading
@@ -158,7 +157,8 @@ class OwnRun:
             record["probabilities"] = dict(zip(self.classes, row, strict=True))
             records.append(record)
         if self.level is not None:
-            sets = conformal_set(self.estimator, found, self.level)
+            model: Any = self.estimator
+            sets = model.sets_around(found, self.level)
             for record, own in zip(records, sets.tolist(), strict=True):
                 record["set"] = [
                     name for name, in_it in zip(self.classes, own, strict=True) if in_it

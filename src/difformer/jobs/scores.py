@@ -13,7 +13,6 @@ from scipy import sparse
 
 from difformer.data.dataset import Dataset, scipy_csr
 from difformer.estimators.classifier import DIFFormerClassifier
-from difformer.estimators.conformal import held_out
 from difformer.estimators.rows import Rows
 from difformer.jobs.own import Estimator, OwnRun
 from difformer.metrics import roc_auc
@@ -45,7 +44,7 @@ class HeldOut:
     @classmethod
     def of(cls, estimator: Estimator, data: Dataset, names: Sequence[str]) -> HeldOut | None:
         """The rows that a fit held out; None if there are none."""
-        kept = held_out(estimator)
+        kept = estimator.held_out
         if kept is None or not len(kept[0]):
             return None
         rows, outputs = kept
