@@ -1,4 +1,4 @@
-"""Columns as they come: mixed types, missing and huge values, datasets; rows unlike those of fit."""
+"""Columns as they come: mixed types, missing and huge values; rows unlike those of fit."""
 
 from __future__ import annotations
 
@@ -248,17 +248,6 @@ def test_edges_may_name_the_ids_of_rows() -> None:
     assert np.array_equal(by_id.label_distributions_, by_number.label_distributions_)
     with pytest.raises(ValueError, match="rows by their ids, from 'nobody' is not an id"):
         DIFFormerClassifier(**quick).fit(frame, y, edges.replace("r5", "nobody"))
-
-
-def test_auto_tries_a_graph_of_neighbours_and_keeps_what_validates_better() -> None:
-    X, y = load_wine(return_X_y=True)
-    few = some_labels(y, 10, 0)
-    model = DIFFormerClassifier(graph="auto", kernel="simple", early_stopping=True, **QUICK).fit(
-        X, few
-    )
-    assert set(model.candidates_) == {"none", "knn"}
-    kept = "none" if model.graph_ is None else "knn"
-    assert model.candidates_[kept] == max(model.candidates_.values())
 
 
 def test_masked_cells_are_missing_and_masked_labels_unknown(iris: tuple[Array, Array]) -> None:

@@ -92,9 +92,13 @@ def test_auto_trains_the_kernel_that_validates_better_on_every_label(
     alone = DIFFormerClassifier(kernel=auto.kernel_, **LONGER).fit(iris[0], few)
     assert auto.split_.train.tolist() == np.flatnonzero(few >= 0).tolist()
     assert np.array_equal(auto.label_distributions_, alone.label_distributions_)
-    kept = DIFFormerClassifier(kernel="auto", early_stopping=True, **LONGER).fit(iris[0], few)
+    kept = DIFFormerClassifier(kernel="auto", graph="auto", early_stopping=True, **LONGER)
+    kept.fit(iris[0], few)
     assert kept.split_.val.numel() > 0
-    assert set(kept.candidates_) == {"simple", "sigmoid"}
+    kernels = ("simple", "sigmoid")
+    assert set(kept.candidates_) == {f"{g}-{k}" for g in ("none", "knn") for k in kernels}
+    best = f"{'none' if kept.graph_ is None else 'knn'}-{kept.kernel_}"
+    assert kept.candidates_[best] == max(kept.candidates_.values())
     # Where one kernel fits into memory, nothing is held out.
     monkeypatch.setattr(choice, "available_memory", lambda: 1000)
     auto = DIFFormerClassifier(kernel="auto", **LONGER).fit(iris[0], few)
