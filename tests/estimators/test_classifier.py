@@ -1,7 +1,8 @@
-"""The classifier: labels of any type, weights, validation rows, new rows, bad input."""
+"""Both estimators: labels of any type, weights, validation rows, new rows, bad input."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from difformer import DIFFormerClassifier
+from difformer import DIFFormerClassifier, DIFFormerRegressor
 from difformer.estimators.labels import read_classes
 from difformer.nn.config import RECIPES
 
@@ -21,6 +22,7 @@ pandas = pytest.importorskip("pandas", reason="data frames need pandas")
 
 Array = NDArray[Any]
 QUICK: dict[str, Any] = {"epochs": 30, "hidden_channels": 16, "random_state": 0}
+NUMBERS: dict[str, Any] = {**QUICK, "epochs": 80}
 Iris = tuple[Array, Array]
 
 
@@ -56,42 +58,30 @@ def test_every_recipe_predicts_new_rows(recipe: str, iris: Iris, few: Array) -> 
 
 
 def test_rows_seen_in_fit_answer_as_in_fit(
-    alone: DIFFormerClassifier, joined: DIFFormerClassifier, iris: Iris
+    alone: DIFFormerClassifier, joined: DIFFormerClassifier, iris: Iris, few: Array
 ) -> None:
     assert np.array_equal(joined.predict_proba(iris[0]), joined.label_distributions_)
     np.testing.assert_allclose(alone.predict_proba(iris[0]), alone.label_distributions_, atol=1e-9)
-
-
-def test_equal_seeds_give_equal_bits(iris: Iris, few: Array, joined: DIFFormerClassifier) -> None:
-    again = DIFFormerClassifier(graph="knn", **QUICK).fit(iris[0], few)
+    again = DIFFormerClassifier(graph="knn", **QUICK).fit(iris[0], few)  # with equal bits
     assert np.array_equal(again.label_distributions_, joined.label_distributions_)
 
 
 @pytest.mark.parametrize(
-    "labels",
+    ("labels", "missing"),
     [
-        np.array(["setosa", "versicolor", "virginica"], object),
-        np.array([2.0, 3.0, 7.0]),
-        np.array([10, 20, 30]),
+        (np.array(["setosa", "versicolor", "virginica"], object), None),
+        (np.array([2.0, 3.0, 7.0]), np.nan),
+        (np.array([10, 20, 30]), pandas.NA),
     ],
     ids=["text", "float", "int"],
 )
-def test_labels_of_any_kind_come_back_as_they_were(iris: Iris, labels: Array) -> None:
+def test_labels_of_any_kind_come_back_as_they_were(iris: Iris, labels: Array, missing: Any) -> None:
     X, y = iris
-    given = labels[y].astype(object)
-    given[30:] = None
+    given = pandas.Series(labels[y].astype(object))
+    given[30:] = missing
     model = DIFFormerClassifier(**QUICK).fit(X, given)
-    assert set(model.transduction_.tolist()) <= set(labels.tolist())
+    assert set(model.transduction_.tolist()) == set(labels.tolist())
     assert (model.transduction_ == labels[y]).mean() > 0.85
-
-
-@pytest.mark.parametrize("missing", [None, np.nan, "NA"])
-def test_none_nan_and_na_are_unlabelled(iris: Iris, missing: Any) -> None:
-    X, y = iris
-    given = pandas.Series(np.array(["a", "b", "c"], object)[y])
-    given[30:] = pandas.NA if missing == "NA" else missing
-    model = DIFFormerClassifier(**QUICK).fit(X, given)
-    assert sorted(set(model.transduction_)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("mark", ["", "-1", "-1.0", " nan ", -1, np.nan])
@@ -176,16 +166,11 @@ def test_sparse_rows_give_what_dense_ones_give(iris: Iris, few: Array) -> None:
         (lambda X, y: (X, np.full(150, -1)), "all are unlabelled"),
         (lambda X, y: (X, np.zeros(150, int)), "got one class: 0"),
         (lambda X, y: (X, y[:-1]), "each of the 150 rows"),
-        (lambda X, y: (X, np.where(y < 0, None, "a") + (y > 5).astype(object)), ""),
+        (lambda X, y: (X, np.array(["a", 1, *[None] * 148], object)), "one kind, got int and str"),
     ],
     ids=["inf", "sparse nan", "unlabelled", "one class", "short", "mixed"],
 )
 def test_bad_input_is_named(iris: Iris, few: Array, change: Any, message: str) -> None:
-    if message == "":
-        mixed = np.array(["a", 1, *([None] * 148)], object)
-        with pytest.raises(ValueError, match="labels of one kind, got int and str"):
-            DIFFormerClassifier(**QUICK).fit(iris[0], mixed)
-        return
     X, y = change(iris[0], few)
     with pytest.raises(ValueError, match=message):
         DIFFormerClassifier(**QUICK).fit(X, y)
@@ -194,8 +179,6 @@ def test_bad_input_is_named(iris: Iris, few: Array, change: Any, message: str) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"graph": "nn"}, 'graph must be None, "knn", "auto" or edges'),
-        ({"recipe": "cake"}, "recipe must be one of auto, stable"),
         ({"options": {"tua": 1}}, "options must name model options"),
         ({"n_neighbors": 0, "graph": "knn"}, "n_neighbors must be"),
         ({"validation_fraction": 2, "early_stopping": True}, "validation_fraction must lie"),
@@ -228,3 +211,61 @@ def test_the_frozen_context_does_not_grow_with_the_rows() -> None:
         sizes.append(model.frozen_.numel)
     assert sizes[0] == sizes[1] <= 8 * (64 * 64 + 2 * 64 + 1)
     assert 4 * sizes[0] < 200_000
+
+
+# --- the regressor --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plane() -> tuple[Array, Array]:
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    return X, 1000 + 50 * (X[:, 0] - X[:, 1])
+
+
+@pytest.mark.parametrize("graph", [None, "knn"])
+def test_unknown_values_are_predicted_in_their_own_units(
+    plane: tuple[Array, Array], graph: str | None
+) -> None:
+    X, y = plane
+    few = np.where(np.arange(200) < 100, y, np.nan)
+    model = DIFFormerRegressor(graph=graph, **NUMBERS).fit(X, few)
+    assert np.corrcoef(model.transduction_[100:], y[100:])[0, 1] > 0.8
+    assert abs(model.transduction_.mean() - 1000) < 30
+    assert model.score(X[100:], y[100:]) > 0.4
+
+
+def test_several_targets_with_their_own_gaps(plane: tuple[Array, Array], tmp_path: Path) -> None:
+    X, y = plane
+    both = np.stack([y, -y], axis=1)
+    both[50:, 0] = np.nan
+    both[:100, 1] = np.nan
+    model = DIFFormerRegressor(**NUMBERS).fit(X, both)
+    assert model.predict(X).shape == (200, 2)
+    model.save(tmp_path / "m.safetensors")
+    again = DIFFormerRegressor.load(tmp_path / "m.safetensors")
+    assert np.array_equal(again.predict(X + 1), model.predict(X + 1))
+
+
+def test_minus_one_for_most_rows_is_told_of(plane: tuple[Array, Array]) -> None:
+    X, y = plane
+    marked = np.where(np.arange(200) < 20, y, -1)
+    quick = DIFFormerRegressor(**{**NUMBERS, "epochs": 2})
+    told = r"^y has -1 in 90 % of the rows; for a regressor -1 is a value, use NaN for unlabelled"
+    with pytest.warns(UserWarning, match=told):
+        quick.fit(X, marked)
+    quick.fit(X, np.where(marked == -1, np.nan, y))  # no warning, which would be an error
+    quick.fit(X, np.where(np.arange(200) < 60, 1.0, -1.0))  # two values
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.full(200, np.nan), "at least one labelled row"),
+        (np.full(200, np.inf), "infinity in row 0"),
+        (np.array(["a"] * 200, object), "must hold numbers"),
+        (np.stack([np.ones(200), np.full(200, np.nan)], 1), "column 1 of y"),
+    ],
+)
+def test_bad_targets_are_named(plane: tuple[Array, Array], y: Array, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DIFFormerRegressor(**NUMBERS).fit(plane[0], y)

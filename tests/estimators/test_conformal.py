@@ -11,7 +11,7 @@ import pytest
 from sklearn.datasets import make_classification, make_friedman1
 
 from difformer.estimators.classifier import DIFFormerClassifier
-from difformer.estimators.conformal import conformal_quantile, set_of
+from difformer.estimators.conformal import conformal_quantile
 from difformer.estimators.regressor import DIFFormerRegressor
 
 FEW: dict[str, Any] = {"epochs": 60, "hidden_channels": 16, "random_state": 0}
@@ -94,10 +94,16 @@ def test_nine_of_ten_sets_hold_the_true_class_of_rows_held_back(tmp_path: Path) 
 
 
 def test_a_set_holds_what_is_within_the_quantile_and_never_nothing() -> None:
-    chances = np.array([[0.7, 0.2, 0.1], [0.4, 0.35, 0.25]])
-    assert set_of(chances, 0.65).tolist() == [[True, False, False], [True, True, False]]
-    assert set_of(chances, 0.0).tolist() == [[True, False, False], [True, False, False]]
-    assert set_of(chances, math.inf).all()
+    X, y = make_classification(60, 5, random_state=0)
+    model = DIFFormerClassifier(**{**FEW, "epochs": 2}).fit(X, y)
+    assert model.held_out_scores_ is not None
+    model.held_out_scores_ = np.r_[np.full(50, 0.65), np.full(10, 0.8)][:, None]
+    chances = np.array([[0.7, 0.3], [0.4, 0.6], [1.0, 0.0]])
+    assert model.sets_around(chances, 0.7).tolist() == [[True, False], [True, True], [True, False]]
+    assert model.sets_around(chances, 0.95).all(1).tolist() == [True, True, False]
+    model.held_out_scores_[:] = 0.0
+    assert model.sets_around(chances, 0.7).sum(1).tolist() == [1, 1, 1]
+    assert model.sets_around(chances, 0.99).all()
 
 
 def test_what_cannot_be_told_is_one_clear_line() -> None:

@@ -1,21 +1,28 @@
-"""Rows of fit are answered by position or id, never by their values."""
+"""Rows of fit are answered by position or id; graphs of any type; saved estimators."""
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
+import networkx
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
 from difformer import DIFFormerClassifier, DIFFormerRegressor
+from difformer.errors import ModelFileError
+from difformer.tensorfiles import read_tensors, write_tensors
 
 pandas = pytest.importorskip("pandas", reason="data frames need pandas")
 
 Array = NDArray[Any]
 QUICK: dict[str, Any] = {"epochs": 20, "hidden_channels": 16, "random_state": 0}
+LONGER: dict[str, Any] = {**QUICK, "epochs": 30}
+Iris = tuple[Array, Array]
 N = 140
 
 
@@ -128,7 +135,7 @@ def test_new_rows_may_be_joined_to_one_another(
         pandas.DataFrame([(b, a) for a, b in pairs] + pairs[:5], columns=["source", "target"]),
     ]
     matrix = sparse.csr_array((np.ones(72), (into[:, 1], into[:, 0])), shape=(4, N + 4))
-    for graph in (matrix, *frames, pytest.importorskip("networkx").from_pandas_edgelist(frames[0])):
+    for graph in (matrix, *frames, networkx.from_pandas_edgelist(frames[0])):
         again = model.predict_proba(np.eye(7)[[3] * 4], graph, ids=names)
         np.testing.assert_allclose(again, found, atol=1e-12)
     turned = model.predict_proba(np.eye(7)[[3] * 4], frames[0], ids=["d", "c", "b", "a"])
@@ -165,8 +172,6 @@ def test_influence_in_fit_is_what_the_last_layer_does(
     assert model.graph_ is not None
     weights, rows = model.influence_in_fit(np.arange(4), top_k=N)
     net, w = model.frozen_.model, model.frozen_.model.config.graph_weight
-    import torch
-
     mean, scale = model.scaling_
     x = torch.from_numpy((field[0] - mean) / scale)
     pairs = net.diffusivity(x, model.graph_.to(x), layer=-1)
@@ -178,12 +183,114 @@ def test_influence_in_fit_is_what_the_last_layer_does(
     np.testing.assert_allclose(found, whole[:4], atol=1e-5)
 
 
-def test_load_keeps_the_split_and_the_graph(model: DIFFormerClassifier, tmp_path: Path) -> None:
+# --- graphs of any type ---------------------------------------------------------------------------
+
+
+def graph_forms(n: int) -> dict[str, Any]:
+    ring = np.stack([np.arange(n), (np.arange(n) + 1) % n])
+    values = np.ones(n)
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from(ring.T.tolist())
+    return {
+        "array (2, e)": ring,
+        "array (e, 2)": ring.T,
+        "pairs": ring.T.tolist(),
+        "scipy": sparse.coo_array((values, (ring[0], ring[1])), shape=(n, n)),
+        "networkx": graph,
+        "frame": pandas.DataFrame({"source": ring[0], "target": ring[1], "weight": values}),
+    }
+
+
+def test_a_graph_is_the_same_in_every_form(iris: Iris, few: Array) -> None:
+    found = {
+        name: DIFFormerClassifier(**{**LONGER, "epochs": 3}).fit(iris[0], few, graph)
+        for name, graph in graph_forms(150).items()
+    }
+    first = found.pop("array (2, e)").label_distributions_
+    for name, model in found.items():
+        np.testing.assert_allclose(model.label_distributions_, first, atol=1e-6, err_msg=name)
+
+
+def test_a_networkx_graph_may_name_a_frame_s_rows(iris: Iris, few: Array) -> None:
+    names = [f"flower {i}" for i in range(150)]
+    frame = pandas.DataFrame(iris[0], index=names, columns=list("abcd"))
+    graph = networkx.relabel_nodes(graph_forms(150)["networkx"], dict(enumerate(names)))
+    quick = {**LONGER, "epochs": 3}
+    by_name = DIFFormerClassifier(**quick).fit(frame, few, graph)
+    by_number = DIFFormerClassifier(**quick).fit(iris[0], few, graph_forms(150)["pairs"])
+    np.testing.assert_allclose(by_name.embedding_, by_number.embedding_, atol=1e-6)
+    graph.add_node("weed")
+    with pytest.raises(ValueError, match="got node 'weed'"):
+        DIFFormerClassifier(**quick).fit(frame, few, graph)
+
+
+def test_new_rows_may_bring_edges_from_known_ones(iris: Iris, few: Array) -> None:
+    X, y = iris
+    same = np.array([(i, j) for i in range(150) for j in range(i) if y[i] == y[j]])
+    model = DIFFormerClassifier(recipe="stable", **LONGER).fit(X, few, same)
+    unclear = np.repeat(X.mean(0, keepdims=True), 3, 0)
+    edges = np.array([(j, label) for label in range(3) for j in np.flatnonzero(y == label)[:20]])
+    assert model.predict(unclear, edges).tolist() == [0, 1, 2]
+    matrix = sparse.coo_array((np.ones(60), (edges[:, 1], edges[:, 0])), shape=(3, 150))
+    assert np.array_equal(model.predict_proba(unclear, matrix), model.predict_proba(unclear, edges))
+    with pytest.raises(ValueError, match="new rows 0 to 2, got 3"):
+        model.predict(unclear, [[0, 3]])
+
+
+def test_influence_names_the_rows_that_weigh_most(iris: Iris, few: Array) -> None:
+    joined = DIFFormerClassifier(graph="knn", recipe="stable", **LONGER).fit(iris[0], few)
+    weights, rows = joined.influence(iris[0][:20] + 0.01, top_k=4)
+    assert weights.shape == rows.shape == (20, 4)
+    assert (np.diff(weights, axis=1) <= 0).all()
+    assert (iris[1][rows] == iris[1][:20, None]).mean() > 0.85
+    whole, _ = joined.influence(iris[0][:5] + 0.01, top_k=150)
+    assert (whole.sum(1) <= 1 + 1e-9).all()
+
+
+# --- saved estimators -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["alone", "joined"])
+def test_a_saved_or_pickled_model_gives_the_same_bits(
+    which: str, iris: Iris, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    model: DIFFormerClassifier = request.getfixturevalue(which)
     model.save(tmp_path / "m.safetensors")
-    again = DIFFormerClassifier.load(tmp_path / "m.safetensors")
-    assert again.split_.train.tolist() == model.split_.train.tolist()
-    assert again.split_.val.tolist() == model.split_.val.tolist()
-    assert again.graph_ is not None
-    assert model.graph_ is not None
-    assert again.graph_.edge_index.tolist() == model.graph_.edge_index.tolist()
-    assert np.array_equal(again.influence_in_fit([7])[1], model.influence_in_fit([7])[1])
+    new = iris[0] + 0.1
+    for other in (
+        DIFFormerClassifier.load(tmp_path / "m.safetensors"),
+        pickle.loads(pickle.dumps(model)),  # noqa: S301
+    ):
+        assert np.array_equal(other.predict_proba(new), model.predict_proba(new))
+        assert np.array_equal(other.transduction_, model.transduction_)
+        assert other.get_params() == model.get_params()
+        for part in ("train", "val"):
+            assert torch.equal(getattr(other.split_, part), getattr(model.split_, part))
+        assert np.array_equal(other.influence_in_fit([7])[1], model.influence_in_fit([7])[1])
+        if model.graph_ is not None:
+            assert torch.equal(other.graph_.edge_index, model.graph_.edge_index)
+
+
+def test_a_file_from_elsewhere_or_tampered_with_is_refused(
+    alone: DIFFormerClassifier, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.safetensors"
+    alone.save(path)
+    with pytest.raises(ModelFileError, match="holds a DIFFormerClassifier"):
+        DIFFormerRegressor.load(path)
+    content = path.read_bytes()
+    for damage in (content[:-10], content[: len(content) // 2], b"x" * 100, b"\x80\x04]."):
+        path.write_bytes(damage)
+        with pytest.raises(ModelFileError, match=str(path)):
+            DIFFormerClassifier.load(path)
+    nan = np.array([np.nan]).tobytes()
+    path.write_bytes(content[:-8] + nan)
+    with pytest.raises(ModelFileError, match="changed after it was written"):
+        DIFFormerClassifier.load(path)
+    path.write_bytes(content)
+    tensors, description = read_tensors(path, "estimator")
+    tensors["embedding"][0, 0] = float("nan")
+    write_tensors(path, "estimator", tensors, description)
+    with pytest.raises(ModelFileError, match="NaN or infinity"):
+        DIFFormerClassifier.load(path)

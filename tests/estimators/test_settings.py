@@ -1,7 +1,8 @@
-"""Parameters: one that the chosen recipe does not use is refused, not ignored."""
+"""Parameters: one that the recipe does not use is refused; "auto" chooses a form by validation."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from difformer import DIFFormerClassifier, DIFFormerRegressor
+from difformer.errors import RunError
+from difformer.estimators import choice
 from difformer.estimators.settings import FitSettings
 
 Array = NDArray[Any]
 Iris = tuple[Array, Array]
 QUICK: dict[str, Any] = {"epochs": 4, "hidden_channels": 8, "random_state": 0}
+LONGER: dict[str, Any] = {"epochs": 30, "hidden_channels": 16, "random_state": 0}
 OF_ONE_FORM: dict[str, Any] = {
     "lr": 1e-9,
     "weight_decay": 10,
@@ -74,3 +78,84 @@ def test_numbers_have_no_consistency(iris: Iris) -> None:
 def test_the_parameters_that_a_recipe_does_not_use_are_known_without_a_fit() -> None:
     assert set(FitSettings().unused) == set(OF_ONE_FORM)
     assert set(FitSettings(recipe="stable").unused) == {"time_budget", "patience"}
+
+
+# --- chosen by validation -------------------------------------------------------------------------
+
+
+def test_auto_trains_the_kernel_that_validates_better_on_every_label(
+    iris: Iris, few: Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auto = DIFFormerClassifier(kernel="auto", **LONGER).fit(iris[0], few)
+    assert set(auto.candidates_) == {"simple", "sigmoid"}
+    assert auto.candidates_[auto.kernel_] == max(auto.candidates_.values())
+    alone = DIFFormerClassifier(kernel=auto.kernel_, **LONGER).fit(iris[0], few)
+    assert auto.split_.train.tolist() == np.flatnonzero(few >= 0).tolist()
+    assert np.array_equal(auto.label_distributions_, alone.label_distributions_)
+    kept = DIFFormerClassifier(kernel="auto", graph="auto", early_stopping=True, **LONGER)
+    kept.fit(iris[0], few)
+    assert kept.split_.val.numel() > 0
+    kernels = ("simple", "sigmoid")
+    assert set(kept.candidates_) == {f"{g}-{k}" for g in ("none", "knn") for k in kernels}
+    best = f"{'none' if kept.graph_ is None else 'knn'}-{kept.kernel_}"
+    assert kept.candidates_[best] == max(kept.candidates_.values())
+    # Where one kernel fits into memory, nothing is held out.
+    monkeypatch.setattr(choice, "available_memory", lambda: 1000)
+    auto = DIFFormerClassifier(kernel="auto", **LONGER).fit(iris[0], few)
+    alone = DIFFormerClassifier(kernel="simple", **LONGER).fit(iris[0], few)
+    assert np.array_equal(auto.label_distributions_, alone.label_distributions_)
+
+
+@pytest.mark.parametrize(("gain", "kernel"), [(0.0, "simple"), (0.1, "sigmoid")])
+def test_auto_takes_sigmoid_only_where_it_pays(
+    iris: Iris, few: Array, monkeypatch: pytest.MonkeyPatch, gain: float, kernel: str
+) -> None:
+    whole = choice.Training.fit
+
+    def fit(self: Any, form: Any, split: Any) -> Any:
+        found = whole(self, form, split)
+        value = 0.5 + gain * (form.kernel == "sigmoid")
+        loss = 1.0 - (form.kernel == "sigmoid")  # a lower loss alone does not pay
+        found.result.metrics["val"] = {"accuracy": value, "loss": loss}
+        return found
+
+    monkeypatch.setattr(choice.Training, "fit", fit)
+    assert DIFFormerClassifier(kernel="auto", **LONGER).fit(iris[0], few).kernel_ == kernel
+
+
+def test_auto_takes_simple_where_sigmoid_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "available_memory", lambda: 10**10)
+    assert choice.pick_kernels("auto", 4000, 64, 2) == ["simple", "sigmoid"]
+    with pytest.warns(UserWarning, match="5,000² pairs"):
+        assert choice.pick_kernels("auto", 5000, 64, 2) == ["simple", "sigmoid"]
+    monkeypatch.setattr(choice, "available_memory", lambda: 1000)
+    assert choice.pick_kernels("auto", 100, 64, 2) == ["simple"]
+
+
+def test_a_fit_kept_in_a_folder_goes_on_with_the_same_bits(
+    iris: Iris, few: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from difformer.train.loop import Fit
+
+    whole = DIFFormerClassifier(kernel="auto", **LONGER).fit(iris[0], few)
+    kept = DIFFormerClassifier(kernel="auto", checkpoint=tmp_path / "kept", **LONGER)
+    checkpoint = Fit._checkpoint
+    calls: list[int] = []
+
+    def dies(self: Any, now: bool) -> None:
+        checkpoint(self, True)
+        calls.append(1)
+        if len(calls) in (3, LONGER["epochs"] + 4):  # in the first kernel's fit, and the second's
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr(Fit, "_checkpoint", dies)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="killed"):
+            kept.fit(iris[0], few)
+    kept.fit(iris[0], few)
+    assert np.array_equal(kept.label_distributions_, whole.label_distributions_)
+    assert kept.candidates_ == whole.candidates_
+    kept.save(tmp_path / "m.safetensors")
+    assert DIFFormerClassifier.load(tmp_path / "m.safetensors").checkpoint is None
+    with pytest.raises(RunError, match=r"another configuration \(data\.fingerprint"):
+        kept.fit(iris[0] ** 2, few)

@@ -16,12 +16,14 @@ from torch import Tensor
 from difformer.core.graph import Graph
 from difformer.data.graphs import read_graph
 from difformer.data.neighbours import nearest_known
+from difformer.data.snapshots import Edges
+from difformer.data.split import Split
 from difformer.data.table.encoder import TableEncoder
-from difformer.estimators.conformal import UNKNOWN, check_level, conformal_quantile
-from difformer.estimators.members import FittedMember
+from difformer.estimators.conformal import UNKNOWN, conformal_quantile
 from difformer.estimators.problem import Outcome
-from difformer.estimators.rows import FitRows, Rows, feature_scales, read_rows
+from difformer.estimators.rows import Rows, feature_scales, find_rows, read_rows
 from difformer.estimators.settings import FitSettings
+from difformer.estimators.views import FittedMember
 from difformer.nn.frozen import FrozenDIFFormer
 
 Array = NDArray[Any]
@@ -48,8 +50,12 @@ class AnsweringDIFFormer(
     graph_: Graph | None
     encoder_: TableEncoder | None
     ids_: Sequence[Any] | None
+    split_: Split
+    held_out_rows_: Array  # only with recipe="auto"
+    held_out_outputs_: Array
     held_out_scores_: Array | None  # (m, targets) or (m, 1), for conformal prediction
-    _fit_rows: FitRows
+    _outputs: Array  # (n, outputs) of the rows of fit
+    _digests: Array  # of the rows of fit, by which they are known again
     _neighbours: Any  # features of the rows of fit for distances, if new rows need neighbours
     _before_last: Tensor  # (n, hidden_channels), states before the last layer of `shown_member`
 
@@ -57,28 +63,34 @@ class AnsweringDIFFormer(
         self, X: Any, graph: Any, ids: Any, known: Array, *, encode: bool = False
     ) -> Array:
         """Frozen outputs (or states) of new rows; `known`, the answers of fit, for its rows."""
-        check_is_fitted(self, "frozen_")
-        rows = read_rows(self, X, ids)
-        edge_index, weight = self._new_edges(rows, graph)
-        where = self._positions(rows, edge_index if _is_given(graph) else None)
+        rows, where, edges = self._located(X, graph, ids)
         answers = np.empty((len(rows), known.shape[1]))
         answers[where >= 0] = known[where[where >= 0]]
-        for part in self._parts(np.flatnonzero(where < 0), edge_index, CHUNK):
-            edges, own = _edges_to(part, edge_index, weight, len(self.embedding_))
-            if encode:
-                found = self.members_[0].run(rows.features[part], edges, own, encode=True)
-            else:
-                found = self._combined(
-                    [member.run(rows.features[part], edges, own) for member in self.members_]
-                )
-            answers[part] = found.numpy()
+        for part in self._parts(np.flatnonzero(where < 0), edges, CHUNK):
+            own = _edges_to(part, edges, len(self.embedding_))
+            members = self.members_[:1] if encode else self.members_
+            found = [one.run(rows.features[part], own, encode=encode) for one in members]
+            answers[part] = (found[0] if encode else self._combined(found)).numpy()
         return answers
 
-    def _parts(self, rows: Array, edge_index: Tensor | None, size: int) -> Iterator[Array]:
+    def _located(self, X: Any, graph: Any, ids: Any) -> tuple[Rows, Array, Edges | None]:
+        """Encoded rows, each with its position in fit, or -1 if it is new, and their edges.
+
+        A row with its own edges is new.
+        """
+        check_is_fitted(self, "frozen_")
+        rows = read_rows(self, X, ids)
+        edges = self._new_edges(rows, graph)
+        where = find_rows(rows, self._digests, None if self.graph_ is None else self.ids_)
+        if edges is not None and graph is not None and not isinstance(graph, str):
+            where[edges[0][1].numpy()] = -1
+        return rows, where, edges
+
+    def _parts(self, rows: Array, edges: Edges | None, size: int) -> Iterator[Array]:
         """Rows in parts of that size, but all rows with edges to other new rows in one part."""
         joined = np.empty(0, np.int64)
-        if edge_index is not None:
-            source, target = edge_index.numpy()
+        if edges is not None:
+            source, target = edges[0].numpy()
             among = source >= len(self.embedding_)
             joined = np.union1d(source[among] - len(self.embedding_), target[among])
             joined = np.intersect1d(joined, rows)
@@ -88,19 +100,12 @@ class AnsweringDIFFormer(
         for start in range(0, len(alone), size):
             yield alone[start : start + size]
 
-    def _positions(self, rows: Rows, edge_index: Tensor | None) -> Array:
-        """Each row's position in fit, or -1 for a new row; a row with its own edges is new."""
-        where = self._fit_rows.find(rows)
-        if edge_index is not None:
-            where[edge_index[1].numpy()] = -1
-        return where
-
-    def _new_edges(self, rows: Rows, graph: Any) -> tuple[Tensor | None, Tensor | None]:
+    def _new_edges(self, rows: Rows, graph: Any) -> Edges | None:
         known = len(self.embedding_)
         if self.graph_ is None:
             if graph is not None:
                 raise ValueError("graph must be None: the model was fitted without one")
-            return None, None
+            return None
         if graph is not None and not isinstance(graph, str):
             named = None if self.ids_ is None or rows.ids is None else (*self.ids_, *rows.ids)
             edges, weight = read_graph(graph, known, num_new=len(rows), ids=named)
@@ -113,7 +118,7 @@ class AnsweringDIFFormer(
             weight = None if found.edge_weight is None else found.edge_weight[mine]
             return torch.stack([source, target - known]), weight
         if self._neighbours is None:
-            return None, None
+            return None
         count = min(int(self.n_neighbors), known)
         near = self._near(rows.features)
         found = nearest_known(self._neighbours, near, count, metric=self._metric())
@@ -146,33 +151,25 @@ class AnsweringDIFFormer(
         its value in the last layer; the weights of a row sum to at most one. A row of fit keeps its
         own edges, and its own weight is left out. O(m n) time, in blocks of rows.
         """
-        check_is_fitted(self, "frozen_")
-        rows = read_rows(self, X, ids)
-        edge_index, weight = self._new_edges(rows, graph)
-        where = self._positions(rows, edge_index if _is_given(graph) else None)
-        return self._strongest(rows.features, where, edge_index, weight, top_k)
+        rows, where, edges = self._located(X, graph, ids)
+        return self._strongest(rows.features, where, edges, top_k)
 
     def influence_in_fit(self, rows: Any, *, top_k: int = 5) -> tuple[Array, Array]:
         """`influence` of rows of fit, by their positions."""
         check_is_fitted(self, "frozen_")
-        return self._strongest(None, np.asarray(rows, np.int64), None, None, top_k)
+        return self._strongest(None, np.asarray(rows, np.int64), None, top_k)
 
     def _strongest(
-        self,
-        features: Any,
-        where: Array,
-        edge_index: Tensor | None,
-        weight: Tensor | None,
-        top_k: int,
+        self, features: Any, where: Array, edges: Edges | None, top_k: int
     ) -> tuple[Array, Array]:
         before = self._before_last.double()
         top_k = min(top_k, before.shape[0])
         weights, found = np.empty((len(where), top_k)), np.empty((len(where), top_k), np.int64)
         for new in (False, True):
-            for part in self._parts(np.flatnonzero((where < 0) == new), edge_index, PAIRS):
+            for part in self._parts(np.flatnonzero((where < 0) == new), edges, PAIRS):
                 if new:
-                    edges, own = _edges_to(part, edge_index, weight, before.shape[0])
-                    pairs = self.shown_member.weights(features[part], before, edges, own)
+                    own = _edges_to(part, edges, before.shape[0])
+                    pairs = self.shown_member.weights(features[part], before, own)
                 else:
                     pairs = self._weights_in_fit(torch.from_numpy(where[part]), before)
                 best = pairs.topk(top_k, dim=1)
@@ -217,10 +214,22 @@ class AnsweringDIFFormer(
         weights = [member.weight for member in self.members_]
         return self._outcome.combine(outputs, weights, [m.temperature for m in self.members_])
 
+    @property
+    def held_out(self) -> tuple[Array, Array] | None:
+        """Labelled rows and their outputs (m, c) by models that had not seen these labels, or None.
+
+        These are the rows that chose the forms of the model, or the validation rows.
+        """
+        if hasattr(self, "held_out_rows_"):
+            rows, outputs = self.held_out_rows_, self.held_out_outputs_
+        else:
+            rows = self.split_.val.numpy()
+            outputs = self._outputs[rows]
+        return (rows, outputs) if len(rows) else None
+
     def _quantiles(self, level: float) -> Array:
         """The conformal quantile of each column of `held_out_scores_`."""
         check_is_fitted(self, "frozen_")
-        check_level(level)
         if self.held_out_scores_ is None:
             raise ValueError(
                 "no labelled rows were held out in fit: set early_stopping=True, give validation "
@@ -249,20 +258,14 @@ class AnsweringDIFFormer(
         return tags
 
 
-def _is_given(graph: Any) -> bool:
-    """Whether edges are given, and not only the name of a graph."""
-    return graph is not None and not isinstance(graph, str)
-
-
-def _edges_to(
-    part: Array, edge_index: Tensor | None, weight: Tensor | None, known: int
-) -> tuple[Tensor | None, Tensor | None]:
+def _edges_to(part: Array, edges: Edges | None, known: int) -> Edges | None:
     """The edges into some of the new rows (sorted), which are renumbered from 0. O(e)."""
-    if edge_index is None:
-        return None, None
+    if edges is None:
+        return None
+    edge_index, weight = edges
     source, target = edge_index.numpy()
     place = np.searchsorted(part, target).clip(max=len(part) - 1)
     mine = torch.from_numpy(part[place] == target)
     source = np.where(source < known, source, known + np.searchsorted(part, source - known))
-    edges = torch.from_numpy(np.stack([source, place]))[:, mine]
-    return edges, None if weight is None else weight[mine]
+    edge_index = torch.from_numpy(np.stack([source, place]))[:, mine]
+    return edge_index, None if weight is None else weight[mine]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
+from sklearn.metrics import mean_pinball_loss
 
-from difformer.data.series import Series, fill
-from difformer.data.snapshots import Edges
-from difformer.data.times import season_of
+from difformer.data.series import fill
 from difformer.estimators.conformal import conformal_quantile
-from difformer.estimators.nodes import known_mean, steps_after
-from difformer.estimators.settings import check_whole
-from difformer.estimators.simple import auto_forecasts, neighbours_of, simple_forecasts
+from difformer.estimators.mix import OURS, auto_forecasts, forecast_each, simple_forecasts
+from difformer.estimators.network import known_mean, steps_after
+from difformer.settings import check_count
 
 Array = NDArray[Any]
 
-OURS = "DIFFormer"
 MOST_NODES = 60  # above this many, statsforecast is left out: it takes about a second per node
 ADAPT = 0.6  # how fast the logarithm of an interval's width follows the share of values outside
 TRUSTED = (
@@ -50,6 +48,7 @@ class Backtest:
     lags: int
     season: int | None = None
     neighbours: Any = None
+    _rolls: dict[float, tuple[Array, Array]] = field(default_factory=dict, init=False)
 
     @cached_property
     def actual(self) -> Array:
@@ -77,11 +76,6 @@ class Backtest:
         """The mean squared error of each step ahead, (h,)."""
         return np.nanmean(np.square(self._forecast(name) - self.actual), axis=(0, 2))
 
-    def mae_by_node(self, name: str = OURS) -> Array:
-        """The mean absolute error of each node, (n,); nan where no value is known."""
-        error = np.abs(self._forecast(name) - self.actual)
-        return np.where(np.isnan(error).all((0, 1)), np.nan, known_mean(error, (0, 1)))
-
     @cached_property
     def forecasts(self) -> Mapping[str, Array]:
         """The forecasts (o, h, n) of each method; those that learn use the same steps as ours."""
@@ -92,7 +86,7 @@ class Backtest:
             season=self.season,
             neighbours=self.neighbours,
         )
-        each = {name: one(self._filled, self.origins, self.horizon) for name, one in simple.items()}
+        each = forecast_each(simple, self._filled, self.origins, self.horizon)
         return {OURS: self.predicted, **each}
 
     @cached_property
@@ -179,15 +173,12 @@ class Backtest:
         made = (np.arange(len(width)) >= half) & np.isfinite(width).all((1, 2)) & known.any((1, 2))
         if not half or not made.any():
             return {"coverage": float("nan"), "pinball": float("nan")}
-        width, actual, middle = width[made], self.actual[made], self.predicted[made]
-        inside = np.abs(actual - middle) <= width
-        share = (1 - level) / 2
-        losses = [
-            np.maximum(q * (actual - end), (q - 1) * (actual - end))
-            for q, end in ((share, middle - width), (1 - share, middle + width))
-        ]
-        covered = float(inside[known[made]].mean())
-        return {"coverage": covered, "pinball": float(np.nanmean(losses))}
+        known, width, middle = known[made], width[made], self.predicted[made]
+        actual, share = self.actual[made][known], (1 - level) / 2
+        ends = {share: (middle - width)[known], 1 - share: (middle + width)[known]}
+        inside = np.abs(actual - middle[known]) <= width[known]
+        losses = [mean_pinball_loss(actual, end, alpha=q) for q, end in ends.items()]
+        return {"coverage": float(inside.mean()), "pinball": float(np.mean(losses))}
 
     @cached_property
     def _errors(self) -> Array:
@@ -228,10 +219,6 @@ class Backtest:
         return self._rolls[level]
 
     @cached_property
-    def _rolls(self) -> dict[float, tuple[Array, Array]]:
-        return {}
-
-    @cached_property
     def _filled(self) -> Array:
         """The series with missing values as the last known one, or the node's training mean."""
         return fill(self.values, known_mean(self.training))
@@ -264,45 +251,9 @@ def _spread(errors: Array, level: float) -> tuple[Array, Array]:
     return quantile * np.exp(log) * stdtrit(freedom, share) / ndtri(share), unit
 
 
-def run_backtest(
-    fit: Callable[[Series, tuple[Edges, ...]], Any],
-    data: Series,
-    edges: tuple[Edges, ...],
-    *,
-    lags: int,
-    horizon: int,
-    origins: Any,
-    refit: bool,
-) -> Backtest:
-    """Forecasts of `horizon` steps from rolling origins: see `DIFFormerForecaster.backtest`.
-
-    `fit` returns a forecaster fitted on the steps, and their graphs, before an origin.
-    """
-    places = _origins(origins, len(data.values), horizon, lags)
-
-    def fitted(origin: int) -> Any:
-        try:
-            return fit(data.before(origin, horizon), edges[:origin] if len(edges) > 1 else edges)
-        except ValueError as error:  # such as nodes that are constant until later
-            raise ValueError(f"the backtest sees {origin} steps, and {error}") from error
-
-    if refit:
-        found = [fitted(at).predict_from(data, [at], horizon, graph=edges) for at in places]
-    else:
-        found = [fitted(places[0]).predict_from(data, places, horizon, graph=edges)]
-    first = edges[places[0] - 1 : places[0]] if len(edges) > 1 else edges
-    return Backtest(
-        origins=np.asarray(places),
-        predicted=np.concatenate(found),
-        values=data.values,
-        lags=lags,
-        season=season_of(data.stamps),
-        neighbours=neighbours_of(first, data.values.shape[1]),
-    )
-
-
-def _origins(origins: Any, steps: int, horizon: int, lags: int) -> list[int]:
-    check_whole("horizon", horizon)
+def origins_of(origins: Any, steps: int, horizon: int, lags: int) -> list[int]:
+    """The steps to forecast from, see `DIFFormerForecaster.backtest`; ValueError for bad ones."""
+    check_count("horizon", horizon)
     last = steps - horizon
     if last < lags + 2:
         raise ValueError(

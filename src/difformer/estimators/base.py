@@ -21,13 +21,13 @@ from difformer.data.neighbours import nearest_neighbours
 from difformer.data.split import Split
 from difformer.estimators.answering import AnsweringDIFFormer
 from difformer.estimators.choice import Choice, Form, Member, Training, choose, pick_kernels
-from difformer.estimators.conformal import held_out
 from difformer.estimators.files import SaveMixin
-from difformer.estimators.members import freeze_member
 from difformer.estimators.problem import Problem
-from difformer.estimators.rows import FitRows, Rows, learn_rows, to_tensor
+from difformer.estimators.rows import Rows, check_ids, digests_of, learn_rows, to_tensor
 from difformer.estimators.search import search
+from difformer.estimators.views import FittedMember
 from difformer.nn.config import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES, DIFFormerConfig
+from difformer.nn.frozen import FrozenDIFFormer
 from difformer.train.settings import TrainSettings
 
 Array = NDArray[Any]
@@ -75,16 +75,17 @@ class BaseDIFFormer(SaveMixin, AnsweringDIFFormer):
         graphs = self._graphs(rows, graph)
         choice = self._choose(rows, problem, graphs, sample_weight, validation, seed)
         self._keep_choice(choice)
+        if self.graph_ is not None:
+            check_ids(rows.ids)
         # New rows find their own neighbours among these.
         near = self.graph_ is not None and self.graph_ is graphs.get("knn")
         self._neighbours = self._near(rows.features) if near else None
-        self.ids_ = rows.ids
-        self._fit_rows = FitRows.of(rows, by_id=self.graph_ is not None)
+        self.ids_, self._digests = rows.ids, digests_of(rows)
         self._keep(self._freeze(choice.members, rows.features).numpy())
-        found = held_out(self)
         self.held_out_scores_ = None
-        if found is not None:
-            self.held_out_scores_ = self._scores(found[1], problem.y.numpy()[found[0]])
+        if self.held_out is not None:
+            held, outputs = self.held_out
+            self.held_out_scores_ = self._scores(outputs, problem.y.numpy()[held])
         return self
 
     def _problem(self, X: Any, y: Any) -> Problem:
@@ -221,37 +222,43 @@ class BaseDIFFormer(SaveMixin, AnsweringDIFFormer):
         if given is None:
             return {"none": None}
         if not isinstance(given, str):
-            return {"edges": self._graph(*read_graph(given, len(rows), ids=rows.ids), len(rows))}
-        if given not in ("knn", "auto"):
+            name, (edges, weight) = "edges", read_graph(given, len(rows), ids=rows.ids)
+        elif given in ("knn", "auto"):
+            count = min(int(self.n_neighbors), len(rows) - 1)
+            x = to_tensor(self._near(rows.features), torch.float32)
+            name, edges, weight = "knn", nearest_neighbours(x, count, metric=self._metric()), None
+        else:
             raise ValueError(f'graph must be None, "knn", "auto" or edges, got {given!r}')
-        count = min(int(self.n_neighbors), len(rows) - 1)
-        x = to_tensor(self._near(rows.features), torch.float32)
-        near = self._graph(nearest_neighbours(x, count, metric=self._metric()), None, len(rows))
-        return {"knn": near} if given == "knn" else {"none": None, "knn": near}
-
-    def _graph(self, edges: Tensor, weight: Tensor | None, num_rows: int) -> Graph:
-        return Graph.from_edges(
-            edges, num_rows, weight, undirected=not self.directed, self_loops=True
+        graph = Graph.from_edges(
+            edges, len(rows), weight, undirected=not self.directed, self_loops=True
         )
+        among = isinstance(given, str) and given == "auto"
+        return {"none": None, name: graph} if among else {name: graph}
 
     def _freeze(self, members: Sequence[Member], features: Any) -> Tensor:
-        """Keep what predictions for new rows need; returns the averaged outputs (n, outputs)."""
+        """Keep what predictions for new rows need; returns the averaged outputs (n, outputs).
+
+        In float64, so that the bits of a row are the same in any batch.
+        """
         self.members_ = []
         outputs: list[Tensor] = []
         seen: dict[str, Tensor] = {}  # the features through each view, made once
-        for member in members:
-            view = member.view
+        for each in members:
+            view, graph, model = each.view, each.form.graph, each.model.cpu().double().eval()
             if view.kind not in seen:
                 seen[view.kind] = to_tensor(view.apply(features), torch.float64)
-            fitted, output, states = freeze_member(member, seen[view.kind])
+            graph = None if graph is None else graph.to(torch.zeros(0, dtype=torch.float64))
+            with torch.no_grad():
+                passages = model.passages(seen[view.kind], graph)
+                outputs.append(model.output(passages[-1].after))
+            frozen = FrozenDIFFormer.from_passages(model, passages)
+            kept = FittedMember(each.form.key, view, frozen, each.weight, each.temperature)
             if not self.members_:
-                self.frozen_, self.embedding_ = fitted.frozen, states[-1].numpy()
-                self._before_last = states[0].float()
-                self._n_features_out = member.model.hidden_channels
-            elif fitted.meets and not any(m.meets for m in self.members_):
-                self._before_last = states[0].float()  # of the member that `influence` explains
-            self.members_.append(fitted)
-            outputs.append(output)
+                self.frozen_, self.embedding_ = frozen, passages[-1].after.numpy()
+                self._n_features_out = model.hidden_channels
+            if not self.members_ or (kept.meets and not any(m.meets for m in self.members_)):
+                self._before_last = passages[-1].before.float()  # of the member that is explained
+            self.members_.append(kept)
         return self._combined(outputs)
 
 

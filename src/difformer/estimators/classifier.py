@@ -17,7 +17,6 @@ from torch import Tensor
 
 from difformer.data.dataset import Dataset
 from difformer.estimators.base import BaseDIFFormer
-from difformer.estimators.conformal import conformal_set
 from difformer.estimators.labels import Classes, dataset_classes, known_labels, read_classes
 from difformer.estimators.problem import MultiCrossEntropy, Outcome, Problem
 from difformer.train.objective import objective_for
@@ -122,7 +121,16 @@ class DIFFormerClassifier(ClassifierMixin, BaseDIFFormer):
         set has all classes.
         """
         self._quantiles(level)  # fails before the work
-        return conformal_set(self, self.predict_proba(X, graph, ids=ids), level)
+        return self.sets_around(self.predict_proba(X, graph, ids=ids), level)
+
+    def sets_around(self, probability: Array, level: float = 0.9) -> Array:
+        """The sets of `predict_set` for known probabilities (m, classes)."""
+        quantiles, kind = self._quantiles(level), self._classes.kind
+        if kind != "multiclass":
+            raise ValueError(f"prediction sets need one class per row, y was {kind}")
+        found = 1 - probability <= quantiles[0]
+        found[np.arange(len(found)), probability.argmax(1)] = True
+        return found
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of the labelled rows of y whose known labels are all predicted right."""
@@ -205,14 +213,13 @@ class DIFFormerClassifier(ClassifierMixin, BaseDIFFormer):
         return Problem(targets, self._outcome, objective, sum(classes.widths), strata, weight)
 
     def _packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return {"outputs": torch.from_numpy(self._outputs)}, {"classes": self._classes.to_json()}
+        return {}, {"classes": self._classes.to_json()}
 
     def _unpacked(self, tensors: dict[str, Tensor], rest: dict[str, Any], where: str) -> None:
         self._classes = Classes.from_json(rest.get("classes"), where)
         self.classes_ = self._classes.public
         if sum(self._classes.widths) != tensors["outputs"].shape[1]:
             raise ValueError(f"classes for {sum(self._classes.widths)} outputs")
-        self._keep(tensors["outputs"].numpy())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

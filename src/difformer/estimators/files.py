@@ -16,8 +16,8 @@ from difformer.core.graph import Graph
 from difformer.data.split import Split
 from difformer.data.table.encoder import TableEncoder
 from difformer.errors import DataError, ModelFileError
-from difformer.estimators.members import FittedMember
-from difformer.estimators.rows import FitRows
+from difformer.estimators.views import FittedMember
+from difformer.files import MISREAD
 from difformer.tensorfiles import read_tensors, write_tensors
 
 E = TypeVar("E", bound="SaveMixin")
@@ -42,10 +42,9 @@ class SaveMixin:
             members.append(described)
             tensors |= {f"{_MEMBER}{index}.{name}": tensor for name, tensor in packed.items()}
         given = {**me.get_params(deep=False), "checkpoint": None}  # a folder on this machine
-        params = {name: _plain(name, value) for name, value in given.items()}
         description = {
             "class": type(self).__name__,
-            "params": params,
+            "params": {name: _plain(name, value) for name, value in given.items()},
             "members": members,
             "fitted": {name: _plain(name, getattr(me, name)) for name in _FITTED},
             "encoder": None if me.encoder_ is None else me.encoder_.to_json(),
@@ -87,16 +86,9 @@ class SaveMixin:
             estimator.frozen_ = estimator.members_[0].frozen
             _restore_rows(estimator, tensors, description)
             estimator._unpacked(tensors, description, str(path))
+            estimator._keep(tensors["outputs"].numpy())
             estimator._check_loaded()
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            RuntimeError,
-            OverflowError,
-            DataError,
-        ) as error:
+        except (*MISREAD, DataError) as error:
             raise ModelFileError(f"{path}: not a whole {cls.__name__} ({error})") from error
         return estimator
 
@@ -112,7 +104,7 @@ class SaveMixin:
         for member in me.members_:
             if member.frozen.num_known not in (None, n):
                 raise ValueError(f"{member.frozen.num_known} known rows, embedding has {n}")
-            outputs = member.run(zero, None, None).shape[1]
+            outputs = member.run(zero, None).shape[1]
             if me._outputs.shape[1] != outputs:
                 raise ValueError(f"outputs are {me._outputs.shape[1]} wide, not {outputs}")
 
@@ -123,19 +115,26 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _rows(me: Any) -> dict[str, Tensor]:
     """The tensors that describe the rows of fit."""
-    tensors = {"embedding": torch.from_numpy(me.embedding_), "before_last": me._before_last}
-    tensors["split.train"], tensors["split.val"] = me.split_.train, me.split_.val
-    tensors["digests"] = torch.from_numpy(me._fit_rows.digests.view(np.int64).copy())
-    if hasattr(me, "held_out_rows_"):
-        tensors["held_out.rows"] = torch.from_numpy(me.held_out_rows_)
-        tensors["held_out.outputs"] = torch.from_numpy(me.held_out_outputs_)
-    if me.held_out_scores_ is not None:
-        tensors["held_out.scores"] = torch.from_numpy(np.ascontiguousarray(me.held_out_scores_))
-    if me.graph_ is not None:
-        tensors["graph.edges"] = me.graph_.edge_index
-        if me.graph_.edge_weight is not None:
-            tensors["graph.weight"] = me.graph_.edge_weight
-    return tensors | _pack_neighbours(me._neighbours)
+    graph, near = me.graph_, me._neighbours
+    kept = {
+        "embedding": me.embedding_,
+        "before_last": me._before_last,
+        "outputs": me._outputs,
+        "split.train": me.split_.train,
+        "split.val": me.split_.val,
+        "digests": me._digests.view(np.int64).copy(),
+        "held_out.rows": getattr(me, "held_out_rows_", None),
+        "held_out.outputs": getattr(me, "held_out_outputs_", None),
+        "held_out.scores": me.held_out_scores_,
+        "graph.edges": None if graph is None else graph.edge_index,
+        "graph.weight": None if graph is None else graph.edge_weight,
+    }
+    if sparse.issparse(near):
+        kept |= {f"neighbours.{name}": getattr(near, name) for name in _CSR}
+    else:
+        kept["neighbours.data"] = near
+    found = {name: value for name, value in kept.items() if value is not None}
+    return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in found.items()}
 
 
 def _restore_rows(me: Any, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
@@ -162,21 +161,10 @@ def _restore_rows(me: Any, tensors: dict[str, Tensor], description: dict[str, An
     me.graph_ = None
     if "graph.edges" in tensors:
         me.graph_ = Graph.from_edges(tensors["graph.edges"], n, tensors.get("graph.weight"))
-    digests = tensors["digests"].numpy().view(np.uint64)
-    if digests.shape != (n,):
-        raise ValueError(f"{len(digests)} digests for {n} rows")
-    me._fit_rows = FitRows(digests, None if me.graph_ is None else me.ids_)
+    me._digests = tensors["digests"].numpy().view(np.uint64)
+    if me._digests.shape != (n,):
+        raise ValueError(f"{len(me._digests)} digests for {n} rows")
     me._neighbours = _unpack_neighbours(description["neighbours"], tensors)
-
-
-def _pack_neighbours(features: Any) -> dict[str, Tensor]:
-    """A dense array, the three arrays of a CSR matrix, or nothing."""
-    if features is None:
-        return {}
-    if not sparse.issparse(features):
-        return {"neighbours.data": torch.from_numpy(np.ascontiguousarray(features))}
-    arrays = {name: np.asarray(getattr(features, name)) for name in _CSR}
-    return {f"neighbours.{name}": torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def _unpack_neighbours(shape: Any, tensors: dict[str, Tensor]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -17,12 +17,18 @@ from sklearn.utils.validation import check_is_fitted
 from difformer.data.graphs import read_step_graphs
 from difformer.data.series import Series, read_series, with_known
 from difformer.data.snapshots import Edges, TemporalDataset
-from difformer.data.times import cycles_of, following
-from difformer.estimators.backtest import Backtest, run_backtest
-from difformer.estimators.mix import MixedForecast
-from difformer.estimators.network import Network, Preprocessing, Windows
-from difformer.estimators.nodes import TRANSFORMS, looks_like_counts
-from difformer.estimators.settings import ForecastSettings, check_whole
+from difformer.data.times import cycles_of, following, season_of
+from difformer.estimators.backtest import Backtest, origins_of
+from difformer.estimators.mix import MixedForecast, neighbours_of
+from difformer.estimators.network import (
+    TRANSFORMS,
+    Network,
+    Preprocessing,
+    Windows,
+    looks_like_counts,
+)
+from difformer.estimators.settings import ForecastSettings
+from difformer.settings import check_count
 
 Array = NDArray[Any]
 
@@ -96,7 +102,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         lags = self.lags if lags is None else lags
         data = with_known(read_series(series), known).check_fit(lags)
         self.lags_, self.n_features_in_ = int(lags), data.values.shape[1]
-        self._data, self._edges = data, read_step_graphs(graph, data)
+        self.series_, self._edges = data, read_step_graphs(graph, data)
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         if data.names:
             self.feature_names_in_ = np.asarray(data.names, dtype=object)
@@ -110,12 +116,12 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
             if self.linear != "none":
                 forecast = MixedForecast.learn(data, self._edges, network, kept)
             best, epochs = network.windows.preprocessing, max(1, result.best_epoch)
-            network = self._learn(best, seed, 0, "all", epochs=epochs)
+            network = self._learn(best, seed, 0, "all", epochs)
             forecast = replace(forecast, network=network)
             if network.result.interrupted:
                 self.result_ = replace(result, stopped=network.result.stopped)
         self._forecast, self.model_ = forecast, network.model
-        self.transform_, self.level_, self.calendar_ = astuple(network.windows.preprocessing)
+        self.transform_, self.level_, self.calendar_ = network.windows.preprocessing
         nodes = network.windows.nodes
         self.mean_, self.scale_ = nodes.mean, nodes.scale
         self.naive_nodes_ = tuple(self.node_names[j] for j in np.flatnonzero(nodes.naive))
@@ -130,59 +136,58 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
 
     def _chosen(self, seed: int, kept: int) -> Network:
         """The network that validates best; the settings that are "auto" are chosen one by one."""
-        stamps, values = self._data.stamps, self._data.values
+        stamps = self.series_.stamps
         if self.calendar == "cycles" and not cycles_of(stamps):
             raise ValueError("calendar must be none: the times contain no cycle twice")
         options: dict[str, tuple[str, ...]] = {}
-        if kept and looks_like_counts(values):
+        if kept and looks_like_counts(self.series_.values):
             options["transform"] = tuple(TRANSFORMS)
         if kept:
             options["level"] = ("mean", "last")
         if kept and cycles_of(stamps[:-kept]) and cycles_of(stamps):  # without the validation steps
             options["calendar"] = ("none", "cycles")
-        asked = {name: getattr(self, name) for name in asdict(Preprocessing())}
+        asked = {name: getattr(self, name) for name in Preprocessing._fields}
         best = Preprocessing(**{name: value for name, value in asked.items() if value != "auto"})
         tried: dict[Preprocessing, tuple[float, Network]] = {}
         self.tried_: dict[str, float] = {}
-        for name, among in options.items():
-            candidates = [replace(best, **{name: value}) for value in among]
-            for candidate in candidates if asked[name] == "auto" else ():
+        for name in [name for name in options if asked[name] == "auto"]:
+            for candidate in [best._replace(**{name: value}) for value in options[name]]:
                 if candidate in tried:
                     continue
                 network = self._learn(candidate, seed, kept, f"tried/{candidate.name}")
                 if network.result.interrupted:
                     return network
-                error = self._error(network, kept)
+                error = self.tried_[candidate.name] = self._error(network, kept)
                 tried[candidate] = error, network
-                self.tried_[candidate.name] = error
                 best = min(tried, key=lambda one: tried[one][0])
         if self.checkpoint is None and best in tried:
             return tried[best][1]
         return self._learn(best, seed, kept, "")
 
     def _learn(
-        self,
-        preprocessing: Preprocessing,
-        seed: int,
-        kept: int,
-        folder: str,
-        *,
-        epochs: int | None = None,
+        self, preprocessing: Preprocessing, seed: int, kept: int, folder: str, epochs: int = 0
     ) -> Network:
         """A network trained on the series of fit, saved in a folder of the checkpoint."""
-        windows = Windows.learn(self._data, preprocessing, self.lags_, self.horizon or HORIZON)
+        data = self.series_
+        windows = Windows.learn(data, preprocessing, self.lags_, self.horizon or HORIZON)
         if windows.nodes.naive.all():
             raise ValueError("series: no node varies enough to be learned from")
-        settings = self if epochs is None else self._clone().set_params(epochs=epochs)
-        place = None if self.checkpoint is None else Path(self.checkpoint) / folder
         return Network.learn(
-            self._data, self._edges, windows, settings, seed=seed, kept=kept, folder=place
+            data,
+            self._edges,
+            windows,
+            self,
+            seed=seed,
+            kept=kept,
+            epochs=epochs or self.epochs,
+            folder=None if self.checkpoint is None else Path(self.checkpoint) / folder,
         )
 
     def _error(self, network: Network, kept: int) -> float:
         """The mean squared validation error, in the units of the series."""
-        _, ours, truth = network.validate(self._data, self._edges, kept)
-        errors = np.square(ours - truth)
+        steps = len(self.series_.values)
+        alone = MixedForecast(self.series_, network)
+        errors = np.square(alone.errors(self.series_, self._edges, np.arange(steps - kept, steps)))
         return float(np.nanmean(errors)) if np.isfinite(errors).any() else float("inf")
 
     @property
@@ -192,16 +197,10 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         return self._forecast.shares
 
     @property
-    def series_(self) -> Series:
-        """The series of `fit`."""
-        check_is_fitted(self, "model_")
-        return self._data
-
-    @property
     def node_names(self) -> tuple[str, ...]:
         """The names of the nodes, or their numbers if they have none."""
         check_is_fitted(self, "model_")
-        return self._data.names or tuple(str(j) for j in range(self.n_features_in_))
+        return self.series_.names or tuple(str(j) for j in range(self.n_features_in_))
 
     @property
     def edges_(self) -> Array | None:
@@ -212,7 +211,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
     def snapshots(self) -> TemporalDataset:
         """The series of `fit` as the model sees it: scaled windows, one snapshot per step."""
         check_is_fitted(self, "model_")
-        return self._forecast.network.windows.snapshots(self._data, self._edges)
+        return self._forecast.network.windows.snapshots(self.series_, self._edges)
 
     # --- forecasting -----------------------------------------------------------------------
 
@@ -227,8 +226,8 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         the forecast; its index continues that of the series if the steps are equal.
         """
         check_is_fitted(self, "model_")
-        check_whole("steps", steps)
-        data = with_known(self._data if series is None else self._history(series), known)
+        check_count("steps", steps)
+        data = with_known(self.series_ if series is None else self._history(series), known)
         edges = self._edges if series is None else self._graphs(graph, data)
         if self._forecast.network.windows.known is not None and data.known is not None:
             ahead = len(data.known) - len(data.values)
@@ -298,19 +297,30 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
                 so that no season is left out; by default the last quarter of the series.
         """
         data = with_known(read_series(series), known)
-        ahead = self.horizon or min(horizon, LONGEST)
-        return run_backtest(
-            lambda past, seen: self._clone().set_params(horizon=ahead).fit(past, seen),
-            data,
-            read_step_graphs(graph, data),
-            lags=self.lags,
-            horizon=horizon,
-            origins=origins,
-            refit=refit,
-        )
+        edges = read_step_graphs(graph, data)
+        places = origins_of(origins, len(data.values), horizon, self.lags)
 
-    def _clone(self) -> DIFFormerForecaster:
-        return cast("DIFFormerForecaster", clone(self)).set_params(checkpoint=None)
+        def before(origin: int) -> tuple[Edges, ...]:
+            return edges[:origin] if len(edges) > 1 else edges
+
+        def fitted(origin: int) -> DIFFormerForecaster:
+            model = cast("DIFFormerForecaster", clone(self))
+            model.set_params(checkpoint=None, horizon=self.horizon or min(horizon, LONGEST))
+            try:
+                return model.fit(data.before(origin, horizon), before(origin))
+            except ValueError as error:  # such as nodes that are constant until later
+                raise ValueError(f"the backtest sees {origin} steps, and {error}") from error
+
+        parts = [[place] for place in places] if refit else [places]
+        found = [fitted(at[0]).predict_from(data, at, horizon, graph=edges) for at in parts]
+        return Backtest(
+            origins=np.asarray(places),
+            predicted=np.concatenate(found),
+            values=data.values,
+            lags=self.lags,
+            season=season_of(data.stamps),
+            neighbours=neighbours_of(before(places[0])[-1:], data.values.shape[1]),
+        )
 
     def _history(self, series: Any, *, least: int = 0) -> Series:
         """A series with the nodes of fit, and at least `least` steps after its first lags."""
@@ -321,7 +331,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
                 f"series must have the {self.n_features_in_} nodes of fit, "
                 f"got {data.values.shape[1]}"
             )
-        if self._data.names and data.names and self._data.names != data.names:
+        if self.series_.names and data.names and self.series_.names != data.names:
             raise ValueError("series must have the columns of fit, in the same order")
         if len(data.values) < least:
             raise ValueError(f"series must have at least {least} steps, got {len(data.values)}")

@@ -11,10 +11,11 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from difformer.data.dataset import Dataset
-from difformer.data.table.cells import as_number
+from difformer.data.table.cells import as_number, is_missing
 from difformer.errors import ModelFileError
 
 Array = NDArray[Any]
+TYPES: dict[str, Any] = {"text": object, "bool": np.bool_, "float": np.float64, "int": np.int64}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Classes:
         """Plain values; `from_json` reads them back."""
         return {
             "kind": self.kind,
-            "each": [{"dtype": _dtype_name(c), "values": c.tolist()} for c in self.each],
+            "each": [{"dtype": _name(c), "values": c.tolist()} for c in self.each],
         }
 
     @classmethod
@@ -61,7 +62,7 @@ class Classes:
             kind = record["kind"]
             if kind not in ("multiclass", "multilabel", "multioutput"):
                 raise ValueError(f"unknown kind {kind!r}")
-            each = tuple(np.asarray(c["values"], _dtype(c["dtype"])) for c in record["each"])
+            each = tuple(np.asarray(c["values"], TYPES[c["dtype"]]) for c in record["each"])
             if not each or any(c.ndim != 1 or len(c) < 1 for c in each):
                 raise ValueError("a class list is empty")
             return cls(kind, each)
@@ -157,9 +158,9 @@ def _codes(column: Array, unlabelled: Any, name: str) -> tuple[Array, Array]:
         raise ValueError(
             f"{name} must be finite, got infinity in row {int(np.argmax(np.isinf(known)))}"
         )
-    if known.dtype.kind == "f" and (known == known.round()).all() and missing.any():
-        # 0.0, 1.0, NaN: whole numbers that the NaN made floating.
-        known = known if column.dtype.kind == "f" else known.astype(np.int64)
+    floating = known.dtype.kind == "f" and column.dtype.kind != "f"
+    if floating and missing.any() and (known == known.round()).all():
+        known = known.astype(np.int64)  # 0.0, 1.0, NaN: whole numbers that the NaN made floating
     check_classification_targets(known)
     classes, numbers = np.unique(known, return_inverse=True)
     codes = np.full(len(column), -1, np.int64)
@@ -186,14 +187,8 @@ def _missing(values: Array) -> Array:
         return np.isnan(values)
     if values.dtype.kind not in "OT":
         return np.zeros(values.shape, bool)
-    flat = [_is_missing(v) for v in values.ravel()]
+    flat = [not isinstance(v, str) and is_missing(v) for v in values.ravel()]
     return np.array(flat, bool).reshape(values.shape)
-
-
-def _is_missing(value: Any) -> bool:
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float | np.floating) and value != value
 
 
 def _is_marked(value: Any, unlabelled: Any) -> bool:
@@ -221,11 +216,8 @@ def _plain(known: Array, name: str) -> Array:
     return known if texts else plain
 
 
-def _dtype_name(classes: Array) -> str:
+def _name(classes: Array) -> str:
+    """The name in `TYPES` of the type of these classes."""
     return {"O": "text", "U": "text", "T": "text", "b": "bool", "f": "float"}.get(
         classes.dtype.kind, "int"
     )
-
-
-def _dtype(name: str) -> Any:
-    return {"text": object, "bool": np.bool_, "float": np.float64, "int": np.int64}[name]

@@ -1,23 +1,37 @@
-"""Several forecasts mixed into one: the share of each depends on its errors, newest ones most."""
+"""Simple forecasts, and their mix with that of a network.
+
+The share of each depends on its errors, newest ones most.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.optimize import nnls
 
 from difformer.data.series import Series, fill
 from difformer.data.snapshots import Edges
 from difformer.data.times import season_of
-from difformer.estimators.backtest import OURS
-from difformer.estimators.network import Network
-from difformer.estimators.simple import Forecast, neighbours_of, simple_forecasts
+from difformer.estimators.network import Network, reach_of, steps_before
 
 Array = NDArray[Any]
+Average = Callable[[Array], Array]
+Forecast = Callable[[Array, Array, int], Array]
+"""From a series (T, n) without missing values, origins (o,) and a number of steps: (o, steps, n).
+
+A forecast uses only the steps before its origin.
+"""
+
+OURS = "DIFFormer"  # the name of the network's forecast beside the simple ones
+RIDGE = 1e-6  # of the least squares, relative to the mean square of the features
+Past = tuple[Array, float]
+"""Errors so far: the weighted sum over steps of mean products (k, k), and that of the weights."""
 
 # Steps after which an error counts half: a forecast that was wrong lately is likely to be wrong
 # next. With few nodes, as many steps as have `VALUES` values.
@@ -27,72 +41,200 @@ TINY = 1e-12  # added to the errors, relative to their mean, so that exact forec
 SUM = 1e3  # weight of the constraint that shares sum to one
 
 
-@dataclass(frozen=True, eq=False)
-class Mix:
-    """Shares w of 0 or more that sum to one, by the errors of each forecast on the steps so far.
+def simple_forecasts(
+    filled: Array, values: Array, lags: int, *, season: int | None = None, neighbours: Any = None
+) -> dict[str, Forecast]:
+    """Every simple forecast by name; those with weights learn them from this series (T, n).
+
+    Args:
+        filled: the values, with missing ones filled in.
+        season: steps of a season; None if unknown.
+        neighbours: (n, n), may be sparse: row i holds the weights of node i's neighbours; None for
+            the mean of all other nodes.
+    """
+    found: dict[str, Forecast] = {"last value": lambda s, o, h: _repeated(s[o - 1], h)}
+    if season is not None and season < len(values):
+        found["seasonal naive"] = _seasonal(season)
+    found["mean of lags"] = lambda s, o, h: _repeated(steps_before(s, o, lags).mean(1), h)
+    found["AR"] = autoregression(filled, values, lags)
+    if values.shape[1] > 1:
+        found["AR with neighbours"] = autoregression(filled, values, lags, averaging(neighbours))
+    return found
+
+
+def forecast_each(
+    simple: Mapping[str, Forecast], filled: Array, origins: Array, steps: int
+) -> dict[str, Array]:
+    """Forecasts (o, steps, n) of a series without missing values, by name."""
+    return {name: one(filled, origins, steps) for name, one in simple.items()}
+
+
+def autoregression(
+    filled: Array, values: Array, lags: int, average: Average | None = None
+) -> Forecast:
+    """Least squares of each node on its own lags, the mean lags of its neighbours, and a constant.
+
+    Later steps are forecast from earlier forecasts, none beyond `reach_of`.
+
+    Args:
+        filled: (T, n) without missing values; the targets, `values`, may have some.
+        average: from values (o, lags, n) to the mean over each node's neighbours; None to leave
+            neighbours out.
+    """
+    x = _features(steps_before(filled, np.arange(lags, len(filled)), lags), average)
+    weights, reach = np.zeros((values.shape[1], x.shape[2])), reach_of(filled)
+    for node, target in enumerate(values[lags:].T):
+        known = ~np.isnan(target)
+        if known.any():
+            own = x[known, node]
+            gram = own.T @ own
+            floor = RIDGE * max(float(np.trace(gram)) / len(gram), 1e-12)
+            weights[node] = np.linalg.solve(gram + floor * np.eye(len(gram)), own.T @ target[known])
+
+    def forecast(series: Array, origins: Array, steps: int) -> Array:
+        window = steps_before(series, origins, lags)
+        for _ in range(steps):
+            after = (_features(window[:, -lags:], average) * weights).sum(2)
+            window = np.concatenate([window, np.clip(after, *reach)[:, None]], axis=1)
+        return window[:, lags:]
+
+    return forecast
+
+
+def _repeated(values: Array, steps: int) -> Array:
+    return np.repeat(values[:, None], steps, axis=1)
+
+
+def _seasonal(season: int) -> Forecast:
+    """Repeat the last season; the last value where less than one season has passed."""
+
+    def forecast(series: Array, origins: Array, steps: int) -> Array:
+        place = origins[:, None] - season + np.arange(steps) % season
+        early = (origins < season)[:, None]
+        return series[np.where(early, origins[:, None] - 1, place)]
+
+    return forecast
+
+
+def _features(window: Array, average: Average | None) -> Array:
+    """(o, lags, n) to (o, n, features)."""
+    near = [] if average is None else [average(window)]
+    return np.concatenate([window, *near, np.ones_like(window[:, :1])], axis=1).swapaxes(1, 2)
+
+
+def averaging(neighbours: Any) -> Average:
+    """The mean over neighbours by a matrix (n, n) of weights; over all other nodes if None."""
+    if neighbours is not None:
+        return lambda window: (neighbours @ window.reshape(-1, window.shape[-1]).T).T.reshape(
+            window.shape
+        )
+    return lambda window: (window.sum(-1, keepdims=True) - window) / max(1, window.shape[-1] - 1)
+
+
+def neighbours_of(edges: tuple[Edges, ...], n: int) -> Any:
+    """(n, n) CSR: row i holds the weights of node i's neighbours, which sum to one (or zero)."""
+    if not edges:
+        return None
+    (source, target), weight = edges[0][0].numpy(), edges[0][1]
+    own = np.ones(len(source)) if weight is None else weight.double().numpy()
+    apart = source != target
+    near = sparse.csr_matrix((own[apart], (target[apart], source[apart])), (n, n))
+    total = np.asarray(near.sum(1)).ravel()
+    return sparse.diags(1 / np.where(total > 0, total, 1.0)) @ near
+
+
+LONGEST_SEASON = 24  # steps; AutoETS cannot fit a longer one
+
+
+def auto_forecasts(
+    values: Array, origins: Array, horizon: int, season: int | None
+) -> Mapping[str, Array]:
+    """Forecasts (o, h, n) of a series (T, n) without missing values, by name.
+
+    Each node's model is chosen and fitted once, on the steps before the first origin, and is then
+    given the values before each origin. A node that is constant, or to which no model can be
+    fitted, keeps its last value. AutoARIMA has no season: its search takes minutes with one.
+    """
+    from statsforecast.models import AutoARIMA, AutoETS
+
+    cycle = season if season is not None and season <= LONGEST_SEASON else 1
+    cycle = cycle if origins[0] >= 3 * cycle else 1
+    makers: dict[str, Any] = {
+        "AutoETS": lambda: AutoETS(season_length=cycle),
+        "AutoARIMA": lambda: AutoARIMA(season_length=1),
+    }
+    found: dict[str, Array] = {}
+    for name, make in makers.items():
+        each = [_node(make, values[:, j], origins, horizon) for j in range(values.shape[1])]
+        found[name] = np.stack(each, axis=-1)
+    return found
+
+
+def _node(make: Any, values: Array, origins: Array, horizon: int) -> Array:
+    """(o, h) of one node."""
+    last = np.repeat(values[origins - 1][:, None], horizon, axis=1)
+    if np.ptp(values[: origins[0]]) == 0:
+        return last
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = make().fit(values[: origins[0]])
+            ahead = [model.forward(y=values[:at], h=horizon)["mean"] for at in origins]
+    except Exception:  # of any kind: one node that cannot be fitted must not end the backtest
+        return last
+    found = np.stack(ahead)
+    return found if np.isfinite(found).all() else last
+
+
+# --- the mix --------------------------------------------------------------------------------------
+
+
+def pasts(errors: Array, past: Past | None = None) -> list[Past]:
+    """The past (by default none), and that after each of o further steps, by errors (o, h, n, k).
+
+    The origins are consecutive. After a step, the errors of all forecasts of it are known: those
+    made one step ahead, two steps ahead, and so on to h. A step has half the weight of one that is
+    `STEPS` later.
+    """
+    origins, ahead, nodes, count = errors.shape
+    fade = 0.5 ** (1 / max(STEPS, VALUES / max(1, nodes)))
+    products, steps = (np.zeros((count, count)), 0.0) if past is None else past
+    found = [(products, steps)]
+    for step in range(origins):
+        known = np.concatenate([errors[step - j, j] for j in range(min(step + 1, ahead))])
+        known = known[~np.isnan(known).any(-1)]
+        products, steps = products * fade, steps * fade
+        if len(known):
+            products, steps = products + known.T @ known / len(known), steps + 1
+        found.append((products, steps))
+    return found
+
+
+def shares_of(past: Past) -> Array:
+    """Shares w (k,) of 0 or more that sum to one; equal shares if no error is known.
 
         w = argmin  w' (C + diag C / o) w
 
     C (k, k) is the weighted mean product of two forecasts' errors over nodes, steps ahead and past
-    steps. A step has half the weight of one `memory` steps later; o is the sum of the weights. The
-    second term stands for one more step, at which the errors are of average size and independent:
-    with few steps, shares depend less on how errors are correlated.
+    steps; o is the sum of the weights. The second term stands for one more step, at which the
+    errors are of average size and independent: with few steps, shares depend less on how errors
+    are correlated.
 
-    Args:
-        products: the weighted sum over steps of mean products; zero before the first step.
-        steps: the sum of the weights.
+    >>> truth = np.arange(6.0).reshape(6, 1, 1)
+    >>> errors = np.stack([0 * truth, 5 * (-1) ** truth], axis=-1)
+    >>> bool(shares_of(pasts(errors)[-1])[0] > 0.8)
+    True
     """
-
-    names: tuple[str, ...]
-    products: Array
-    steps: float
-    memory: float
-
-    @classmethod
-    def learn(cls, forecasts: Mapping[str, Array], truth: Array) -> Mix:
-        """From forecasts (o, h, n) of o consecutive origins and the truth, nan where unknown.
-
-        >>> truth = np.arange(6.0).reshape(6, 1, 1)
-        >>> wrong = truth + 5 * (-1) ** truth
-        >>> Mix.learn({"right": truth, "wrong": wrong}, truth).shares()["right"] > 0.8
-        True
-        """
-        count = len(forecasts)
-        memory = max(STEPS, VALUES / max(1, truth.shape[2]))
-        start = cls(tuple(forecasts), np.zeros((count, count)), 0.0, memory)
-        return start.after(np.stack([*forecasts.values()], axis=-1) - truth[..., None])[-1]
-
-    def after(self, errors: Array) -> list[Mix]:
-        """This mix, and the mix after each of o further steps, by errors (o, h, n, k).
-
-        The origins are consecutive. After a step, the errors of all forecasts of it are known:
-        those made one step ahead, two steps ahead, and so on to h.
-        """
-        fade = 0.5 ** (1 / self.memory)
-        mixes: list[Mix] = [self]
-        origins, ahead = errors.shape[:2]
-        for step in range(origins):
-            early = range(min(step + 1, ahead))
-            found = np.concatenate([errors[step - j, j] for j in early])
-            found = found[~np.isnan(found).any(-1)]
-            last = mixes[-1]
-            products, steps = last.products * fade, last.steps * fade
-            if len(found):
-                products, steps = products + found.T @ found / len(found), steps + 1
-            mixes.append(Mix(self.names, products, steps, self.memory))
-        return mixes
-
-    def shares(self) -> dict[str, float]:
-        """The share of each forecast; equal shares if no error is known."""
-        count = len(self.names)
-        usual = float(np.trace(self.products)) / count
-        shares = np.ones(count)
-        if usual > 0:
-            own = np.diag(np.diag(self.products)) / self.steps + TINY * usual * np.eye(count)
-            root = np.linalg.cholesky((self.products + own) / usual).T
-            sides = np.vstack([root, np.full((1, count), SUM)]), np.append(np.zeros(count), SUM)
-            shares = np.asarray(nnls(*sides)[0], float)
-        return dict(zip(self.names, [float(s) for s in shares / shares.sum()], strict=True))
+    products, steps = past
+    count = len(products)
+    usual = float(np.trace(products)) / count
+    if not usual > 0:
+        return np.full(count, 1 / count)
+    own = np.diag(np.diag(products)) / steps + TINY * usual * np.eye(count)
+    root = np.linalg.cholesky((products + own) / usual).T
+    sides = np.vstack([root, np.full((1, count), SUM)]), np.append(np.zeros(count), SUM)
+    shares = np.asarray(nnls(*sides)[0], float)
+    return shares / shares.sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,36 +244,36 @@ class MixedForecast:
     Args:
         data: the series of fit.
         simple: the simple forecasts by name; none without a mix.
-        mix: the shares after the steps of fit; None for the network alone.
+        past: the errors of the network and of each of them in fit; None for the network alone.
     """
 
     data: Series
     network: Network
     simple: Mapping[str, Forecast] = field(default_factory=dict[str, Forecast])
-    mix: Mix | None = None
+    past: Past | None = None
 
     @classmethod
     def learn(
         cls, data: Series, edges: tuple[Edges, ...], network: Network, kept: int
     ) -> MixedForecast:
         """Learn the shares from the last `kept` steps, then the simple forecasts from all steps."""
-        alone, lags = cls(data, network), network.windows.lags
-        if len(data.values) - kept < lags + 2:
+        alone, lags, steps = cls(data, network), network.windows.lags, len(data.values)
+        if steps - kept < lags + 2:
             return alone
-        filled, before = alone.filled(data), slice(len(data.values) - kept)
+        filled, season = alone.filled(data), season_of(data.stamps)
         near = neighbours_of(edges[-1:], data.values.shape[1])
-        options: dict[str, Any] = {"season": season_of(data.stamps), "neighbours": near}
-        origins, ours, truth = network.validate(data, edges, kept)
-        early = simple_forecasts(filled[before], data.values[before], lags, **options)
-        each = {name: one(filled, origins, ours.shape[1]) for name, one in early.items()}
-        mix = Mix.learn({OURS: ours, **each}, truth)
-        late = simple_forecasts(filled, data.values, lags, **options)
-        return cls(data, network, {name: late[name] for name in early}, mix)
+        early, late = (
+            simple_forecasts(filled[:end], data.values[:end], lags, season=season, neighbours=near)
+            for end in (steps - kept, steps)
+        )
+        errors = replace(alone, simple=early).errors(data, edges, np.arange(steps - kept, steps))
+        return cls(data, network, {name: late[name] for name in early}, pasts(errors)[-1])
 
     @property
     def shares(self) -> dict[str, float]:
         """The share of the network, and of each simple forecast, after the steps of fit."""
-        return {OURS: 1.0} if self.mix is None else self.mix.shares()
+        shares = [1.0] if self.past is None else shares_of(self.past).tolist()
+        return dict(zip((OURS, *self.simple), shares, strict=True))
 
     def filled(self, data: Series) -> Array:
         """Values (T, n): missing ones are the last known one, or the node's mean."""
@@ -139,36 +281,38 @@ class MixedForecast:
 
     def ahead(self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int) -> Array:
         """Forecasts from each origin (o, steps, n), each by the steps before its origin only."""
-        found = self._each(data, edges, origins, steps)
-        mixed = found[OURS]
-        if self.mix is not None:
-            shares = self._shares_at(self.mix, data, edges, origins)
-            mixed = sum(shares[name][:, None, None] * one for name, one in found.items())
+        each = self._each(data, edges, origins, steps)
+        shares = self._shares_at(data, edges, origins).T
+        mixed: Any = sum(w[:, None, None] * one for w, one in zip(shares, each, strict=True))
         last = fill(data.values, np.full(data.values.shape[1], np.nan))[origins - 1]
         return np.where(self.network.windows.nodes.naive, last[:, None], mixed)
 
+    def errors(self, data: Series, edges: tuple[Edges, ...], origins: Array) -> Array:
+        """Those of the network and of each simple forecast, (o, horizon, n, k).
+
+        They are nan for unknown values and for naive nodes.
+        """
+        horizon = self.network.windows.horizon
+        truth = self.network.windows.nodes.targets(data.values, origins, horizon)
+        return np.stack(self._each(data, edges, origins, horizon), axis=-1) - truth[..., None]
+
     def _each(
         self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int
-    ) -> dict[str, Array]:
-        """The forecasts that are mixed, each (o, steps, n)."""
-        filled = self.filled(data)
-        simple = {name: one(filled, origins, steps) for name, one in self.simple.items()}
-        return {OURS: self.network.ahead(data, edges, origins, steps), **simple}
+    ) -> list[Array]:
+        """The forecasts that are mixed, each (o, steps, n): first that of the network."""
+        simple = forecast_each(self.simple, self.filled(data), origins, steps)
+        return [self.network.ahead(data, edges, origins, steps), *simple.values()]
 
-    def _shares_at(
-        self, mix: Mix, data: Series, edges: tuple[Edges, ...], origins: Array
-    ) -> dict[str, Array]:
-        """The share of each forecast at each origin (o,), by errors after the steps of fit too."""
-        windows = self.network.windows
-        first = max(self._seen(data), windows.lags)
+    def _shares_at(self, data: Series, edges: tuple[Edges, ...], origins: Array) -> Array:
+        """The share of each forecast at each origin (o, k), by errors after fit too."""
+        if self.past is None:
+            return np.ones((len(origins), 1))
+        first = max(self._seen(data), self.network.windows.lags)
         newer = np.arange(first, max(first, int(origins.max())))
-        mixes = [mix]
+        found = [self.past]
         if len(newer):
-            each = self._each(data, edges, newer, windows.horizon)
-            truth = windows.nodes.targets(data.values, newer, windows.horizon)
-            mixes = mix.after(np.stack([*each.values()], axis=-1) - truth[..., None])
-        at = [mixes[max(0, origin - first)].shares() for origin in origins]
-        return {name: np.array([shares[name] for shares in at]) for name in mix.names}
+            found = pasts(self.errors(data, edges, newer), self.past)
+        return np.array([shares_of(found[max(0, origin - first)]) for origin in origins])
 
     def _seen(self, data: Series) -> int:
         """How many of the first steps of a series were in fit.

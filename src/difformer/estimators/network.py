@@ -1,10 +1,14 @@
-"""The network of a forecaster: it sees windows of a series and predicts the steps after them."""
+"""The network of a forecaster: it sees windows of a series and predicts the steps after them.
+
+Every node has a scale of its own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +17,8 @@ from numpy.typing import NDArray
 from difformer.data.dataset import fingerprint
 from difformer.data.series import Series, fill
 from difformer.data.snapshots import Edges, TemporalDataset, time_split
+from difformer.data.table.columns import standardise
 from difformer.data.times import calendar, cycles_of, following
-from difformer.estimators.nodes import NodeScale, known_mean, steps_before
 from difformer.estimators.settings import ForecastSettings
 from difformer.nn.config import RECIPES
 from difformer.nn.model import DIFFormer
@@ -28,8 +32,100 @@ from difformer.train.settings import TrainSettings
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Preprocessing:
+# Values to a scale on which they vary evenly, and back. "sqrt" and "log" need values of 0 or more.
+TRANSFORMS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "none": (np.asarray, np.asarray),
+    "sqrt": (np.sqrt, lambda z: np.square(np.maximum(z, 0.0))),
+    "log": (np.log1p, lambda z: np.expm1(np.maximum(z, 0.0))),
+}
+ENOUGH = 5  # steps at which a node must differ from its median, to be learned from
+
+
+def steps_before(values: Array, origins: Array, lags: int) -> Array:
+    """The last `lags` values (T, n) before each origin (o,): (o, lags, n)."""
+    return values[origins[:, None] + np.arange(-lags, 0)]
+
+
+def steps_after(values: Array, origins: Array, ahead: int) -> Array:
+    """The `ahead` values (T, n) from each origin (o,) on, nan after the last: (o, ahead, n)."""
+    padded = np.vstack([values, np.full((ahead, values.shape[1]), np.nan)])
+    return padded[origins[:, None] + np.arange(ahead)]
+
+
+def known_mean(values: Array, axis: int | tuple[int, ...] = 0) -> Array:
+    """The mean of the values that are not nan; 0 where all are."""
+    known = ~np.isnan(values)
+    return np.where(known, values, 0.0).sum(axis) / np.maximum(known.sum(axis), 1)
+
+
+@dataclass(frozen=True, eq=False)
+class NodeScale:
+    """(f(value) − mean) / scale, each (n,); 0 for `naive` nodes, which are not learned from.
+
+    `level` is the mean of a node's values in their units, 0 where none is known, and `reach` the
+    lowest and the highest forecast, see `reach_of`.
+    """
+
+    transform: str
+    mean: Array
+    scale: Array
+    naive: Array
+    level: Array
+    reach: Array
+
+    @classmethod
+    def learn(cls, values: Array, lags: int, transform: str = "none") -> NodeScale:
+        """From a series (T, n) with nan where missing. O(T n).
+
+        A node is naive if it has fewer than lags + 2 known values, if it is constant, or if it
+        differs from its median at a few steps only.
+        """
+        if transform != "none" and float(np.nanmin(values)) < 0:
+            raise ValueError(f"transform must be none for values below 0, got {transform!r}")
+        known = ~np.isnan(values)
+        median = np.nanmedian(np.where(known.any(0), values, 0.0), axis=0)
+        differing = (known & (values != median)).sum(0)
+        least = min(ENOUGH, max(1, len(values) // 10))
+        naive = (known.sum(0) < lags + 2) | (differing < least)
+        changed = np.where(naive, 0.0, TRANSFORMS[transform][0](np.where(naive, 0.0, values)))
+        mean, scale = np.nanmean(changed, axis=0), np.nanstd(changed, axis=0)
+        naive = naive | ~(scale > 0)
+        level = known_mean(values)
+        reach = reach_of(np.where(known, values, level))
+        return cls(transform, mean, np.where(naive, 1.0, scale), naive, level, reach)
+
+    def forward(self, values: Array) -> Array:
+        """Scaled values, nan where missing; 0 for naive nodes."""
+        changed = TRANSFORMS[self.transform][0](np.where(self.naive, 0.0, values))
+        return np.where(self.naive, 0.0, (changed - self.mean) / self.scale)
+
+    def back(self, scaled: Array) -> Array:
+        """Values in the units of the series; those of naive nodes have no meaning."""
+        return np.clip(TRANSFORMS[self.transform][1](scaled * self.scale + self.mean), *self.reach)
+
+    def targets(self, values: Array, origins: Array, ahead: int) -> Array:
+        """`steps_after` of the nodes that are learned from; nan for naive ones."""
+        return steps_after(np.where(self.naive, np.nan, values), origins, ahead)
+
+
+def reach_of(values: Array) -> Array:
+    """(2, n) the lowest and the highest forecast, so that none runs away over many steps.
+
+    With the range of a node's values (T, n): one range below its lowest value, but not below 0 if
+    no value is, and one range above its highest.
+    """
+    low, high = values.min(0), values.max(0)
+    least = np.where(low < 0, 2 * low - high, np.maximum(0.0, 2 * low - high))
+    return np.stack([least, 2 * high - low])
+
+
+def looks_like_counts(values: Array) -> bool:
+    """Whether all known values are whole numbers of 0 or more."""
+    known = values[~np.isnan(values)]
+    return bool(known.size and known.min() >= 0 and (known == np.round(known)).all())
+
+
+class Preprocessing(NamedTuple):
     """How a series becomes features; see the parameters of `DIFFormerForecaster`."""
 
     transform: str = "none"
@@ -39,8 +135,8 @@ class Preprocessing:
     @property
     def name(self) -> str:
         """The settings that are not the default ones; "none" where all are."""
-        own, plain = astuple(self), astuple(Preprocessing())
-        return "-".join(a for a, b in zip(own, plain, strict=True) if a != b) or "none"
+        own = (a for a, b in zip(self, Preprocessing(), strict=True) if a != b)
+        return "-".join(own) or "none"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +161,10 @@ class Windows:
         """From the series that a network is fitted on."""
         nodes = NodeScale.learn(data.values, lags, preprocessing.transform)
         cycles = cycles_of(data.stamps) if preprocessing.calendar == "cycles" else ()
-        return cls(preprocessing, lags, horizon, nodes, cycles, _scale_known(data))
+        known = None
+        if data.known is not None:
+            known = standardise(data.known[: len(data.values)], clip=False)[:2]
+        return cls(preprocessing, lags, horizon, nodes, cycles, known)
 
     def scaled(self, data: Series) -> Array:
         """(T, n): missing values are the last known one, or the mean before the first."""
@@ -145,7 +244,8 @@ class Network:
         *,
         seed: int,
         kept: int,
-        folder: Path | None = None,
+        epochs: int,
+        folder: Path | None,
     ) -> Network:
         """Train on all snapshots except the last `kept`, which pick the epoch."""
         train = len(data.values) - windows.lags - kept
@@ -163,7 +263,7 @@ class Network:
                 **{**RECIPES[settings.recipe], **(settings.options or {})},
             )
         training = TrainSettings(
-            epochs=settings.epochs,
+            epochs=epochs,
             lr=settings.lr,
             weight_decay=settings.weight_decay,
             patience=settings.patience if kept else None,
@@ -202,18 +302,6 @@ class Network:
             window = np.concatenate([window, own.nodes.forward(found[-1])], axis=1)
         return np.concatenate(found, axis=1)[:, :steps]
 
-    def validate(
-        self, data: Series, edges: tuple[Edges, ...], kept: int
-    ) -> tuple[Array, Array, Array]:
-        """The last `kept` origins, forecasts from them, and the true values: (o, horizon, n).
-
-        Unknown values, and those of naive nodes, are nan.
-        """
-        steps, ahead = len(data.values), self.windows.horizon
-        origins = np.arange(steps - kept, steps)
-        truth = self.windows.nodes.targets(data.values, origins, ahead)
-        return origins, self.ahead(data, edges, origins, ahead), truth
-
 
 def _dataset(x: Array, y: Array, edges: tuple[Edges, ...]) -> TemporalDataset:
     """Features (o, n, f) and targets (o, n, h) as snapshots."""
@@ -225,13 +313,3 @@ def _dataset(x: Array, y: Array, edges: tuple[Edges, ...]) -> TemporalDataset:
         num_nodes=x.shape[1],
         edges=edges,
     )
-
-
-def _scale_known(data: Series) -> tuple[Array, Array] | None:
-    """Mean and scale of the columns known ahead, over the steps of the series."""
-    if data.known is None:
-        return None
-    seen = data.known[: len(data.values)]
-    mean = known_mean(seen)
-    scale = np.sqrt(known_mean(np.square(seen - mean)))
-    return mean, np.where(scale > 0, scale, 1.0)

@@ -114,19 +114,14 @@ class DIFFormerRegressor(RegressorMixin, BaseDIFFormer):
         return values[:, 0] if self._flat else values
 
     def _packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors = {
-            "outputs": torch.from_numpy(self._outputs),
-            "target_mean": torch.from_numpy(self._mean),
-            "target_scale": torch.from_numpy(self._scale),
-        }
-        return tensors, {"flat": self._flat}
+        scales = {"target_mean": self._mean, "target_scale": self._scale}
+        return {n: torch.from_numpy(own) for n, own in scales.items()}, {"flat": self._flat}
 
     def _unpacked(self, tensors: dict[str, Tensor], rest: dict[str, Any], where: str) -> None:
         if not isinstance(rest.get("flat"), bool):
             raise ModelFileError(f"{where}: its targets are not described")
         self._flat = rest["flat"]
         self._mean, self._scale = tensors["target_mean"].numpy(), tensors["target_scale"].numpy()
-        self._keep(tensors["outputs"].numpy())
 
 
 def _warn_of_marks(table: Array, known: Array) -> None:

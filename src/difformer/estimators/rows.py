@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,12 +22,7 @@ from difformer.data.table.cells import cell_text
 from difformer.data.table.columns import Away
 from difformer.data.table.drift import Drift
 from difformer.data.table.encoder import LARGEST, TableEncoder
-from difformer.data.table.files import (
-    Chunk,
-    collected,
-    is_frame,
-    read_chunks,
-)
+from difformer.data.table.files import Chunk, collected, is_frame, read_chunks
 from difformer.errors import DataError, DriftWarning
 
 Array = NDArray[Any]
@@ -93,11 +88,16 @@ def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
             return Rows(_unscaled(sparse.csr_matrix(rows)), _row_ids(given, ids, rows.shape[0]))
         dense = np.asarray(rows.toarray() if sparse.issparse(rows) else rows)
         chunk = {column.name: dense[:, j] for j, column in enumerate(encoder.columns)}
-    features, away = _encode(encoder, chunk, dense)
+    away: Away = {}
+    with _bad_cells():
+        if dense is not None and all(column.kind == "number" for column in encoder.columns):
+            features = encoder.encode_array(dense, away)
+        else:
+            features = encoder.encode_chunk(chunk, 0, "X", away=away)
     names, drift = _row_ids(given, ids, features.shape[0]), Drift()
     drift.add(encoder, chunk, away, features.shape[0], start=0, names=names)
     if drift:
-        warnings.warn(drift.line, DriftWarning, stacklevel=5)
+        warnings.warn(drift.line, DriftWarning, stacklevel=6)
     return Rows(features, names)
 
 
@@ -164,15 +164,6 @@ def _columns_of(estimator: Any, X: Any, encoder: TableEncoder) -> Chunk:
     return chunk
 
 
-def _encode(encoder: TableEncoder, chunk: Chunk, rows: Array | None) -> tuple[Any, Away]:
-    """Features from columns, or from the rows of an array where all its columns are numbers."""
-    away: Away = {}
-    with _bad_cells():
-        if rows is not None and all(column.kind == "number" for column in encoder.columns):
-            return encoder.encode_array(rows, away), away
-        return encoder.encode_chunk(chunk, 0, "X", away=away), away
-
-
 def _learn_frame(estimator: Any, frame: Any) -> tuple[TableEncoder, Any]:
     validate_data(estimator, frame, reset=True, skip_check_array=True)
     with _bad_cells("X: "):
@@ -189,14 +180,15 @@ def _learn_array(estimator: Any, rows: Any) -> tuple[TableEncoder | None, Any]:
     if sparse.issparse(rows):
         return None, _unscaled(rows)
     if not estimator.scale:
-        _check_range(rows)
+        _unscaled(rows)
     names = [str(j) for j in range(rows.shape[1])]
     encoder = TableEncoder.of_numbers(rows, names, scale=estimator.scale)
     return encoder, encoder.encode_array(rows)
 
 
 def _unscaled(rows: Any) -> Any:
-    _check_range(rows)
+    what = f"a number beyond ±{LARGEST:g}, which is not scaled"
+    _refuse(rows, lambda values: np.abs(values) > LARGEST, what)
     return rows.astype(np.float32)
 
 
@@ -212,67 +204,62 @@ def _checked(estimator: Any, X: Any, *, reset: bool) -> Any:
         ensure_min_samples=2 if reset else 1,
     )
     if sparse.issparse(checked):
-        _refuse(checked, ~np.isfinite(checked.data), "NaN or infinity: it must be finite")
+        _refuse(checked, lambda data: ~np.isfinite(data), "NaN or infinity: it must be finite")
     else:
-        _refuse(checked, np.isinf(checked), "infinity: it must be finite")
+        _refuse(checked, np.isinf, "infinity: it must be finite")
     return checked
 
 
-def _check_range(rows: Any) -> None:
-    values = rows.data if sparse.issparse(rows) else rows
-    with np.errstate(invalid="ignore"):
-        _refuse(
-            rows, np.abs(values) > LARGEST, f"a number beyond ±{LARGEST:g}, which is not scaled"
-        )
-
-
-def _refuse(rows: Any, bad: Array, what: str) -> None:
+def _refuse(rows: Any, is_bad: Callable[[Array], Array], what: str) -> None:
     """ValueError naming row and column of the first bad value."""
+    stored = sparse.issparse(rows)
+    bad = is_bad(rows.data if stored else rows)
     if not bad.any():
         return
-    if sparse.issparse(rows):
-        at = int(np.argmax(bad))
+    at = int(np.argmax(bad))
+    row, column = divmod(at, rows.shape[1])
+    if stored:
         row, column = int(np.searchsorted(rows.indptr, at, side="right")) - 1, int(rows.indices[at])
-    else:
-        row, column = (int(i) for i in np.argwhere(bad)[0])
     raise ValueError(f"Input X contains {what}; row {row}, column {column}")
 
 
 # --- rows of fit -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FitRows:
-    """The rows that a model was fitted on: recognised by position or by id, never by values alone.
+def digests_of(rows: Rows) -> Array:
+    """(n,) uint64: eight bytes per row, which show whether a row has changed since fit."""
+    features = rows.features
+    if sparse.issparse(features):
+        parts = (
+            features.indices[a:b].astype(np.int64).tobytes() + (features.data[a:b] + 0.0).tobytes()
+            for a, b in zip(features.indptr[:-1], features.indptr[1:], strict=True)
+        )
+    else:
+        parts = (row.tobytes() for row in np.ascontiguousarray(features + 0.0))
+    digests = b"".join(blake2b(part, digest_size=8).digest() for part in parts)
+    return np.frombuffer(digests, np.uint64)
 
-    It keeps the ids, and eight bytes per row, which show whether a row has changed since.
+
+def find_rows(rows: Rows, digests: Array, ids: Sequence[str] | None) -> Array:
+    """The position in fit of each row, or -1 for a new row; never by values alone.
+
+    A row with an id is the row of fit with that id if its values are the same. Without ids, rows
+    are those of fit only if all of them are the same, in the same order.
     """
+    own = digests_of(rows)
+    if rows.ids is None or ids is None:
+        same = np.array_equal(own, digests)
+        return np.arange(len(rows)) if same else np.full(len(rows), -1)
+    position = {name: row for row, name in enumerate(ids)}
+    found = np.array([position.get(name, -1) for name in rows.ids], np.int64)
+    return np.where(digests[found] == own, found, -1)
 
-    digests: Array  # (n,) uint64
-    ids: tuple[str, ...] | None = None
 
-    @classmethod
-    def of(cls, rows: Rows, *, by_id: bool = True) -> FitRows:
-        if not by_id:
-            return cls(_hash(rows.features))
-        for name, count in Counter(rows.ids or ()).most_common(1):
-            if count > 1:
-                raise ValueError(f"ids (or the index of X) must be different, got {name!r} twice")
-        return cls(_hash(rows.features), rows.ids)
-
-    def find(self, rows: Rows) -> Array:
-        """The position in fit of each row, or -1 for a new row.
-
-        A row with an id is the row of fit with that id if its values are the same. Without ids,
-        rows are those of fit only if all of them are the same, in the same order.
-        """
-        if rows.ids is None or self.ids is None:
-            same = len(rows) == len(self.digests)
-            same = same and np.array_equal(_hash(rows.features), self.digests)
-            return np.arange(len(rows)) if same else np.full(len(rows), -1)
-        position = {name: row for row, name in enumerate(self.ids)}
-        found = np.array([position.get(name, -1) for name in rows.ids], np.int64)
-        return np.where(self.digests[found] == _hash(rows.features), found, -1)
+def check_ids(ids: Sequence[str] | None) -> None:
+    """ValueError if two rows of fit have the same id."""
+    for name, count in Counter(ids or ()).most_common(1):
+        if count > 1:
+            raise ValueError(f"ids (or the index of X) must be different, got {name!r} twice")
 
 
 def _row_ids(X: Any, ids: Any, num_rows: int) -> tuple[str, ...] | None:
@@ -288,15 +275,3 @@ def _row_ids(X: Any, ids: Any, num_rows: int) -> tuple[str, ...] | None:
     if len(names) != num_rows:
         raise ValueError(f"ids must have one id for each of the {num_rows} rows, got {len(names)}")
     return names
-
-
-def _hash(features: Any) -> Array:
-    if sparse.issparse(features):
-        parts = (
-            features.indices[a:b].astype(np.int64).tobytes() + (features.data[a:b] + 0.0).tobytes()
-            for a, b in zip(features.indptr[:-1], features.indptr[1:], strict=True)
-        )
-    else:
-        parts = (row.tobytes() for row in np.ascontiguousarray(features + 0.0))
-    digests = b"".join(blake2b(part, digest_size=8).digest() for part in parts)
-    return np.frombuffer(digests, np.uint64)

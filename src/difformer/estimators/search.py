@@ -1,7 +1,14 @@
 """recipe="auto": compare forms of the model by held-out labels, and average the best ones.
 
-`portfolio` lists the forms. Each is trained on parts of the labels and judged on the rest
-(`judged`); those with a weight are then trained on all labels.
+`portfolio` lists the forms. Each is trained on parts of the labels and judged on the rest; those
+with a weight are then trained on all labels. A form's weight in the average falls with the evidence
+that it is worse than the best,
+
+    w ∝ exp(−z²/2),   z = mean(ℓ_form − ℓ_best) / standard error,   ℓ the loss of a held-out row,
+
+so forms that cannot be told apart get equal weights, and a clearly worse form gets none. Folds
+share most of the rows that they are trained on, so the losses of cross-validation vary more from
+one set of labels to another than they do within one: their standard error is multiplied by √2.
 """
 
 from __future__ import annotations
@@ -10,7 +17,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,12 +29,10 @@ from torch import Tensor
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset, csr_tensor, scipy_csr
 from difformer.data.split import Split
-from difformer.estimators.choice import Candidate, Choice, Form, Member, Training
-from difformer.estimators.judged import SHARED_ROWS, Judged, judge, summarise, weighed
-from difformer.estimators.portfolio import forms
+from difformer.estimators.choice import Candidate, Choice, Form, Member, Training, portfolio
+from difformer.estimators.problem import Outcome, Problem
 from difformer.estimators.rows import to_tensor
 from difformer.estimators.views import View, learn_view
-from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
 from difformer.train.folder import FitResult
 from difformer.train.objective import TEMPERED, CrossEntropy, Monitor
@@ -42,6 +47,12 @@ SHARP_ROWS = 16_000
 MAP_NUMBERS = 2**23
 # With more copies of a row than this on average, its nearest neighbours are its own copies.
 MOST_EQUAL = 4
+# A form whose weight is below this share of the largest is left out.
+LEAST_WEIGHT = 0.1
+# The factor of the standard error of a cross-validated loss: see above.
+SHARED_ROWS = math.sqrt(2)
+# Log-temperatures that are tried. A normal prior on them limits the influence of few labels.
+LOG_TEMPERATURES = tuple(step / 10 for step in range(-15, 26))
 
 
 def tell(line: str) -> None:
@@ -71,7 +82,7 @@ def search(
     """
     began = time.monotonic()
     run = Search(training, features, encoder, split, given)
-    for form in forms(run, graph, neighbours=neighbours):
+    for form in portfolio(run, graph, neighbours=neighbours):
         if budget is not None and run.judged and time.monotonic() - began > budget:
             break
         run.judge(form)
@@ -82,8 +93,8 @@ def search(
     if training.verbose:
         tell("")
     judged = run.weighed()
-    members = [run.member(one) for one in judged if one.weight > 0]
-    members.sort(key=lambda member: -member.weight)
+    members = (run.member(one) for one in judged if one.weight > 0)
+    members = sorted(members, key=lambda member: -member.weight)
     rows, outputs = run.held_out(judged)
     problem, metrics = training.problem, dict[str, dict[str, float]]()
     if len(rows):
@@ -110,17 +121,13 @@ class Search:
     ) -> None:
         self.training, self.problem = training, training.problem
         self.features, self.encoder, self.split, self.given = features, encoder, split, given
-        self.seed = training.settings.seed
+        self.seed, self.num_rows = training.settings.seed, training.data.num_rows
         self.judged: list[Judged] = []
         self._views: dict[str, tuple[View, Dataset] | None] = {}
         self._states: dict[str, Any] = {}
         self._alike: dict[tuple[Any, ...], DIFFormer] = {}
         self.parts = self._parts()
         self.rows = torch.unique(torch.cat([split.val[:0], *(part.val for part in self.parts)]))
-
-    @property
-    def num_rows(self) -> int:
-        return self.training.data.num_rows
 
     @cached_property
     def sharp(self) -> bool:
@@ -139,7 +146,7 @@ class Search:
     @property
     def best(self) -> Judged:
         """The form with the least loss."""
-        return min(self.judged, key=lambda one: one.loss if one.loss == one.loss else math.inf)
+        return min(self.judged, key=lambda one: math.inf if math.isnan(one.loss) else one.loss)
 
     def in_the_running(self, form: Form) -> bool:
         """Whether the form would get a weight in the average of the forms judged so far."""
@@ -169,20 +176,18 @@ class Search:
         train, none = self.split.train, self.split.train[:0]
         if self.given:
             return [replace(self.split, test=none)]
-        strata = self.problem.strata[train.numpy()]
+        strata, seed = self.problem.strata[train.numpy()], self.seed
         folds = int(min(FOLDS, np.bincount(strata).min(), len(train)))
         if folds < 2:  # a class with one label, which stays in training
-            held = torch.from_numpy(self.problem.hold_out(HELD_OUT, self.seed))
+            held = torch.from_numpy(self.problem.hold_out(HELD_OUT, seed))
             rest = train[~torch.isin(train, held)]
             # With one label in every class nothing can be held out: all forms get equal weights.
             return [Split("part", rest, held, none)] if len(held) else []
         if len(train) > FEW_LABELS:
             size = max(HELD_OUT, len(np.unique(strata)) / len(train))
-            drawn = StratifiedShuffleSplit(1, test_size=size, random_state=self.seed)
+            drawn = StratifiedShuffleSplit(1, test_size=size, random_state=seed)
         else:
-            drawn = RepeatedStratifiedKFold(
-                n_splits=folds, n_repeats=REPEATS, random_state=self.seed
-            )
+            drawn = RepeatedStratifiedKFold(n_splits=folds, n_repeats=REPEATS, random_state=seed)
         return [
             Split("part", train[a].sort().values, train[b].sort().values, none)
             for a, b in drawn.split(strata, strata)
@@ -263,7 +268,9 @@ class Search:
             problem = replace(problem, objective=calibrated)
         data = self._seen(form)[1]
         training = replace(self.training, data=data, problem=problem, settings=settings)
-        near = form.graph is not None and _stays_near(form.config)
+        # Whether a row's output depends only on rows within `num_layers` edges.
+        local = form.config.kernel == "identity" and form.config.norm != "all"
+        near = form.graph is not None and local and not form.config.center
         fitted = _fit_near(training, form, part) if near else training.fit(form, part)
         if fitted.result.interrupted:  # a form that is half trained must not count as tried
             raise KeyboardInterrupt
@@ -279,7 +286,7 @@ class Search:
             model = kept.model
         else:
             model = self._trained(form, self.split, epochs=max(1, kept.result.best_epoch)).model
-        return Member(form, self._seen(form)[0], model, judged.weight, judged.temperature)
+        return Member(form, model, self._seen(form)[0], judged.weight, judged.temperature)
 
     def held_out(self, judged: Sequence[Judged]) -> tuple[Tensor, Tensor]:
         """The rows that all members were judged by, and the outputs of the average for them."""
@@ -289,11 +296,6 @@ class Search:
         )
         known = ~outputs.isnan().any(1)
         return self.rows[known], outputs[known]
-
-
-def _stays_near(config: DIFFormerConfig) -> bool:
-    """Whether a row's output depends only on rows within `num_layers` edges."""
-    return config.kernel == "identity" and config.norm != "all" and not config.center
 
 
 def _fit_near(training: Training, form: Form, part: Split) -> Candidate:
@@ -310,3 +312,89 @@ def _fit_near(training: Training, form: Form, part: Split) -> Candidate:
     return replace(training, data=rows, weight=weight).fit(
         replace(form, graph=graph), Split(part.name, train, val, used[:0])
     )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A form and how it did on the held-out rows."""
+
+    form: Form
+    outputs: Tensor  # (held-out rows, outputs) at its temperature; nan where it was not judged
+    losses: Tensor  # (held-out rows,)
+    temperature: float
+    weight: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def loss(self) -> float:
+        """The mean over the rows it was judged by; nan without any."""
+        return float(self.losses.nanmean())
+
+
+def judge(
+    form: Form, problem: Problem, parts: Sequence[tuple[Tensor, Tensor]], rows: Tensor
+) -> Judged:
+    """Outputs and losses of held-out rows, divided by the temperature that calibrates them best.
+
+    Args:
+        parts: (row numbers, their outputs); several parts may contain the same row.
+        rows: all held-out rows, sorted; those in no part get nan.
+    """
+    outcome = problem.outcome
+    where = torch.cat([rows[:0], *(own for own, _ in parts)])
+    output = torch.cat([torch.empty(0, problem.outputs), *(out for _, out in parts)])
+    y, place = problem.y[where], torch.searchsorted(rows, where)
+    count = torch.zeros(len(rows)).index_add_(0, place, torch.ones(len(where)))
+    temperature = 1.0
+    if problem.task != "regression" and len(where):
+        temperature = _temperature(outcome, output, y, int((count > 0).sum()))
+    output = output / temperature
+    mean = torch.zeros(len(rows), output.shape[1]).index_add_(0, place, outcome.averaged(output))
+    losses = torch.zeros(len(rows)).index_add_(0, place, outcome.row_losses(output, y))
+    missing = torch.where(count > 0, 0.0, float("nan"))
+    count = count.clamp_min(1)
+    outputs = outcome.output(mean / count.unsqueeze(1)) + missing.unsqueeze(1)
+    return Judged(form, outputs, losses / count + missing, temperature)
+
+
+def _temperature(outcome: Outcome, output: Tensor, y: Tensor, labels: int) -> float:
+    """The temperature of the least loss, with the prior."""
+
+    def score(log: float) -> float:
+        divided = outcome.row_losses(output / torch.tensor(log).exp(), y)
+        return float(divided.mean()) + log**2 / 2 / labels
+
+    return float(torch.tensor(min(LOG_TEMPERATURES, key=score)).exp())
+
+
+def weighed(judged: Sequence[Judged], doubt: float = 1.0) -> list[Judged]:
+    """The forms with their weights, which sum to one: the surer a form is worse, the less.
+
+    `doubt` multiplies the standard errors of the differences.
+    """
+    best = min(judged, key=lambda one: one.loss if one.loss == one.loss else 0.0)
+    weights: list[float] = []
+    for one in judged:
+        gap = one.losses - best.losses
+        gap = gap[~gap.isnan()]
+        error = doubt * float(gap.std()) / math.sqrt(gap.numel()) if gap.numel() > 1 else 0.0
+        z = max(0.0, float(gap.mean()) / (error + 1e-3)) if gap.numel() else 0.0
+        weights.append(math.exp(-(z**2) / 2))
+    largest = max(weights)
+    kept = [w if w >= LEAST_WEIGHT * largest else 0.0 for w in weights]
+    return [replace(one, weight=w / sum(kept)) for one, w in zip(judged, kept, strict=True)]
+
+
+def summarise(judged: Sequence[Judged]) -> str:
+    """How many forms were tried, which were taken, and by what margin, in one line."""
+    best, *others = sorted(judged, key=lambda one: one.loss)
+    if best.loss != best.loss:
+        return f"tried {len(judged)} forms, no label could be held out: all have equal weight"
+    taken = sorted((one for one in judged if one.weight > 0), key=lambda one: -one.weight)
+    named = ", ".join(f"{one.form.key} ({one.weight:.0%})" for one in taken[:3])
+    named += f" and {len(taken) - 3} more" if len(taken) > 3 else ""
+    text = f"tried {len(judged)} forms; took {named}; best {best.form.key}, loss {best.loss:.3f}"
+    if others:
+        gap = others[0].loss - best.loss
+        text += f", ahead of {others[0].form.key} by {gap:.3f} per held-out row"
+    return text

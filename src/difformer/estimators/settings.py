@@ -14,7 +14,6 @@ from difformer.settings import (
     RATE,
     SHARE,
     Options,
-    check_count,
     like,
     option,
 )
@@ -30,11 +29,6 @@ ONE_FORM = (
     "validation_fraction",
 )
 """The parameters of a single form: recipe "auto" sets them for each of its forms."""
-
-
-def check_whole(name: str, value: Any) -> None:
-    """A whole number of at least 1, NumPy's integers included."""
-    check_count(name, value.item() if hasattr(value, "item") else value)
 
 
 def _model_options(name: str, value: Any) -> None:
@@ -63,7 +57,7 @@ class FitSettings(Parameters):
     graph: str | None = option(
         None, 'none, "knn", or "auto": the one of the two that validates better'
     )
-    n_neighbors: int = option(7, 'neighbours of each row for graph="knn"', check_whole)
+    n_neighbors: int = option(7, 'neighbours of each row for graph="knn"', COUNT)
     metric: str = option(
         "auto",
         "metric of the neighbours; auto: cosine for sparse rows, else euclidean",
@@ -134,11 +128,11 @@ class FitSettings(Parameters):
 class ForecastSettings(Parameters):
     """The parameters that the forecaster and a run on a series share."""
 
-    lags: int = option(4, "past values of a node that are its features", check_whole)
+    lags: int = option(4, "past values of a node that are its features", COUNT)
     horizon: int | None = option(
         None,
         "steps that are learned at once; later ones come from them; none: as many as are asked for",
-        check_whole,
+        COUNT,
     )
     hidden_channels: int = like(FitSettings, "hidden_channels", 16)
     kernel: Any = like(DIFFormerConfig, "kernel", "simple")

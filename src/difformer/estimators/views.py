@@ -1,14 +1,16 @@
-"""Views: the same features scaled in different ways, which changes the distances between rows.
+"""Views: the same features scaled in different ways, and the fitted models that see them.
 
-Which view is best depends on the table: columns in one unit (pixels) should keep it, columns in
-different units should be standardised, skewed ones replaced by their ranks, and for classes that
-lie in separate regions, the distances to some centres are better features. The labels decide
-(`portfolio`), so a view is learned from all rows, kept with the model and used for new rows.
+A view changes the distances between rows. Which one is best depends on the table: columns in one
+unit (pixels) should keep it, columns in different units should be standardised, skewed ones
+replaced by their ranks, and for classes that lie in separate regions, the distances to some centres
+are better features. The labels decide (`portfolio`), so a view is learned from all rows, kept with
+the model and used for new rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,12 @@ from sklearn.cluster import kmeans_plusplus
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
+from difformer.core.diffusivity import Diffusivity
+from difformer.data.snapshots import Edges
 from difformer.data.table.encoder import TableEncoder
-from difformer.estimators.rows import feature_scales
+from difformer.estimators.rows import feature_scales, to_tensor
+from difformer.nn.frozen import FrozenDIFFormer
+from difformer.nn.layer import DiffusionLayer
 
 Array = NDArray[Any]
 
@@ -188,3 +194,75 @@ def _nearness(features: Array, centres: Array | None, width: Array | None) -> Ar
     assert width is not None
     rows = np.clip(np.asarray(features, np.float64), -FARTHEST, FARTHEST)
     return np.exp(cdist(rows, centres, "sqeuclidean") / (-2 * width))
+
+
+@dataclass(frozen=True)
+class FittedMember:
+    """One model that predicts; several are averaged by their weights.
+
+    Args:
+        name: the name of its form and of its view of the features.
+        temperature: its outputs are divided by this before they become probabilities.
+    """
+
+    name: str
+    view: View
+    frozen: FrozenDIFFormer
+    weight: float = 1.0
+    temperature: float = 1.0
+
+    @property
+    def meets(self) -> bool:
+        """Whether rows influence one another in it."""
+        layer = self.frozen.model.layers[-1]
+        assert isinstance(layer, DiffusionLayer)
+        return self.frozen.num_known is not None or not layer.diffusivity.local
+
+    def seen(self, features: Any) -> Tensor:
+        """Encoded features through its view, dense, in float64."""
+        return to_tensor(self.view.apply(features), torch.float64).to_dense()
+
+    def run(self, features: Any, edges: Edges | None, *, encode: bool = False) -> Tensor:
+        """Outputs (m, outputs) of new rows, or their states; edges from rows of fit to these."""
+        run = self.frozen.encode if encode else self.frozen.forward
+        return run(self.seen(features), *self._used(edges))
+
+    def weights(self, features: Any, before: Tensor, edges: Edges | None) -> Tensor:
+        """The weight (m, n) of each row of fit in the last step of each new row.
+
+        `before` (n, hidden_channels) are the states of the rows of fit before that step.
+        """
+        return self.frozen.weights(self.seen(features), before, *self._used(edges))
+
+    def _used(self, edges: Edges | None) -> tuple[Tensor | None, Tensor | None]:
+        """The edges, unless the model was fitted without a graph."""
+        return (None, None) if edges is None or self.frozen.num_known is None else edges
+
+    def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Its tensors and its description, for a part of a file."""
+        tensors, described = self.frozen.pack()
+        tensors = {f"frozen.{name}": tensor for name, tensor in tensors.items()}
+        tensors |= {f"view.{name}": tensor for name, tensor in self.view.tensors().items()}
+        own = {"name": self.name, "weight": self.weight, "temperature": self.temperature}
+        return tensors, {**own, "view": self.view.kind, "frozen": described}
+
+    @classmethod
+    def unpack(
+        cls,
+        path: Path,
+        tensors: dict[str, Tensor],
+        described: dict[str, Any],
+        kernel: Diffusivity | None,
+    ) -> FittedMember:
+        """The member that `pack` described."""
+        parts: dict[str, dict[str, Tensor]] = {"frozen": {}, "view": {}}
+        for name, tensor in tensors.items():
+            part, _, own = name.partition(".")
+            parts[part][own] = tensor
+        return cls(
+            str(described["name"]),
+            View.from_tensors(described["view"], parts["view"]),
+            FrozenDIFFormer.unpack(path, parts["frozen"], described["frozen"], kernel=kernel),
+            float(described["weight"]),
+            float(described["temperature"]),
+        )

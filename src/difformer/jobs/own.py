@@ -22,7 +22,6 @@ from difformer.data.table.encoder import TableEncoder
 from difformer.data.table.files import Chunk, Source, name_of, read_chunks, rows_of
 from difformer.errors import DataError, RunError
 from difformer.estimators.classifier import DIFFormerClassifier
-from difformer.estimators.conformal import conformal_set
 from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.estimators.rows import Rows
 from difformer.files import counted, number_text, read_json, reading
@@ -150,7 +149,7 @@ class OwnRun:
             return records
         model: Any = self.estimator
         if self.classes:
-            sets = conformal_set(model, found, self.level).tolist()
+            sets = model.sets_around(found, self.level).tolist()
             more = [{"set": list(compress(self.classes, own))} for own in sets]
         else:
             ends = model.interval_around(found, self.level).tolist()

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from difformer.data.dataset import Dataset, scipy_csr
-from difformer.estimators.conformal import held_out
 from difformer.estimators.rows import Rows
 from difformer.jobs.own import OwnRun
 from difformer.metrics import roc_auc
@@ -44,8 +43,8 @@ class HeldOut:
     def of(cls, run: OwnRun, data: Dataset) -> HeldOut | None:
         """The rows that a fit held out; None if there are none."""
         model: Any = run.estimator
-        kept = held_out(model)
-        if kept is None:
+        kept = model.held_out
+        if kept is None or not len(kept[0]):
             return None
         rows, outputs = kept
         if run.classes:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from sklearn.datasets import load_digits, load_wine, make_moons
 from sklearn.linear_model import LogisticRegression
 
 from difformer import DIFFormerClassifier, DIFFormerRegressor
 from difformer.data.split import Split
+from difformer.data.table.encoder import TableEncoder
 from difformer.estimators.choice import Candidate, Form, Training
+from difformer.estimators.problem import Outcome, Problem
+from difformer.estimators.search import Judged, judge, weighed
+from difformer.estimators.views import CENTRES, STEPS, View, learn_view
+from difformer.train.objective import TEMPERED, CrossEntropy, Monitor, objective_for
 
 
 def moons(labels: int = 3, n: int = 240) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -128,30 +135,19 @@ def test_rows_that_are_all_equal_are_not_compared_with_one_another() -> None:
     assert (model.transduction_ == np.arange(90) % 3).all()
 
 
-def test_the_same_seed_gives_the_same_bits_and_the_global_generator_is_left_alone() -> None:
+def test_the_same_seed_gives_the_same_bits_and_what_was_tried_is_told() -> None:
     X, _, few = moons()
     before = torch.get_rng_state()
-    first = DIFFormerClassifier(random_state=3).fit(X, few)
+    first, again = (DIFFormerClassifier(random_state=3).fit(X, few) for _ in range(2))
     assert torch.equal(before, torch.get_rng_state())
-    again = DIFFormerClassifier(random_state=3).fit(X, few)
     assert np.array_equal(first.label_distributions_, again.label_distributions_)
     assert first.candidates_ == again.candidates_
-
-
-def test_what_was_tried_is_told_and_the_weights_sum_to_one() -> None:
-    X, _, few = moons()
-    model = DIFFormerClassifier(random_state=0).fit(X, few)
-    names = [member.name for member in model.members_]
-    assert set(names) <= set(model.candidates_)
-    assert sum(member.weight for member in model.members_) == pytest.approx(1)
-    assert {"loss", "accuracy", "ece"} <= set(model.validation_)
-    assert set(model.held_out_rows_) <= set(np.flatnonzero(few >= 0))
-
-
-def test_a_time_budget_leaves_at_least_one_form() -> None:
-    X, _, few = moons()
-    model = DIFFormerClassifier(random_state=0, time_budget=1e-9).fit(X, few)
-    assert len(model.candidates_) == 1
+    assert {member.name for member in first.members_} <= set(first.candidates_)
+    assert sum(member.weight for member in first.members_) == pytest.approx(1)
+    assert {"loss", "accuracy", "ece"} <= set(first.validation_)
+    assert set(first.held_out_rows_) <= set(np.flatnonzero(few >= 0))
+    first.set_params(time_budget=1e-9).fit(X, few)  # at least one form
+    assert len(first.candidates_) == 1
 
 
 @pytest.mark.parametrize("labels", [1, 2])
@@ -169,23 +165,17 @@ def test_one_label_per_class_is_enough_on_a_graph() -> None:
     assert (model.transduction_[few >= 0] == y[few >= 0]).all()
 
 
-def test_new_rows_are_answered_as_they_would_be_in_fit() -> None:
+def test_new_rows_are_answered_as_they_would_be_in_fit_and_members_are_saved(tmp_path) -> None:
     X, y = load_wine(return_X_y=True)
     few = np.where(np.arange(len(y)) % 4 == 0, y, -1)
     model = DIFFormerClassifier(random_state=0).fit(X, few)
     assert np.array_equal(model.predict_proba(X), model.label_distributions_)
     part = model.predict_proba(X[5:60])  # these rows are new: they meet the rows of fit
     assert abs(part - model.label_distributions_[5:60]).max() < 1e-6
-
-
-def test_members_are_saved(tmp_path) -> None:
-    X, y = load_wine(return_X_y=True)
-    few = np.where(np.arange(len(y)) % 4 == 0, y, -1)
-    model = DIFFormerClassifier(random_state=0).fit(X, few)
     model.save(tmp_path / "m.safetensors")
     again = DIFFormerClassifier.load(tmp_path / "m.safetensors")
     assert [m.name for m in again.members_] == [m.name for m in model.members_]
-    assert np.array_equal(again.predict_proba(X[:9]), model.predict_proba(X[:9]))
+    assert np.array_equal(again.predict_proba(X[5:60]), part)
     assert np.array_equal(again.held_out_rows_, model.held_out_rows_)
     assert np.array_equal(again.held_out_outputs_, model.held_out_outputs_)
 
@@ -198,3 +188,117 @@ def test_regression_by_default_beats_the_mean_by_far() -> None:
     model = DIFFormerRegressor(random_state=0).fit(X, known)
     error = np.mean((model.transduction_[60:] - y[60:]) ** 2) / y.var()
     assert error < 0.2
+
+
+# --- judged by held-out labels -------------------------------------------------------------------
+
+
+def judged(losses: list[float]) -> Judged:
+    tensor = torch.tensor(losses)
+    return Judged(Form("f", "identity"), tensor.unsqueeze(1), tensor, 1.0)
+
+
+def weights(*losses: list[float], doubt: float = 1.0) -> list[float]:
+    return [one.weight for one in weighed([judged(each) for each in losses], doubt)]
+
+
+def test_forms_that_cannot_be_told_apart_count_alike_and_a_worse_one_does_not() -> None:
+    equal, nan = [0.1, 0.5, 0.3, 0.7], float("nan")
+    worse = [value + 2 + 0.01 * i for i, value in enumerate(equal)]
+    assert weights(equal, equal, worse) == pytest.approx([0.5, 0.5, 0.0])
+    # On the rows that both were judged by.
+    assert weights([0.1, 0.2, 5.0, 6.0], [0.1, 0.2, nan, nan]) == pytest.approx([0.5, 0.5])
+    # Doubt about the errors lets a slightly worse form count more.
+    slightly = [0.2, 0.4, 0.6, 0.8]
+    plain, doubted = (weights(equal, slightly, doubt=d)[1] for d in (1.0, 1.4))
+    assert 0 < plain < doubted < 0.5
+
+
+def test_the_temperature_is_that_of_the_held_out_rows() -> None:
+    """Outputs four times too large are divided by about four."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4000, 3, generator=generator)
+    y = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    problem = Problem(y, Outcome("multiclass", (3,)), objective_for("multiclass"), 3, y.numpy())
+    rows = torch.arange(4000)
+    found = judge(Form("f", "identity"), problem, [(rows, 4 * logits)], rows)
+    assert found.temperature == pytest.approx(4, rel=0.1)
+    expected = torch.nn.functional.cross_entropy(logits, y)
+    assert found.loss == pytest.approx(float(expected), abs=0.01)
+    probabilities = (4 * logits / found.temperature).softmax(1)
+    torch.testing.assert_close(found.outputs.softmax(1), probabilities)
+
+
+@pytest.mark.parametrize("outcome", [Outcome("multiclass", (3,)), Outcome("multilabel")])
+def test_combined_outputs_are_the_mean_of_probabilities(outcome: Outcome) -> None:
+    a, b = torch.randn(5, 3), torch.randn(5, 3)
+    turn = torch.sigmoid if outcome.task == "multilabel" else lambda t: t.softmax(1)
+    found = turn(outcome.combine([a, b], [0.25, 0.75], [2.0, 1.0]))
+    torch.testing.assert_close(found, 0.25 * turn(a / 2) + 0.75 * turn(b))
+
+
+def test_the_epoch_is_picked_by_the_loss_after_calibration() -> None:
+    """Logits that are four times too large are as good as they are after division by four."""
+    y = torch.tensor([0, 1, 0, 1, 1, 0])
+    logits = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
+    objective = CrossEntropy(monitor=Monitor(TEMPERED, "min"))
+    rows = torch.arange(6)
+    plain, large = (objective.metrics(logits * c, y, rows) for c in (1.0, math.e))
+    assert large["loss"] > plain["loss"]
+    assert large[TEMPERED] == pytest.approx(plain[TEMPERED], abs=1e-6)
+    assert plain[TEMPERED] <= plain["loss"]
+
+
+# --- views ----------------------------------------------------------------------------------------
+
+
+def test_steps_see_ranks_not_values() -> None:
+    """A monotone change of a column hardly changes what its steps say."""
+    x = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
+    one, other = x, np.exp(3 * x).astype(np.float32)
+    views = [learn_view("steps", t, TableEncoder.of_numbers(t, ["a", "b"])) for t in (one, other)]
+    first, second = (view.apply(t) for view, t in zip(views, (one, other), strict=True))
+    assert first.shape == (300, 2 * STEPS)
+    assert np.corrcoef(first.ravel(), second.ravel())[0, 1] > 0.9
+
+
+def test_the_common_view_keeps_the_unit_that_columns_share() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 3)) * [1, 2, 4]
+    encoder = TableEncoder.of_numbers(x, ["a", "b", "c"])
+    seen = learn_view("common", encoder.encode_array(x), encoder).apply(encoder.encode_array(x))
+    ratio = seen.std(0) / x.std(0)
+    assert ratio.max() == pytest.approx(ratio.min(), rel=1e-3)
+    # A view that would be no other, or that of few distinct rows, is left out.
+    encoder = TableEncoder.of_numbers(x / x.std(0), ["a", "b", "c"])
+    assert learn_view("common", encoder.encode_array(x / x.std(0)), encoder) is None
+    x = np.tile(np.eye(4, dtype=np.float32), (20, 1))
+    assert learn_view("near", x, TableEncoder.of_numbers(x, list("abcd"))) is None
+
+
+def test_nearness_has_the_bits_of_any_batch_and_falls_with_the_distance() -> None:
+    x = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+    view = learn_view("near", x, TableEncoder.of_numbers(x, ["a", "b", "c"]))
+    assert view is not None
+    whole = view.apply(x)
+    assert whole.shape == (300, CENTRES)
+    for rows in (slice(0, 1), slice(7, 90)):
+        np.testing.assert_array_equal(view.apply(x[rows]), whole[rows])
+    distance = np.linalg.norm(view.centres - x[0], axis=1)
+    nearness = whole[0] / view.scale + view.shift
+    assert (np.diff(nearness[np.argsort(distance)]) < 1e-6).all()
+    assert whole.var(0).sum() == pytest.approx(x.var(0).sum(), rel=0.01)
+
+
+@pytest.mark.parametrize(("kind", "names"), [("steps", ["shift", "scale"]), ("plain", ["knots"])])
+def test_a_view_without_its_arrays_or_with_others_is_refused(kind: str, names: list[str]) -> None:
+    with pytest.raises(ValueError, match=f"view '{kind}' with the arrays"):
+        View.from_tensors(kind, {name: torch.ones(3) for name in names})
+
+
+def test_sparse_rows_are_compared_by_their_direction() -> None:
+    X = sparse.random(40, 30, density=0.2, random_state=0, format="csr")
+    view = learn_view("standard", X, None)
+    lengths = np.sqrt(view.apply(X).multiply(view.apply(X)).sum(1))
+    filled = np.diff(X.indptr) > 0
+    assert np.allclose(lengths[filled], 10.0, rtol=1e-5)
+    assert np.allclose(view.apply(3 * X).toarray(), view.apply(X).toarray(), rtol=1e-5)
