@@ -24,8 +24,8 @@ from difformer.data.split import PARTS, Split
 from difformer.nn.model import DIFFormer
 from difformer.shards.folder import ShardFolder
 from difformer.shards.store import ArrayWriter, Manifest, PartRecord, part_folder
+from difformer.train.distributed import fit_from_parts
 from difformer.train.memory import memory_from_here
-from difformer.train.parts import fit_from_parts
 from difformer.train.processes import Comm
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ from spread import CASES, FOUR, N, launch, model_of, problem, ranks, run
 from difformer.train import distributed
 from difformer.train.distributed import TIMEOUT, fit_distributed, processes
 from difformer.train.objective import objective_for
+from difformer.train.parts import Parts
 from difformer.train.processes import Comm
 from difformer.train.settings import TrainSettings
 from difformer.train.sharded import ShardedDIFFormer, ShardedObjective
-from difformer.train.sharding import Shards
 
 SILENCE = 4  # seconds without a word after which a process gives up, where a link is cut
 
@@ -55,7 +56,8 @@ def count_bytes(comm: Comm) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for n, joined in ((1000, False), (100_000, False), (100, True), (10_000, True)):
         dataset, split, graph = problem({"graph": joined}, n)
-        source, model = Shards(dataset, split, graph, comm), ShardedDIFFormer(model_of({}), comm)
+        own = model_of({})
+        source, model = Parts.of(dataset, split, graph, own, comm), ShardedDIFFormer(own, comm)
         objective = ShardedObjective(objective_for(dataset.task), comm)
         comm.sent.clear()
         batch = source.observed()
@@ -148,10 +150,23 @@ def link(folder: Path) -> None:
     (folder / "codes.json").write_text(json.dumps(codes))
 
 
+def threads(folder: Path) -> None:
+    """The names of the threads of each rank after the job."""
+
+    def work() -> None:
+        with processes() as comm:
+            import_module("torch.distributed.nn.functional")  # as optimizers do
+            comm.barrier()
+        names = [p.read_text() for p in Path("/proc/self/task").glob("*/comm")]
+        (folder / os.environ["RANK"]).write_text("".join(names))
+
+    assert launch(2, work) == [0, 0]
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     command, where = sys.argv[1], Path(sys.argv[2])
     if command == "equal":
         equal(where, [int(world) for world in sys.argv[3:]])
     else:
-        {"faults": faults, "link": link}[command](where)
+        {"faults": faults, "link": link, "threads": threads}[command](where)

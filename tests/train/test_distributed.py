@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -141,6 +142,14 @@ def test_a_cut_link_is_one_line_of_each_rank_and_the_checkpoint_stays(script, tm
     assert "Traceback" not in said
     assert load_checkpoint(tmp_path / "link" / "checkpoint.safetensors").epoch == 2
     assert not (tmp_path / "link" / "result.json").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system names threads on Linux only")
+def test_no_thread_of_a_job_outlives_it(script, tmp_path):
+    """One that still frees a tensor when Python ends would abort the process."""
+    script("shardable.py", "threads", tmp_path)
+    for rank in range(2):
+        assert "gloo" not in (tmp_path / str(rank)).read_text()
 
 
 def test_alone_a_job_sends_nothing():

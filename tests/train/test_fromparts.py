@@ -85,12 +85,12 @@ def test_the_runs_that_are_drawn_make_whole_batches(tmp_path: Path) -> None:
         from parts import BOUNDS, model_of, problem, write_parts
     finally:
         sys.path.pop(0)
-    from difformer.train.parts import FromParts
+    from difformer.train.parts import Parts
     from difformer.train.processes import Comm
 
     dataset, split, graph = problem({"graph": True})
     shards = write_parts(tmp_path, dataset, split, graph, BOUNDS)
-    source = FromParts(shards, model_of({}), Comm(), batch_size=12, runs=14)  # runs of 3 rows
+    source = Parts.on_disk(shards, model_of({}), Comm(), batch_size=12, runs=14)  # runs of 3 rows
     assert graph is not None
     dense = Graph.from_edges(graph.edge_index, graph.num_nodes).adjacency.csr.to_dense() > 0
     seen: list[int] = []
