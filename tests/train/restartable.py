@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parts import BOUNDS, write_parts
-from spread import launch, model_of, problem
+from spread import BOUNDS, launch, model_of, problem, write_parts
 
 from difformer.nn.model import DIFFormer
 from difformer.shards.folder import ShardFolder

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from difformer.errors import DataError
-from difformer.files import cannot_write, open_scratch, read_json, reading, write_atomic, write_json
+from difformer.files import cannot_write, open_scratch, read_json, reading, write_json
 from difformer.shards.partition import Block
 
 MOST_ROWS = 2**31
@@ -70,7 +70,6 @@ class _State:
     shift: int  # a bucket is 2^shift rows
     kept: int = 0  # edges of the file that were taken in, loops included
     loops: int = 0
-    repeated: int | None = None  # how many edges repeat another; None before the keys are sorted
 
 
 class EdgeTable:
@@ -105,36 +104,17 @@ class EdgeTable:
         with reading(path, error=DataError):
             return cls(folder, _State(**read_json(path)))
 
-    def settle(self) -> EdgeTable:
-        """Sort every bucket once and store it sorted, for several passes over the edges."""
-        done = EdgeTable.read(self.folder)
-        if done is not None and done.state.repeated is not None:
-            return done
-        settled = EdgeTable(self.folder, replace(self.state, repeated=0))
-        repeated = 0
-        for k, bucket in enumerate(self._sorted(0, self.rows)):
-            repeated += bucket.repeated
-            keys = _keys(bucket.source, bucket.target).tobytes()
-            write_atomic(settled.path(k, "keys"), keys, error=DataError)
-            if bucket.weight is not None:
-                weights = bucket.weight.tobytes()
-                write_atomic(settled.path(k, "weights"), weights, error=DataError)
-        settled = self._written(replace(self.state, repeated=repeated))
-        for k in range(self.buckets):
-            self.path(k, "keys").unlink()
-            self.path(k, "weights").unlink(missing_ok=True)
-        return settled
-
     def renumbered(self, new: Array, folder: Path) -> EdgeTable:
-        """The edges of a settled table where row i has the number new[i]."""
+        """The same edges where row i has the number new[i]."""
         table = self._begun(folder, self.state)
 
-        def moved(piece: Sorted) -> _Spread:
-            pairs = Pairs(piece.source, piece.target, piece.weight).renumbered(new)
-            return table._by_bucket(_keys(pairs.source, pairs.target), pairs.weight)
+        def moved(k: int) -> _Spread:
+            keys, weights = self._read(k)
+            target, source = new[keys >> 32], new[(keys & (ROW - 1)) >> 1]
+            return table._by_bucket(_keys(source, target) + (keys & 1), weights)
 
         with _BucketFiles(table) as files:
-            for spread in ahead(moved, self._sorted(0, self.rows)):
+            for spread in ahead(moved, range(self.buckets)):
                 files.append(spread)
         return table._written(self.state)
 
@@ -183,8 +163,7 @@ class EdgeTable:
 
     def path(self, bucket: int, what: str) -> Path:
         """The file of a bucket's keys or weights."""
-        once = "" if self.state.repeated is None else "-once"
-        return self.folder / f"{bucket:05d}.{what}{once}"
+        return self.folder / f"{bucket:05d}.{what}"
 
     def _both_ways(self, pairs: Pairs) -> tuple[_Spread, tuple[int, int]]:
         """The keys of a batch by bucket, and how many edges and loops the batch has."""
@@ -204,12 +183,13 @@ class EdgeTable:
         return ahead(self._bucket, range(low, high))
 
     def _bucket(self, k: int) -> Sorted:
+        return merged(*sorted_keys(*with_loops(*self._read(k), *self._range(k))))
+
+    def _read(self, k: int) -> tuple[Array, Array | None]:
+        """The keys and weights of a bucket as they came."""
         with reading(self.path(k, "keys"), error=DataError):
             keys = np.fromfile(self.path(k, "keys"), np.int64)
-            weights = np.fromfile(self.path(k, "weights"), np.float32) if self.weighted else None
-        if self.state.repeated is None:
-            keys, weights = with_loops(keys, weights, *self._range(k))
-        return merged(*sorted_keys(keys, weights))
+            return keys, np.fromfile(self.path(k, "weights"), np.float32) if self.weighted else None
 
 
 class _Spread(NamedTuple):
@@ -256,7 +236,7 @@ class _BucketFiles(ExitStack):
 
 
 def _keys(source: Array, target: Array) -> Array:
-    return target * ROW + source * 2
+    return target.astype(np.int64) * ROW + source.astype(np.int64) * 2
 
 
 def both_ways(source: Array, target: Array, weight: Array | None) -> tuple[Array, Array | None]:

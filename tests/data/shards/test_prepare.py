@@ -265,7 +265,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import duckdb, pyarrow.parquet, sklearn.preprocessing, torch
-from difformer.shards import ShardSettings, make_shards
+from difformer.shards.build import make_shards
+from difformer.shards.settings import ShardSettings
 real, count = os.replace, 0
 
 def write(at, out, settings):
