@@ -88,11 +88,7 @@ class EdgeTable:
         if rows >= MOST_ROWS:
             raise DataError(f"rows must be fewer than {MOST_ROWS:,}, got {rows:,}")
         table = cls._begun(folder, _State(rows, weighted, _shift(rows, 2 * edges + rows)))
-        kept = loops = 0
-        with _BucketFiles(table) as files:
-            for spread, counts in ahead(table._both_ways, pairs):
-                files.append(spread)
-                kept, loops = kept + counts[0], loops + counts[1]
+        kept, loops = table._store(ahead(table._both_ways, pairs))
         return table._written(replace(table.state, kept=kept, loops=loops))
 
     @classmethod
@@ -113,9 +109,7 @@ class EdgeTable:
             target, source = new[keys >> 32], new[(keys & (ROW - 1)) >> 1]
             return table._by_bucket(_keys(source, target) + (keys & 1), weights)
 
-        with _BucketFiles(table) as files:
-            for spread in ahead(moved, range(self.buckets)):
-                files.append(spread)
+        table._store(ahead(moved, range(self.buckets)))
         return table._written(self.state)
 
     def between(self, bounds: Sequence[int]) -> Iterator[tuple[int, Sorted]]:
@@ -165,11 +159,39 @@ class EdgeTable:
         """The file of a bucket's keys or weights."""
         return self.folder / f"{bucket:05d}.{what}"
 
-    def _both_ways(self, pairs: Pairs) -> tuple[_Spread, tuple[int, int]]:
-        """The keys of a batch by bucket, and how many edges and loops the batch has."""
+    def _both_ways(self, pairs: Pairs) -> _Spread:
+        """The keys of a batch by bucket."""
         keys, weights = both_ways(*pairs)
         loops = len(pairs.source) - len(keys) // 2
-        return self._by_bucket(keys, weights), (len(pairs.source), loops)
+        return self._by_bucket(keys, weights)._replace(kept=len(pairs.source), loops=loops)
+
+    def _store(self, spreads: Iterable[_Spread]) -> tuple[int, int]:
+        """Append batches to the files of the buckets; how many edges and loops they have.
+
+        DataError where the disk is full.
+        """
+        names = ("keys", "weights") if self.weighted else ("keys",)
+        kept = loops = 0
+        try:
+            with ExitStack() as stack:
+                files = [
+                    [
+                        stack.enter_context(open_scratch(self.path(k, n)))
+                        for k in range(self.buckets)
+                    ]
+                    for n in names
+                ]
+                for spread in spreads:
+                    starts = np.concatenate([[0], spread.ends[:-1]])
+                    for each, array in zip(files, (spread.keys, spread.weights), strict=False):
+                        for k in np.flatnonzero(spread.ends > starts).tolist():
+                            piece = array[starts[k] : spread.ends[k]].view(np.uint8).data
+                            while len(piece):  # a write may take a part of it only
+                                piece = piece[each[k].write(piece) :]
+                    kept, loops = kept + spread.kept, loops + spread.loops
+        except OSError as problem:
+            raise cannot_write(self.folder, problem, DataError) from problem
+        return kept, loops
 
     def _by_bucket(self, keys: Array, weights: Array | None) -> _Spread:
         of = (keys >> (32 + self.state.shift)).astype(np.uint16)
@@ -193,46 +215,13 @@ class EdgeTable:
 
 
 class _Spread(NamedTuple):
-    """Keys (and weights) grouped by bucket, and where each bucket ends."""
+    """Keys (and weights) by bucket, where each ends, and how many edges and loops they are."""
 
     keys: Array
-    weights: Array | None
+    weights: Any  # an array, or None
     ends: Array
-
-
-class _BucketFiles(ExitStack):
-    """The files of a table's buckets while keys are appended to them."""
-
-    def __init__(self, table: EdgeTable) -> None:
-        super().__init__()
-        self.table = table
-
-    def __enter__(self) -> _BucketFiles:
-        names = ("keys", "weights") if self.table.weighted else ("keys",)
-        try:
-            self.files = [
-                [
-                    self.enter_context(open_scratch(self.table.path(k, name)))
-                    for k in range(self.table.buckets)
-                ]
-                for name in names
-            ]
-        except OSError as problem:
-            raise cannot_write(self.table.folder, problem, DataError) from problem
-        return self
-
-    def append(self, spread: _Spread) -> None:
-        """Add a batch; DataError where the disk is full."""
-        arrays = [spread.keys, *([] if spread.weights is None else [spread.weights])]
-        starts = np.concatenate([[0], spread.ends[:-1]])
-        try:
-            for files, array in zip(self.files, arrays, strict=True):
-                for k in np.flatnonzero(spread.ends > starts).tolist():
-                    piece = array[starts[k] : spread.ends[k]].view(np.uint8).data
-                    while len(piece):  # a write may take a part of it only
-                        piece = piece[files[k].write(piece) :]
-        except OSError as problem:
-            raise cannot_write(self.table.folder, problem, DataError) from problem
+    kept: int = 0
+    loops: int = 0
 
 
 def _keys(source: Array, target: Array) -> Array:

@@ -72,8 +72,9 @@ class PartRows(ExitStack):
 
     def append(self, encoded: Mapping[str, Any], rows: Array) -> None:
         """Add some rows of an encoded chunk."""
-        for name in {"x", "y", "split", "row", "ids"} & encoded.keys():
-            self._add(name, encoded[name][rows])
+        for name in ("x", "split", "row", "y", "ids"):  # the order in the manifest
+            if name in encoded:
+                self._add(name, encoded[name][rows])
         if "texts" in encoded:
             texts = [encoded["texts"][i] for i in rows]
             ends = self._bytes + np.cumsum([len(text) for text in texts])
