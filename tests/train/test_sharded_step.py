@@ -37,7 +37,7 @@ def test_queries_and_keys_are_not_stored(
     graph = Graph.from_edges(ends, N, undirected=True, self_loops=True)
     model = DIFFormer(5, 8, 3, num_layers=2, **options).double()
     ends = graph.ends(0, graph.num_edges)
-    local = ShardedGraph.build(*ends, None, [0, N], Comm(), symmetric=True)
+    local = ShardedGraph.build(*ends, None, [0, N], Comm(), symmetric=True, dtype=x.dtype)
     slow = gradients(model, x, graph)
 
     def stored(*_: Any) -> None:
