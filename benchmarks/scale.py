@@ -27,9 +27,9 @@ from difformer.data.dataset import Dataset
 from difformer.data.split import Split
 from difformer.train.chunks import recompute_layers
 from difformer.train.objective import CrossEntropy
+from difformer.train.parts import Parts
 from difformer.train.processes import Comm
 from difformer.train.sharded import ShardedDIFFormer, ShardedObjective
-from difformer.train.sharding import Shards
 
 ROWS, DEGREE, WIDTHS = 10_000, 20, (64, 128, 256)
 
@@ -99,9 +99,9 @@ def _rank(rank: int, folder: str) -> None:
     graph = Graph.from_edges(edges, rows, undirected=True)
     dataset = Dataset("toy", torch.randn(rows, 8), torch.randint(2, (rows,)))
     split = Split("all", torch.arange(rows), torch.zeros(0).long(), torch.zeros(0).long())
-    shards = Shards(dataset, split, graph, comm)
-    model = ShardedDIFFormer(DIFFormer(8, width, 2, num_layers=3), comm)
-    batch = shards.observed()
+    own = DIFFormer(8, width, 2, num_layers=3)
+    batch = Parts.of(dataset, split, graph, own, comm).observed()
+    model = ShardedDIFFormer(own, comm)
     comm.sent.clear()
     objective = ShardedObjective(CrossEntropy(), comm)
     objective.loss(model(batch.x, batch.graph), batch).backward()

@@ -47,20 +47,3 @@ def test_json_is_one_document(table: list[str], tmp_path: Path, capsys) -> None:
     assert (found["rows"], found["parts"], found["dangling edges"]) == (40, 4, 1)
     assert 0 < found["cut"] < 1
     assert found["peak_memory"] > 0
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--memory", "lots"), "memory must be a size"),
-        (("--partition", "best"), "partition must be one of"),
-        (("--kind", "size"), "--kind must be COLUMN=KIND"),
-    ],
-)
-def test_bad_options_are_one_line(
-    table: list[str], tmp_path: Path, capsys, words: tuple[str, str], message: str
-) -> None:
-    assert run("shard", tmp_path / "parts", *table, *words) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1

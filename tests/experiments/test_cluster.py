@@ -1,13 +1,19 @@
-"""What a person is told when workers of a cluster fail; `tests/test_cli_cluster.py` runs one."""
+"""What is told when a task or a worker of a cluster fails; tests/test_cli_cluster.py runs one."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from difformer.errors import DataError, DifformerError
 from difformer.jobs.job import Experiment
 from difformer.jobs.shards import _first, _plain  # pyright: ignore[reportPrivateUsage]
-from difformer.shards.cluster import enough, lacking
+from difformer.shards.cluster import (
+    _finished,  # pyright: ignore[reportPrivateUsage]
+    enough,
+    lacking,
+)
 
 
 class FailedError(Exception):
@@ -62,3 +68,17 @@ def test_a_worker_gets_the_whole_experiment_as_plain_data(tmp_path) -> None:
     given = _plain(asked, tmp_path)
     assert Experiment.from_config(given["config"]) == asked
     assert given["folder"] == str(tmp_path.resolve())
+
+
+def test_the_error_of_a_task_is_its_own_line() -> None:
+    exceptions: Any = pytest.importorskip("ray.exceptions")
+    advice = "Failed to apply UDF transform after 1/1 attempts (total backoff 0.0s). To change"
+
+    class Failing:  # as a dataset of Ray whose task raised an error, to which Ray adds its advice
+        def materialize(self) -> None:
+            cause = DataError(f"edges.csv: column 'w' is bad\n{advice}")
+            raise exceptions.RayTaskError("keyed", "Traceback ...", cause).as_instanceof_cause()
+
+    with pytest.raises(DataError) as caught:
+        _finished(Failing())
+    assert str(caught.value) == "sharding on the cluster: edges.csv: column 'w' is bad"

@@ -24,7 +24,7 @@ from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
 # Scripts that import those beside them, which are on the path only where they are run.
-collect_ignore = ["parts.py", "restartable.py", "shardable.py"]
+collect_ignore = ["restartable.py", "shardable.py"]
 
 
 class Linear(nn.Module):

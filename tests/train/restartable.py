@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parts import BOUNDS, write_parts
-from spread import launch, model_of, problem
+from spread import BOUNDS, launch, model_of, problem, write_parts
 
 from difformer.nn.model import DIFFormer
 from difformer.shards.folder import ShardFolder
-from difformer.train.distributed import fit_distributed, processes
-from difformer.train.parts import fit_from_parts
+from difformer.train.distributed import fit_distributed, fit_from_parts, processes
 from difformer.train.settings import TrainSettings
 
 STEP = 22  # in which the last rank dies

@@ -1,8 +1,9 @@
 """Run by test_distributed.py in a process of its own, which forks the ranks of a job.
 
 shardable.py equal FOLDER WORLD...    every case of CASES on WORLD processes, for each WORLD, with
-                                      losses and predictions to FOLDER/WORLD-RANK.json; and what two
-                                      processes send for several numbers of rows
+                                      losses and predictions to FOLDER/WORLD-RANK.json; those of
+                                      ON_DISK also from parts, of which each process sees its own
+                                      alone; and what two processes send for several numbers of rows
 shardable.py faults FOLDER            jobs in which a rank fails: exit codes, messages, run folders
 shardable.py link FOLDER              a job of two ranks whose link is cut
 """
@@ -18,29 +19,55 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from spread import CASES, FOUR, N, launch, model_of, problem, ranks, run
+from spread import (
+    BOUNDS,
+    CASES,
+    FOUR,
+    ON_DISK,
+    N,
+    launch,
+    model_of,
+    own_parts,
+    problem,
+    ranks,
+    run,
+    write_parts,
+)
 
+from difformer.core.graph import Graph
+from difformer.data.dataset import Dataset
+from difformer.data.split import Split
+from difformer.nn.model import DIFFormer
 from difformer.train import distributed
-from difformer.train.distributed import TIMEOUT, fit_distributed, processes
+from difformer.train.distributed import TIMEOUT, fit_distributed, fit_from_parts, processes
+from difformer.train.memory import memory_from_here
 from difformer.train.objective import objective_for
+from difformer.train.parts import Parts
 from difformer.train.processes import Comm
+from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 from difformer.train.sharded import ShardedDIFFormer, ShardedObjective
-from difformer.train.sharding import Shards
 
 SILENCE = 4  # seconds without a word after which a process gives up, where a link is cut
 
 
 def equal(folder: Path, worlds: list[int]) -> None:
+    for name in ON_DISK:
+        write_parts(folder / name, *problem(CASES[name]), BOUNDS)
     for world in worlds:
 
         def work(comm: Comm, world: int = world) -> None:
-            chosen = {n: c for n, c in CASES.items() if world < 4 or n in FOUR}
-            answers = {name: run(case, comm) for name, case in chosen.items()}
+            answers: dict[str, Any] = {}
+            for name, case in CASES.items():
+                if world < 4 or name in FOUR:
+                    answers[name] = run(case, comm)
+                    if name in ON_DISK:
+                        answers[f"{name} on disk"] = run(case, comm, folder / name)
             (folder / f"{world}-{comm.rank}.json").write_text(json.dumps(answers))
             if world == 2:
                 (folder / f"bytes-{comm.rank}.json").write_text(json.dumps(count_bytes(comm)))
@@ -55,7 +82,8 @@ def count_bytes(comm: Comm) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for n, joined in ((1000, False), (100_000, False), (100, True), (10_000, True)):
         dataset, split, graph = problem({"graph": joined}, n)
-        source, model = Shards(dataset, split, graph, comm), ShardedDIFFormer(model_of({}), comm)
+        own = model_of({})
+        source, model = Parts.of(dataset, split, graph, own, comm), ShardedDIFFormer(own, comm)
         objective = ShardedObjective(objective_for(dataset.task), comm)
         comm.sent.clear()
         batch = source.observed()
@@ -148,10 +176,61 @@ def link(folder: Path) -> None:
     (folder / "codes.json").write_text(json.dumps(codes))
 
 
+def threads(folder: Path) -> None:
+    """The names of the threads of each rank after the job."""
+
+    def work() -> None:
+        with processes() as comm:
+            import_module("torch.distributed.nn.functional")  # as optimizers do
+            comm.barrier()
+        names = [p.read_text() for p in Path("/proc/self/task").glob("*/comm")]
+        (folder / os.environ["RANK"]).write_text("".join(names))
+
+    assert launch(2, work) == [0, 0]
+
+
+ROWS, WIDTH, FEATURES, DEGREE = 200_000, 8, 160, 2
+
+
+def large() -> tuple[Dataset, Split, Graph]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, FEATURES, generator=generator)
+    near = torch.randint(-50, 51, (DEGREE * ROWS,), generator=generator)
+    target = torch.arange(ROWS).repeat(DEGREE)
+    edges = torch.stack([(target + near) % ROWS, target])
+    rows = torch.arange(ROWS)
+    split = Split("s", rows[::3], rows[1::3], rows[2::3])
+    graph = Graph.undirected_with_loops(edges, ROWS)
+    return Dataset("large", x, (x[:, 0] > 0).long()), split, graph
+
+
+def memory(folder: Path) -> None:
+    """Bytes above the start: mapping, a step, its evaluation."""
+
+    def write(_: Comm) -> None:  # in a process of its own, so that this one stays small
+        write_parts(folder, *large(), tuple(ROWS * k // 4 for k in range(5)))
+        write_parts(folder / "small", *problem({"graph": True}), BOUNDS)
+
+    def measure(comm: Comm, batch_size: int | None) -> None:
+        with seeded(0):
+            model = DIFFormer(FEATURES, WIDTH, 2, num_layers=2)
+        # A first step loads what every process has, however little data it holds.
+        run({"graph": True, "batch_size": batch_size and 13}, comm, folder / "small")
+        most = memory_from_here()
+        settings = TrainSettings(epochs=2, eval_every=2, batch_size=batch_size)
+        fit_from_parts(model, own_parts(folder, comm), settings, comm)
+        (folder / f"{comm.size}-{comm.rank}-{batch_size}.txt").write_text(str(most()))
+
+    ranks(1, folder, write)
+    for world, batch_size in ((1, None), (2, None), (4, None), (1, 5000)):
+        ranks(world, folder, lambda comm, size=batch_size: measure(comm, size))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     command, where = sys.argv[1], Path(sys.argv[2])
     if command == "equal":
         equal(where, [int(world) for world in sys.argv[3:]])
     else:
-        {"faults": faults, "link": link}[command](where)
+        chosen = {"faults": faults, "link": link, "threads": threads, "memory": memory}
+        chosen[command](where)

@@ -1,4 +1,4 @@
-"""The cases that are trained over processes, and how the processes of a job are forked."""
+"""What is trained over processes, from memory and from parts, and how these are forked."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ import torch.distributed as dist
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
-from difformer.data.split import Split
+from difformer.data.split import PARTS, Split
 from difformer.nn.model import DIFFormer
+from difformer.shards.folder import ShardFolder
+from difformer.shards.store import ArrayWriter, Manifest, PartRecord, part_folder
 from difformer.train.batches import FullBatch
 from difformer.train.callbacks import Callback
 from difformer.train.chunks import recompute_layers
-from difformer.train.distributed import fit_distributed
-from difformer.train.folder import FitResult
+from difformer.train.distributed import fit_distributed, fit_from_parts
 from difformer.train.loop import Fit, fit
 from difformer.train.objective import objective_for
 from difformer.train.partition import Partitions
@@ -97,6 +99,28 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+# Those that are trained from parts on disk too: what a source decides, rows, edges, batches and
+# labels; of the diffusivities, one of each kind.
+ON_DISK = (
+    "s",
+    "s graph",
+    "s graph batches",
+    "s batches of few rows",
+    "s one labelled row",
+    "s regression",
+    "s multilabel",
+    "a",
+    "a graph",
+    "a graph batches",
+    "sharp",
+    "sharp input",
+    "sharp input batches",
+    "landmarks",
+    "own weight",
+    "identity",
+)
+BOUNDS = (0, 5, 17, 20, 31, 41)
+
 # The cases that four processes run, where each collective takes its time on a small machine.
 FOUR = (
     "s",
@@ -152,36 +176,80 @@ def settings_of(case: dict[str, Any]) -> TrainSettings:
     return TrainSettings(epochs=epochs, lr=0.02, eval_every=epochs, **chosen)
 
 
-def run(case: dict[str, Any], comm: Comm | None) -> dict[str, Any]:
-    """Losses of 20 steps (or as many epochs of batches) and predictions after them."""
+def run(case: dict[str, Any], comm: Comm | None, parts: Path | None = None) -> dict[str, Any]:
+    """Losses of 20 steps (or as many epochs of batches), predictions after them, and metrics.
+
+    From parts in a folder, of which each process sees its own alone; else from memory.
+    """
     dataset, split, graph = problem(case)
     model = model_of(case)
     if case.get("recompute") and comm is not None:
         recompute_layers(model)
-    settings, losses = settings_of(case), Losses()
+    settings, losses, more = settings_of(case), Losses(), {}
     if comm is None:
         source: Any = FullBatch(dataset, split, graph)
         if settings.batch_size is not None:
             source = Partitions(dataset, split, graph, batch_size=settings.batch_size)
         objective = objective_for(dataset.task)
         result = fit(model, source, objective, split, settings, callbacks=[losses])
-    else:
+    elif parts is None:
         told = {"graph": graph, "callbacks": [losses]}
         result = fit_distributed(model, dataset, split, settings, comm, **told)
-    return answer(model, case, losses, result)
+    else:
+        shards = own_parts(parts, comm)
+        result, held, _ = fit_from_parts(model, shards, settings, comm, callbacks=[losses])
+        assert held.outputs is not None
+        more["outputs"] = held.outputs.tolist()
+    predictions = model.eval()(dataset.x, graph).detach().tolist()
+    return {"losses": losses.each, "predictions": predictions, "metrics": result.metrics, **more}
 
 
-def answer(
-    model: DIFFormer, case: dict[str, Any], losses: Losses, result: FitResult
-) -> dict[str, Any]:
-    """What is compared: the losses, the predictions of the trained model, the metrics."""
-    dataset, _, graph = problem(case)
-    predictions = model.eval()(dataset.x, graph).detach()
-    return {
-        "losses": losses.each,
-        "predictions": predictions.tolist(),
-        "metrics": result.metrics,
-    }
+def write_parts(
+    folder: Path, data: Dataset, split: Split, graph: Graph | None, bounds: tuple[int, ...]
+) -> ShardFolder:
+    """A dataset as parts, its rows in their order."""
+    mark = torch.full((data.num_rows,), -1, dtype=torch.int8)
+    for index, part in enumerate(PARTS):
+        mark[getattr(split, part)] = index
+    y = data.y if data.task == "multiclass" else data.y.reshape(data.num_rows, -1)
+    records: list[PartRecord] = []
+    for number, (low, high) in enumerate(pairwise(bounds)):
+        arrays: dict[str, Any] = {"x": data.x[low:high], "y": y[low:high]}
+        arrays |= {"split": mark[low:high], "row": torch.arange(low, high)}
+        if graph is not None:
+            crow = graph.adjacency.csr.crow_indices().long()[low : high + 1]
+            arrays["crow"] = crow - crow[0]
+            arrays["col"] = graph.edge_index[0, crow[0] : crow[-1]].int()
+            if graph.edge_weight is not None:
+                arrays["weight"] = graph.edge_weight[crow[0] : crow[-1]]
+        files = {}
+        for name, tensor in arrays.items():
+            path, array = part_folder(folder, number) / f"{name}.npy", tensor.numpy()
+            with ArrayWriter(path, array.dtype, array.shape[1:]) as file:
+                file.append(array)
+            files[name] = file.record
+        counts = [int((mark[low:high] == i).sum()) for i in range(3)]
+        records.append(PartRecord(high - low, len(arrays.get("col", ())), 0, *counts, files))
+    Manifest(
+        data.name,
+        data.task,
+        data.num_features,
+        data.num_outputs,
+        tuple(records),
+        graph=graph is not None,
+    ).write(folder)
+    return ShardFolder(folder)
+
+
+def own_parts(folder: Path, comm: Comm) -> ShardFolder:
+    """The dataset as one process sees it: the manifest, and its own parts alone."""
+    first, last = ShardFolder(folder).share(comm.rank, comm.size)
+    mine = folder / f"seen-{comm.size}-{comm.rank}"
+    mine.mkdir(exist_ok=True)
+    for name in ("manifest.json", *(part_folder(folder, k).name for k in range(first, last))):
+        if not (mine / name).exists():
+            (mine / name).symlink_to(folder / name)
+    return ShardFolder(mine)
 
 
 def launch(world: int, work: Callable[[], None]) -> list[int]:

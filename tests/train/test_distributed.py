@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from difformer.core.graph import Graph
 from difformer.errors import DifformerError
 from difformer.train.checkpoint import load_checkpoint
 from difformer.train.distributed import fault, meet
+from difformer.train.parts import Parts
 from difformer.train.processes import Comm
 from difformer.train.settings import launched
 from difformer.train.sharding import Layout
@@ -28,19 +31,28 @@ def answers(script, tmp_path_factory):
     return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
 
 
+def close(one, other, name):
+    a, b = (torch.tensor(each, dtype=torch.float64) for each in (one, other))
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-9, msg=lambda text: f"{name}: {text}")
+
+
+def same_metrics(answer, other):
+    assert answer["metrics"].keys() == other["metrics"].keys()
+    for part, metrics in answer["metrics"].items():
+        assert metrics == pytest.approx(other["metrics"][part], abs=1e-9, nan_ok=True)
+
+
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_losses_and_predictions_are_those_of_one_process(answers, world):
     alone = answers["alone"]
     mine = answers[f"{world}-0"]
     assert len(mine) > 5
     for name, answer in mine.items():
-        close = {"rtol": 0, "atol": 1e-9, "msg": lambda text, name=name: f"{name}: {text}"}
+        expected = alone[name.removesuffix(" on disk")]
         for key in ("losses", "predictions"):
-            one, other = (torch.tensor(a[key], dtype=torch.float64) for a in (answer, alone[name]))
-            torch.testing.assert_close(one, other, **close)
-        assert answer["metrics"].keys() == alone[name]["metrics"].keys()
-        for part, metrics in answer["metrics"].items():
-            assert metrics == pytest.approx(alone[name]["metrics"][part], abs=1e-9, nan_ok=True)
+            close(answer[key], expected[key], name)
+        if "batches" not in name or "on disk" not in name:  # else evaluated in batches too
+            same_metrics(answer, expected)
     assert len(mine["s graph"]["losses"]) == len(mine["a graph"]["losses"]) == 20
 
 
@@ -51,6 +63,15 @@ def test_every_process_ends_with_the_same_model_and_metrics(answers):
                 lead = answers[f"{world}-0"][name]
                 assert answer["predictions"] == lead["predictions"]
                 assert answer["metrics"] == lead["metrics"]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_outputs_from_parts_do_not_depend_on_the_number_of_processes(answers, world):
+    for name, one in answers["1-0"].items():
+        if "outputs" in one and name in answers[f"{world}-0"]:
+            each = [answers[f"{world}-{rank}"][name] for rank in range(world)]
+            close([row for found in each for row in found["outputs"]], one["outputs"], name)
+            same_metrics(each[0], one)
 
 
 def test_bytes_of_the_all_pair_term_do_not_depend_on_the_number_of_rows(answers):
@@ -143,6 +164,14 @@ def test_a_cut_link_is_one_line_of_each_rank_and_the_checkpoint_stays(script, tm
     assert not (tmp_path / "link" / "result.json").exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the system names threads on Linux only")
+def test_no_thread_of_a_job_outlives_it(script, tmp_path):
+    """One that still frees a tensor when Python ends would abort the process."""
+    script("shardable.py", "threads", tmp_path)
+    for rank in range(2):
+        assert "gloo" not in (tmp_path / str(rank)).read_text()
+
+
 def test_alone_a_job_sends_nothing():
     comm = Comm()
     assert not launched()
@@ -169,3 +198,51 @@ def test_bad_layouts_are_named():
     crowd.size = 5
     with pytest.raises(ValueError, match="rows must be at least one per process, got 3 for 5"):
         Layout.make(graph, 3, crowd)
+
+
+# What is freed goes back to the system at once, so that what is held can be seen.
+RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+def test_the_memory_of_a_process_is_its_share_of_the_data_and_a_step(script, tmp_path):
+    script("shardable.py", "memory", tmp_path, **RETURNED)
+
+    def most(world: int, batch_size: int | None = None) -> int:
+        files = (tmp_path / f"{world}-{rank}-{batch_size}.txt" for rank in range(world))
+        return max(int(file.read_text()) for file in files)
+
+    one, two, four = (most(world) for world in (1, 2, 4))
+    features = sum(file.stat().st_size for file in tmp_path.glob("part-*/x.npy"))
+    assert one > features
+    # A step over processes keeps queries, keys and values, which one process alone does not.
+    assert two < 0.75 * one
+    assert four < 0.55 * two
+    assert most(1, 5000) < 0.4 * features  # streamed: some batches, and the labels
+
+
+def test_the_runs_that_are_drawn_make_whole_batches(tmp_path):
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        from spread import BOUNDS, model_of, problem, write_parts
+    finally:
+        sys.path.pop(0)
+
+    dataset, split, graph = problem({"graph": True})
+    shards = write_parts(tmp_path, dataset, split, graph, BOUNDS)
+    source = Parts.on_disk(shards, model_of({}), Comm(), batch_size=12, runs=14)  # runs of 3 rows
+    assert graph is not None
+    dense = Graph.from_edges(graph.edge_index, graph.num_nodes).adjacency.csr.to_dense() > 0
+    seen: list[int] = []
+    for read in source._batches(3):
+        rows, batch = read.mine, read.batch
+        seen += rows.tolist()
+        assert rows.numel() <= 12
+        for row in rows.tolist():  # its run is whole
+            first = row - row % 3
+            assert set(range(first, min(first + 3, 41))) <= set(rows.tolist())
+        torch.testing.assert_close(batch.x, dataset.x[rows])
+        assert batch.size == int(torch.isin(rows, split.train).sum())
+        assert torch.equal(batch.graph.adjacency.csr.to_dense() > 0, dense[rows][:, rows])
+    assert sorted(seen) == list(range(41))
+    again = [read.mine.tolist() for read in source._batches(3)]
+    assert [row for rows in again for row in rows] == seen

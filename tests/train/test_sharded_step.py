@@ -15,7 +15,7 @@ from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
 from difformer.train.processes import Comm
 from difformer.train.sharded import ShardedDIFFormer
-from difformer.train.sharding import LocalEdges, ShardedGraph
+from difformer.train.sharding import ShardedGraph
 
 N = 63
 
@@ -36,8 +36,8 @@ def test_queries_and_keys_are_not_stored(
     ends = torch.randint(N, (2, 200), generator=generator)
     graph = Graph.from_edges(ends, N, undirected=True, self_loops=True)
     model = DIFFormer(5, 8, 3, num_layers=2, **options).double()
-    layout = torch.stack(graph.ends(0, graph.num_edges))
-    local = ShardedGraph.build(LocalEdges(layout, None, True), [0, N], Comm())
+    ends = graph.ends(0, graph.num_edges)
+    local = ShardedGraph.build(*ends, None, [0, N], Comm(), symmetric=True, dtype=x.dtype)
     slow = gradients(model, x, graph)
 
     def stored(*_: Any) -> None:

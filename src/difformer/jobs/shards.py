@@ -25,12 +25,12 @@ from difformer.settings import NONE
 from difformer.shards.cluster import connect, enough, lacking
 from difformer.shards.folder import Held, ShardFolder
 from difformer.shards.remote import is_url
+from difformer.shards.store import Manifest
 from difformer.train.chunks import CHUNK_ROWS
-from difformer.train.distributed import processes
+from difformer.train.distributed import fit_from_parts, processes
 from difformer.train.folder import read_result
 from difformer.train.memory import keep_freed_memory
-from difformer.train.parts import FromParts, fit_from_parts
-from difformer.train.processes import Comm
+from difformer.train.parts import Parts
 from difformer.train.seeding import seeded
 from difformer.train.seeds import SeedsResult
 
@@ -78,12 +78,13 @@ def run_shards(
             callbacks=() if callbacks is None else callbacks(seed),
         )
         if folder is not None and not result.interrupted:
-            _write_predictions(Path(folder), trained, source, comm)
+            _write_predictions(Path(folder), trained, source, manifest)
     return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
 
 
-def _write_predictions(folder: Path, model: nn.Module, source: FromParts, comm: Comm) -> None:
+def _write_predictions(folder: Path, model: nn.Module, source: Parts, manifest: Manifest) -> None:
     """Write the predictions that are missing; delete those of another number of processes."""
+    comm = source.comm
     kind = "parquet" if find_spec("pyarrow") else "csv"
     path = folder / f"predictions-{comm.rank:05d}-of-{comm.size:05d}.{kind}"
     missing = comm.sum_in_place(torch.tensor([0 if path.exists() else 1]), "plan")
@@ -93,7 +94,7 @@ def _write_predictions(folder: Path, model: nn.Module, source: FromParts, comm: 
             model.eval()
             with torch.no_grad():
                 outputs = source.evaluate(model)
-        _write(path, outputs.cpu(), source.held)
+        _write(path, outputs.cpu(), source.held, manifest)
     comm.barrier()
     if comm.rank == 0:
         for other in folder.glob("predictions-*-of-*"):
@@ -101,9 +102,9 @@ def _write_predictions(folder: Path, model: nn.Module, source: FromParts, comm: 
                 other.unlink()
 
 
-def _write(path: Path, outputs: Tensor, held: Held) -> None:
+def _write(path: Path, outputs: Tensor, held: Held, manifest: Manifest) -> None:
     """Write one line per row held, piece by piece."""
-    pieces = _pieces(outputs, held)
+    pieces = _pieces(outputs, held, manifest)
     first = next(pieces)  # a part has at least one row
     with replacing(path, error=DataError) as part:
         if path.suffix == ".csv":
@@ -121,9 +122,9 @@ def _write(path: Path, outputs: Tensor, held: Held) -> None:
                 file.write_table(pyarrow.table(columns))
 
 
-def _pieces(outputs: Tensor, held: Held) -> Iterator[dict[str, Sequence[Any]]]:
+def _pieces(outputs: Tensor, held: Held, manifest: Manifest) -> Iterator[dict[str, Sequence[Any]]]:
     """The columns of the predictions, for some rows at a time."""
-    manifest, ids = held.manifest, held.ids()
+    ids = held.ids()
     words = (*PARTS, "")
     for first in range(0, held.rows, WRITTEN):
         rows = slice(first, min(first + WRITTEN, held.rows))

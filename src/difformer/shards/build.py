@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from difformer.data.table.files import rows_of
 from difformer.errors import DataError
-from difformer.files import json_text, read_json, reading, write_atomic, write_json
+from difformer.files import json_text, reading, write_atomic
 from difformer.shards.edges import EdgeTable, Pairs
-from difformer.shards.engine import Engine, Files, Reported, Tell, matching
+from difformer.shards.engine import Engine, Files, Tell, matching
 from difformer.shards.ids import edge_columns, edge_files, pairs_of
 from difformer.shards.nearest import nearest_pairs
 from difformer.shards.partition import METIS_BYTES, hashed, metis_parts, stream_parts
@@ -35,12 +35,12 @@ from difformer.shards.store import MANIFEST, ArrayWriter, Manifest
 from difformer.shards.write import (
     WORK,
     Layout,
-    PartEdges,
     PartRows,
     finish_part,
     is_written,
     part_array,
     part_record,
+    write_edges,
 )
 
 ASKED = "asked.json"  # the settings and the files read, by which a repeated call is recognised
@@ -126,7 +126,7 @@ class _Job:
         settings, rows = self.settings, self.nodes.rows
         if rows < settings.parts:
             raise DataError(f"parts must be at most the {rows} rows, got {settings.parts}")
-        made = self._learned()
+        made = RowEncoder.learn(settings, self.nodes)
         made.check(rows)
         layout = Layout.make(self._partition(), rows, settings.parts)
         if cluster:
@@ -141,15 +141,10 @@ class _Job:
         if settings.neighbours:
             table = self._nearest()
         self._write_edges(layout, table)
-        if table is None:
-            return self._manifest(made)
-        state = table.state
-        return self._manifest(made, state.kept, state.loops, state.repeated or 0)
+        return self._manifest(made, *((table.state.kept, table.state.loops) if table else (0, 0)))
 
-    def _manifest(
-        self, made: RowEncoder, kept: int = 0, loops: int = 0, repeated: int = 0
-    ) -> Manifest:
-        """The manifest of the written parts; `repeated` edges were found before they were."""
+    def _manifest(self, made: RowEncoder, kept: int, loops: int) -> Manifest:
+        """The manifest of the written parts."""
         settings, coder = self.settings, made.coder
         records = [part_record(self.out, k) for k in range(settings.parts)]
         found: dict[str, int] = {}
@@ -158,7 +153,7 @@ class _Job:
             found = {"edges read": total, "dangling edges": total - kept, "loops": loops}
         graph = self.edges is not None or settings.neighbours > 0
         if graph:
-            found["repeated edges"] = repeated + sum(count for _, count in records)
+            found["repeated edges"] = sum(count for _, count in records)
         return Manifest(
             name=Path(settings.nodes[0]).stem,
             task=coder.task,
@@ -172,16 +167,6 @@ class _Job:
             encoder=made.encoder.to_json(),
             found=found,
         )
-
-    def _learned(self) -> RowEncoder:
-        """What is learned about the nodes, now or by an earlier call."""
-        kept = self.work / "learned.json"
-        if kept.exists():
-            with reading(kept, error=DataError):
-                return RowEncoder.from_record(read_json(kept))
-        made = RowEncoder.learn(self.settings, self.nodes)
-        write_json(kept, made.to_record(), error=DataError)
-        return made
 
     def _partition(self) -> Array | None:
         """The part of each row, None for ranges."""
@@ -206,7 +191,7 @@ class _Job:
             )
         self.tell(f"partitioning by {settings.partition}", None)
         chosen = metis_parts if settings.partition == "metis" else stream_parts
-        part = chosen(table.settle().blocks, rows, settings.parts)
+        part = chosen(table.blocks, rows, settings.parts)
         with ArrayWriter(kept, np.int32) as file:
             file.append(part)
         return part
@@ -220,7 +205,7 @@ class _Job:
             table, new = self._edge_table(edges, None), layout.new()
             assert new is not None
             self.tell("sorting edges by part", None)
-            moved = table.settle().renumbered(new, self.work / "moved")
+            moved = table.renumbered(new, self.work / "moved")
             table.remove()
         return moved
 
@@ -234,7 +219,7 @@ class _Job:
 
         def pairs() -> Iterator[Pairs]:
             done = 0
-            for found in pairs_of(edges, self.nodes, self.settings.id, self.memory):
+            for found in pairs_of(edges, self.nodes, self.settings.id, self.work):
                 self.tell("reading edges", min(1.0, done / max(total, 1)))
                 done += len(found.source)
                 yield found if new is None else found.renumbered(new)
@@ -264,7 +249,7 @@ class _Job:
             return
         with ExitStack() as stack:
             writers: dict[int, PartRows] = {}
-            for chunk in Reported(self.nodes, "writing rows").chunks(CHUNK):
+            for chunk in self.nodes.chunks(CHUNK, "writing rows"):
                 size = rows_of(chunk)
                 of = layout.of(first, first + size)
                 if wanted[of].any():
@@ -284,14 +269,11 @@ class _Job:
         missing = [k for k in layout.parts if not is_written(self.out, k, "part")]
         if table is None or not missing:
             for k in missing:
-                finish_part(self.out, k)
+                finish_part(self.out, k, {}, edges=0, cut=0, repeated=0)
             return
         first, bounds = missing[0], layout.starts[missing[0] : missing[-1] + 2].tolist()
         for place, pieces in groupby(table.between(bounds), itemgetter(0)):
             if first + place in missing:
                 self.tell("writing edges", place / (len(bounds) - 1))
-                ends = bounds[place], bounds[place + 1]
-                with PartEdges(self.out, first + place, ends, table.weighted) as writer:
-                    for _, piece in pieces:
-                        writer.append(piece)
-                    writer.finish()
+                ends, found = (bounds[place], bounds[place + 1]), (piece for _, piece in pieces)
+                write_edges(self.out, first + place, ends, found, table.weighted)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from difformer.errors import DataError
-from difformer.files import cannot_write, open_scratch, read_json, reading, write_atomic, write_json
+from difformer.files import cannot_write, open_scratch, read_json, reading, write_json
 from difformer.shards.partition import Block
 
 MOST_ROWS = 2**31
@@ -70,7 +70,6 @@ class _State:
     shift: int  # a bucket is 2^shift rows
     kept: int = 0  # edges of the file that were taken in, loops included
     loops: int = 0
-    repeated: int | None = None  # how many edges repeat another; None before the keys are sorted
 
 
 class EdgeTable:
@@ -89,11 +88,7 @@ class EdgeTable:
         if rows >= MOST_ROWS:
             raise DataError(f"rows must be fewer than {MOST_ROWS:,}, got {rows:,}")
         table = cls._begun(folder, _State(rows, weighted, _shift(rows, 2 * edges + rows)))
-        kept = loops = 0
-        with _BucketFiles(table) as files:
-            for spread, counts in ahead(table._both_ways, pairs):
-                files.append(spread)
-                kept, loops = kept + counts[0], loops + counts[1]
+        kept, loops = table._store(ahead(table._both_ways, pairs))
         return table._written(replace(table.state, kept=kept, loops=loops))
 
     @classmethod
@@ -105,37 +100,16 @@ class EdgeTable:
         with reading(path, error=DataError):
             return cls(folder, _State(**read_json(path)))
 
-    def settle(self) -> EdgeTable:
-        """Sort every bucket once and store it sorted, for several passes over the edges."""
-        done = EdgeTable.read(self.folder)
-        if done is not None and done.state.repeated is not None:
-            return done
-        settled = EdgeTable(self.folder, replace(self.state, repeated=0))
-        repeated = 0
-        for k, bucket in enumerate(self._sorted(0, self.rows)):
-            repeated += bucket.repeated
-            keys = _keys(bucket.source, bucket.target).tobytes()
-            write_atomic(settled.path(k, "keys"), keys, error=DataError)
-            if bucket.weight is not None:
-                weights = bucket.weight.tobytes()
-                write_atomic(settled.path(k, "weights"), weights, error=DataError)
-        settled = self._written(replace(self.state, repeated=repeated))
-        for k in range(self.buckets):
-            self.path(k, "keys").unlink()
-            self.path(k, "weights").unlink(missing_ok=True)
-        return settled
-
     def renumbered(self, new: Array, folder: Path) -> EdgeTable:
-        """The edges of a settled table where row i has the number new[i]."""
+        """The same edges where row i has the number new[i]."""
         table = self._begun(folder, self.state)
 
-        def moved(piece: Sorted) -> _Spread:
-            pairs = Pairs(piece.source, piece.target, piece.weight).renumbered(new)
-            return table._by_bucket(_keys(pairs.source, pairs.target), pairs.weight)
+        def moved(k: int) -> _Spread:
+            keys, weights = self._read(k)
+            target, source = new[keys >> 32], new[(keys & (ROW - 1)) >> 1]
+            return table._by_bucket(_keys(source, target) + (keys & 1), weights)
 
-        with _BucketFiles(table) as files:
-            for spread in ahead(moved, self._sorted(0, self.rows)):
-                files.append(spread)
+        table._store(ahead(moved, range(self.buckets)))
         return table._written(self.state)
 
     def between(self, bounds: Sequence[int]) -> Iterator[tuple[int, Sorted]]:
@@ -183,14 +157,41 @@ class EdgeTable:
 
     def path(self, bucket: int, what: str) -> Path:
         """The file of a bucket's keys or weights."""
-        once = "" if self.state.repeated is None else "-once"
-        return self.folder / f"{bucket:05d}.{what}{once}"
+        return self.folder / f"{bucket:05d}.{what}"
 
-    def _both_ways(self, pairs: Pairs) -> tuple[_Spread, tuple[int, int]]:
-        """The keys of a batch by bucket, and how many edges and loops the batch has."""
+    def _both_ways(self, pairs: Pairs) -> _Spread:
+        """The keys of a batch by bucket."""
         keys, weights = both_ways(*pairs)
         loops = len(pairs.source) - len(keys) // 2
-        return self._by_bucket(keys, weights), (len(pairs.source), loops)
+        return self._by_bucket(keys, weights)._replace(kept=len(pairs.source), loops=loops)
+
+    def _store(self, spreads: Iterable[_Spread]) -> tuple[int, int]:
+        """Append batches to the files of the buckets; how many edges and loops they have.
+
+        DataError where the disk is full.
+        """
+        names = ("keys", "weights") if self.weighted else ("keys",)
+        kept = loops = 0
+        try:
+            with ExitStack() as stack:
+                files = [
+                    [
+                        stack.enter_context(open_scratch(self.path(k, n)))
+                        for k in range(self.buckets)
+                    ]
+                    for n in names
+                ]
+                for spread in spreads:
+                    starts = np.concatenate([[0], spread.ends[:-1]])
+                    for each, array in zip(files, (spread.keys, spread.weights), strict=False):
+                        for k in np.flatnonzero(spread.ends > starts).tolist():
+                            piece = array[starts[k] : spread.ends[k]].view(np.uint8).data
+                            while len(piece):  # a write may take a part of it only
+                                piece = piece[each[k].write(piece) :]
+                    kept, loops = kept + spread.kept, loops + spread.loops
+        except OSError as problem:
+            raise cannot_write(self.folder, problem, DataError) from problem
+        return kept, loops
 
     def _by_bucket(self, keys: Array, weights: Array | None) -> _Spread:
         of = (keys >> (32 + self.state.shift)).astype(np.uint16)
@@ -204,59 +205,27 @@ class EdgeTable:
         return ahead(self._bucket, range(low, high))
 
     def _bucket(self, k: int) -> Sorted:
+        return merged(*sorted_keys(*with_loops(*self._read(k), *self._range(k))))
+
+    def _read(self, k: int) -> tuple[Array, Array | None]:
+        """The keys and weights of a bucket as they came."""
         with reading(self.path(k, "keys"), error=DataError):
             keys = np.fromfile(self.path(k, "keys"), np.int64)
-            weights = np.fromfile(self.path(k, "weights"), np.float32) if self.weighted else None
-        if self.state.repeated is None:
-            keys, weights = with_loops(keys, weights, *self._range(k))
-        return merged(*sorted_keys(keys, weights))
+            return keys, np.fromfile(self.path(k, "weights"), np.float32) if self.weighted else None
 
 
 class _Spread(NamedTuple):
-    """Keys (and weights) grouped by bucket, and where each bucket ends."""
+    """Keys (and weights) by bucket, where each ends, and how many edges and loops they are."""
 
     keys: Array
-    weights: Array | None
+    weights: Any  # an array, or None
     ends: Array
-
-
-class _BucketFiles(ExitStack):
-    """The files of a table's buckets while keys are appended to them."""
-
-    def __init__(self, table: EdgeTable) -> None:
-        super().__init__()
-        self.table = table
-
-    def __enter__(self) -> _BucketFiles:
-        names = ("keys", "weights") if self.table.weighted else ("keys",)
-        try:
-            self.files = [
-                [
-                    self.enter_context(open_scratch(self.table.path(k, name)))
-                    for k in range(self.table.buckets)
-                ]
-                for name in names
-            ]
-        except OSError as problem:
-            raise cannot_write(self.table.folder, problem, DataError) from problem
-        return self
-
-    def append(self, spread: _Spread) -> None:
-        """Add a batch; DataError where the disk is full."""
-        arrays = [spread.keys, *([] if spread.weights is None else [spread.weights])]
-        starts = np.concatenate([[0], spread.ends[:-1]])
-        try:
-            for files, array in zip(self.files, arrays, strict=True):
-                for k in np.flatnonzero(spread.ends > starts).tolist():
-                    piece = array[starts[k] : spread.ends[k]].view(np.uint8).data
-                    while len(piece):  # a write may take a part of it only
-                        piece = piece[files[k].write(piece) :]
-        except OSError as problem:
-            raise cannot_write(self.table.folder, problem, DataError) from problem
+    kept: int = 0
+    loops: int = 0
 
 
 def _keys(source: Array, target: Array) -> Array:
-    return target * ROW + source * 2
+    return target.astype(np.int64) * ROW + source.astype(np.int64) * 2
 
 
 def both_ways(source: Array, target: Array, weight: Array | None) -> tuple[Array, Array | None]:

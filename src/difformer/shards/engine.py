@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from difformer.data.table.files import Chunk, check_header, column_names, first_line, rows_of
+from difformer.data.table.files import Chunk, check_header, column_names, first_line
 from difformer.errors import DataError, missing_extra
 from difformer.files import not_a_file, one_line, replacing
 
@@ -28,7 +27,6 @@ READERS = {
 WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 KEPT_FREE = 400 * 10**6  # bytes left for chunks in transit and DuckDB's own overhead
 LEAST = 256 * 10**6  # bytes that DuckDB needs
-MISSING = -(2**63)  # stands for an id that is not a whole number
 GROUP = 1 << 16  # rows in a row group of a table that is copied to Parquet
 PAGE = 1 << 17  # bytes of a column that Arrow reads together
 POLL = 0.2  # seconds between looks at a query's progress
@@ -165,9 +163,16 @@ class Files:
         """How many rows there are, counted once."""
         return int(self.engine.one(f"SELECT count(*) FROM {self.sql}", f"counting {self.what}")[0])
 
-    def chunks(self, size: int) -> Iterator[Chunk]:
-        """The cells, chunk by chunk: arrays where a column is of numbers, else lists."""
-        return map(cells_of, self._batches(size))
+    def chunks(self, size: int, stage: str = "learning columns") -> Iterator[Chunk]:
+        """The cells, chunk by chunk: arrays where a column is of numbers, else lists.
+
+        The progress is told under the name of the stage.
+        """
+        done = 0
+        for batch in self._batches(size):
+            self.engine.tell(stage, done / self.rows)
+            yield cells_of(batch)
+            done += batch.num_rows
 
     def _batches(self, size: int) -> Iterator[Any]:
         """Arrow reads Parquet page by page; DuckDB would hold whole row groups."""
@@ -201,24 +206,6 @@ class Files:
         return self.types[column] in WHOLE
 
 
-@dataclass(frozen=True)
-class Reported:
-    """A table that is read in chunks under the name of a stage, with its progress."""
-
-    files: Files
-    stage: str
-
-    def chunks(self, size: int) -> Iterator[Chunk]:
-        done = 0
-        for chunk in self.files.chunks(size):
-            self.files.engine.tell(self.stage, done / self.files.rows)
-            yield chunk
-            done += rows_of(chunk)
-
-    def __str__(self) -> str:
-        return str(self.files)
-
-
 def quoted(text: str) -> str:
     """A text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
@@ -233,16 +220,6 @@ def key(column: str, integers: bool) -> str:
     """SQL for a column of ids in the form in which they are compared."""
     name = named(column)
     return f"CAST({name} AS BIGINT)" if integers else f"trim(CAST({name} AS VARCHAR))"
-
-
-def number(column: str) -> str:
-    """SQL for a column as whole numbers, `MISSING` where a cell is not one."""
-    return f"coalesce(TRY_CAST({named(column)} AS BIGINT), {MISSING})"
-
-
-def weights(column: str | None) -> str:
-    """SQL for one more column `w` of a query, where there are weights."""
-    return "" if column is None else f", TRY_CAST({named(column)} AS FLOAT) AS w"
 
 
 def matching(name: str) -> list[Path]:

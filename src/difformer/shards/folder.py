@@ -57,7 +57,7 @@ class ShardFolder:
                     check_array(path, file)
             parts.append(arrays)
         start = self.manifest.starts[first]
-        return Held(self.manifest, start, tuple(parts))
+        return Held(start, tuple(parts))
 
     def _file(self, part: int, name: str, record: ArrayRecord) -> Path:
         """The file of an array on this machine."""
@@ -111,9 +111,8 @@ class ShardFolder:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Consecutive parts of a sharded dataset, mapped; data is read on demand."""
+    """Consecutive parts of a dataset, mapped or in memory; data is read on demand."""
 
-    manifest: Manifest
     start: int  # the first row held
     parts: tuple[dict[str, Array], ...]
 
@@ -126,7 +125,12 @@ class Held:
     def rows(self) -> int:
         return int(self.starts[-1])
 
-    @cached_property
+    @property
+    def joined(self) -> bool:
+        """Whether there are edges."""
+        return "col" in self.parts[0]
+
+    @property
     def x(self) -> Tensor:
         """(rows, p): mapped where one part is held, else joined in memory."""
         return self._joined("x")

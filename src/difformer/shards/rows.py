@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from difformer.data.table.files import Chunk
 from difformer.data.table.labels import LabelCoder
 from difformer.errors import DataError
 from difformer.files import reading
-from difformer.shards.engine import Files, Reported, named
+from difformer.shards.engine import Files, named
 from difformer.shards.partition import hashed
 from difformer.shards.settings import ShardSettings
 
@@ -50,7 +49,7 @@ class RowEncoder:
         if settings.split_column is not None:
             kinds[settings.split_column] = "skip"
         encoder = TableEncoder.learn(
-            Reported(nodes, "learning columns"),
+            nodes,
             label=label,
             id=settings.id,
             kinds=kinds,
@@ -65,21 +64,6 @@ class RowEncoder:
             )
         whole = settings.id is not None and nodes.whole(settings.id)
         return cls(settings, coder, encoder, whole, str(nodes))
-
-    def to_record(self) -> dict[str, Any]:
-        """All fields as plain data, for a file or a task on another machine."""
-        plain = {"settings": asdict(self.settings), "coder": asdict(self.coder)}
-        return {**plain, "encoder": self.encoder.to_json(), "whole": self.whole, "name": self.name}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> RowEncoder:
-        """The encoder that `to_record` described."""
-        coder: dict[str, Any] = dict(record["coder"])
-        for name in ("columns", "class_names", "written"):
-            coder[name] = tuple(coder[name])
-        settings, encoder = record["settings"], TableEncoder.from_json(record["encoder"])
-        fixed = LabelCoder(**coder), encoder, record["whole"], record["name"]
-        return cls(ShardSettings(**settings), *fixed)
 
     @cached_property
     def more(self) -> list[Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,115 +60,81 @@ class Layout:
         return np.searchsorted(self.starts, np.arange(first, last), side="right") - 1
 
 
-class _PartFiles(ExitStack):
-    """Arrays of one part while they are written; they appear when they are closed."""
+class PartRows(ExitStack):
+    """The rows of one part while they are written; its arrays appear when they are finished."""
 
     def __init__(self, out: Path, part: int) -> None:
         super().__init__()
         self.out, self.part = out, part
-        self._files: dict[str, ArrayWriter] = {}
-
-    def _open(self, name: str, dtype: Any, tail: tuple[int, ...] = ()) -> None:
-        """Begin an array; `tail` is the shape of one row."""
-        path = part_folder(self.out, self.part) / f"{name}.npy"
-        self._files[name] = self.enter_context(ArrayWriter(path, dtype, tail))
-
-    def _closed(self) -> dict[str, Any]:
-        """Put the arrays in place; the record of each."""
-        self.close()
-        return {name: asdict(file.record) for name, file in self._files.items()}
-
-
-class PartRows(_PartFiles):
-    """The rows of one part while they are written."""
-
-    def __init__(self, out: Path, part: int) -> None:
-        super().__init__(out, part)
         self.rows = self._bytes = 0
+        self._files: dict[str, ArrayWriter] = {}
         self._counts: Array = np.zeros(len(PARTS), np.int64)
 
     def append(self, encoded: Mapping[str, Any], rows: Array) -> None:
         """Add some rows of an encoded chunk."""
-        if not self._files:
-            self._begin(encoded)
-        for name in {"x", "y", "split", "row", "ids"} & encoded.keys():
-            self._files[name].append(encoded[name][rows])
+        for name in ("x", "split", "row", "y", "ids"):  # the order in the manifest
+            if name in encoded:
+                self._add(name, encoded[name][rows])
         if "texts" in encoded:
             texts = [encoded["texts"][i] for i in rows]
-            self._files["ids"].append(np.frombuffer(b"".join(texts), np.uint8))
             ends = self._bytes + np.cumsum([len(text) for text in texts])
-            self._files["id_ends"].append(ends)
             self._bytes = int(ends[-1])
+            self._add("ids", np.frombuffer(b"".join(texts), np.uint8))
+            self._add("id_ends", ends)
         split = encoded["split"][rows]
         self._counts += np.bincount(split[split >= 0], minlength=len(PARTS))
         self.rows += len(rows)
 
-    def _begin(self, encoded: Mapping[str, Any]) -> None:
-        """Begin the arrays that a chunk has."""
-        self._open("x", np.float32, encoded["x"].shape[1:])
-        self._open("split", np.int8)
-        self._open("row", np.int64)
-        self._open("y", encoded["y"].dtype, encoded["y"].shape[1:])
-        if "ids" in encoded:
-            self._open("ids", np.int64)
-        if "texts" in encoded:
-            self._open("ids", np.uint8)
-            self._open("id_ends", np.int64)
+    def _add(self, name: str, values: Array) -> None:
+        if name not in self._files:
+            path = part_folder(self.out, self.part) / f"{name}.npy"
+            writer = ArrayWriter(path, values.dtype, values.shape[1:])
+            self._files[name] = self.enter_context(writer)
+        self._files[name].append(values)
 
     def finish(self) -> None:
         """Put the arrays in place, and then their record."""
-        files = self._closed()
+        self.close()
+        files = {name: asdict(file.record) for name, file in self._files.items()}
         counts = dict(zip(PARTS, self._counts.tolist(), strict=True))
         _write_record(self.out, self.part, "rows", {"rows": self.rows, **counts, "files": files})
 
 
-class PartEdges(_PartFiles):
-    """The edges of one part, whose rows are written, while they are written; then its record."""
-
-    def __init__(self, out: Path, part: int, bounds: tuple[int, int], weighted: bool) -> None:
-        super().__init__(out, part)
-        self.bounds, self.weighted = bounds, weighted
-        self._entering: Array = np.zeros(bounds[1] - bounds[0] + 1, np.int64)
-        self._cut = self._repeated = 0
-
-    def __enter__(self) -> PartEdges:
-        self._open("col", np.int32)
-        self._open("crow", np.int64)
-        if self.weighted:
-            self._open("weight", np.float32)
-        return self
-
-    def append(self, piece: Sorted) -> None:
-        """Add the edges of the next rows."""
-        low, high = self.bounds
-        self._files["col"].append(piece.source)
-        if piece.weight is not None:
-            self._files["weight"].append(piece.weight)
-        first = int(piece.target[0])
-        counts = np.bincount(piece.target - first)
-        self._entering[first - low + 1 : first - low + 1 + len(counts)] += counts
-        self._cut += int(np.count_nonzero((piece.source < low) | (piece.source >= high)))
-        self._repeated += piece.repeated
-
-    def finish(self) -> None:
-        """Put the arrays in place, and then the record of the part."""
-        self._files["crow"].append(np.cumsum(self._entering))
-        edges = self._files["col"].rows
-        finish_part(self.out, self.part, self._closed(), edges, self._cut, self._repeated)
+def write_edges(
+    out: Path, part: int, bounds: tuple[int, int], pieces: Iterable[Sorted], weighted: bool
+) -> None:
+    """Write the edges that enter the rows of a part, which are written; then its record."""
+    low, high = bounds
+    entering: Array = np.zeros(high - low + 1, np.int64)
+    cut = repeated = 0
+    dtypes = {"col": np.int32, "crow": np.int64} | ({"weight": np.float32} if weighted else {})
+    with ExitStack() as stack:
+        folder = part_folder(out, part)
+        files = {
+            name: stack.enter_context(ArrayWriter(folder / f"{name}.npy", dtype))
+            for name, dtype in dtypes.items()
+        }
+        for piece in pieces:
+            files["col"].append(piece.source)
+            if piece.weight is not None:
+                files["weight"].append(piece.weight)
+            first = int(piece.target[0])
+            counts = np.bincount(piece.target - first)
+            entering[first - low + 1 : first - low + 1 + len(counts)] += counts
+            cut += int(np.count_nonzero((piece.source < low) | (piece.source >= high)))
+            repeated += piece.repeated
+        files["crow"].append(np.cumsum(entering))
+    records = {name: asdict(file.record) for name, file in files.items()}
+    finish_part(out, part, records, edges=files["col"].rows, cut=cut, repeated=repeated)
 
 
 def finish_part(
-    out: Path,
-    part: int,
-    files: Mapping[str, Any] | None = None,
-    edges: int = 0,
-    cut: int = 0,
-    repeated: int = 0,
+    out: Path, part: int, files: Mapping[str, Any], *, edges: int, cut: int, repeated: int
 ) -> None:
-    """Write the record of a part: that of its rows, and of its edges if it has some."""
+    """Write the record of a part: that of its rows, and of its edges."""
     with reading(_record(out, part, "rows"), error=DataError):
         record = read_json(_record(out, part, "rows"))
-        record["files"] |= files or {}
+        record["files"] |= files
     _write_record(out, part, "part", {**record, "edges": edges, "cut": cut, "repeated": repeated})
 
 

@@ -15,6 +15,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,24 +32,25 @@ from difformer.data.dataset import fingerprint
 from difformer.errors import DifformerError
 from difformer.files import one_line
 from difformer.nn.model import DIFFormer
+from difformer.shards.folder import ShardFolder
 from difformer.train.callbacks import Callback
 from difformer.train.folder import FitResult
 from difformer.train.loop import fit, pick_device
 from difformer.train.objective import objective_for
+from difformer.train.parts import Parts
 from difformer.train.processes import Comm
 from difformer.train.settings import TrainSettings, launched
 from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Summable
-from difformer.train.sharding import Shards
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.data.split import Split
-    from difformer.train.parts import FromParts
+
+# Rows and edges compared to check that all processes have the same data.
+SKETCH = 4096
 
 # A process that waits this long for another gives up; torchrun then stops the job, or restarts it.
 TIMEOUT = timedelta(minutes=10)
-# Rows and edges compared to check that all processes have the same data.
-SKETCH = 4096
 
 
 @contextmanager
@@ -66,6 +68,9 @@ def processes(*, timeout: timedelta = TIMEOUT) -> Generator[Comm, None, None]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         # Plans consist of indices in main memory, even if the rows are on GPUs.
         backend = "cpu:gloo,cuda:nccl"
+    # Imported later, as optimizers do, its functions would keep the job as their default, and with
+    # it threads that abort the process if they outlive Python.
+    import_module("torch.distributed.nn.functional")
     store, rank, size = next(rendezvous("env://", timeout=timeout))
     own = PrefixStore(meet(store, rank, size, timeout=timeout), store)
     dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timeout)
@@ -133,35 +138,72 @@ def fit_distributed(
     comm: Comm,
     *,
     graph: Graph | None = None,
-    folder: Path | str | None = None,
-    config: Mapping[str, Any] | None = None,
-    callbacks: Sequence[Callback] = (),
+    **written: Any,
 ) -> FitResult:
     """`fit` with the rows spread over the processes of `comm`; each returns the same result.
 
     Args:
         settings: a batch is one of all processes together; `partition` is that of `Layout`.
         graph: the whole graph; each process keeps the edges that enter its rows.
-        folder: as in `fit`; rank 0 writes it, the others read a checkpoint from it.
-        callbacks: called on rank 0 only; they must not call the model.
+        written: as in `fit_parts`.
     """
-    agree_on_run(comm, settings, model, _sketch(dataset, split, graph), sharded=True)
-    source = Shards(
-        dataset,
-        split,
-        None if graph is None else model.normalised(graph),
-        comm,
-        partition=settings.partition or "range",
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-    )
-    written: dict[str, Any] = {"folder": folder, "config": config, "callbacks": callbacks}
-    return fit_held(model, source, dataset.task, settings, comm, sharded=True, **written)[0]
+    _agree(comm, settings, model, _sketch(dataset, split, graph))
+    batches = {"batch_size": settings.batch_size, "seed": settings.seed}
+    partition = settings.partition or "range"
+    source = Parts.of(dataset, split, graph, model, comm, partition=partition, **batches)
+    return _fit(model, source, dataset.task, settings, **written)[0]
 
 
-def agree_on_run(
-    comm: Comm, settings: TrainSettings, model: DIFFormer, data: Any, *, sharded: bool
-) -> None:
+def fit_from_parts(
+    model: DIFFormer,
+    shards: ShardFolder,
+    settings: TrainSettings,
+    comm: Comm,
+    *,
+    chunk: int | None = None,
+    **written: Any,
+) -> tuple[FitResult, Parts, nn.Module]:
+    """`fit` on a sharded dataset, spread over the processes of `comm`; each gets the same result.
+
+    Also returns the source, whose `outputs` are those of the best weights for the rows held here,
+    and the trained model.
+    """
+    _agree(comm, settings, model, shards.manifest.checksum)
+    if settings.partition is not None:
+        raise ValueError("partition must be left out with shards: their parts say what goes where")
+    batches = {"batch_size": settings.batch_size, "seed": settings.seed}
+    source = Parts.on_disk(shards, model, comm, chunk=chunk, **batches)
+    result, trained = _fit(model, source, shards.manifest.task, settings, **written)
+    return result, source, trained
+
+
+def _fit(
+    model: DIFFormer,
+    source: Parts,
+    task: str,
+    settings: TrainSettings,
+    *,
+    folder: Path | str | None = None,
+    config: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[FitResult, nn.Module]:
+    """`fit` on the rows that each process holds, and what was trained.
+
+    Rank 0 writes the folder, from which the others read a checkpoint, and calls the callbacks,
+    which must not call the model.
+    """
+    model.to(pick_device(settings.device))
+    trained, objective, comm = model, objective_for(task), source.comm
+    if comm.size > 1:
+        trained = ShardedDIFFormer(model, comm)
+        objective = ShardedObjective(cast("Summable", objective), comm)
+    lead = comm.rank == 0
+    written: dict[str, Any] = {"folder": folder, "config": config, "writes": lead}
+    written["callbacks"] = callbacks if lead else ()
+    return fit(trained, source, objective, source.split, settings, **written), trained
+
+
+def _agree(comm: Comm, settings: TrainSettings, model: DIFFormer, data: Any) -> None:
     """Raise an error, on every process, if code, settings, model or data differ between them."""
     own = ("device", "threads", "checkpoint_every")  # of one machine
     asked = {name: value for name, value in asdict(settings).items() if name not in own}
@@ -171,33 +213,8 @@ def agree_on_run(
         data=data,
     )
     for name in ("consistency", "pseudo_labels"):
-        if sharded and asked[name]:
+        if comm.size > 1 and asked[name]:
             raise ValueError(f"{name} must be 0 over processes, got {asked[name]}")
-
-
-def fit_held(
-    model: DIFFormer,
-    source: Shards | FromParts,
-    task: str,
-    settings: TrainSettings,
-    comm: Comm,
-    *,
-    sharded: bool,
-    callbacks: Sequence[Callback],
-    **written: Any,
-) -> tuple[FitResult, nn.Module]:
-    """`fit` on the rows that each process holds, and what was trained.
-
-    Rank 0 writes the folder and calls the callbacks; `sharded` spreads the model's steps.
-    """
-    model.to(pick_device(settings.device))
-    trained, objective = model, objective_for(task)
-    if sharded:
-        trained = ShardedDIFFormer(model, comm)
-        objective = ShardedObjective(cast("Summable", objective), comm)
-    lead = comm.rank == 0
-    written |= {"callbacks": callbacks if lead else (), "writes": lead}
-    return fit(trained, source, objective, source.split, settings, **written), trained
 
 
 def _sketch(dataset: Dataset, split: Split, graph: Graph | None) -> list[str]:

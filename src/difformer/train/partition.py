@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -112,17 +112,6 @@ class Partitions:
         return Batch(x, whole.y[rows], graph, trains).to(self._device)
 
 
-class Edges(Protocol):
-    """A list of directed edges that is read in ranges: a Graph, or one process's part of it."""
-
-    @property
-    def num_edges(self) -> int: ...
-
-    def ends(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Sources and targets of a range of the edges."""
-        ...
-
-
 @dataclass(frozen=True)
 class Epoch:
     """One epoch's partition: the rows of each batch, and the edges inside each."""
@@ -138,13 +127,14 @@ class Epoch:
         n: int,
         size: int,
         seed: list[int],
-        edges: Edges | None = None,
+        graph: Graph | None = None,
         ids: Tensor | None = None,
     ) -> Epoch:
         """Draw a partition into batches of `size` rows, in one pass over the edges. O(n + e).
 
         Args:
-            ids: (n,) the id of each row in `edges` and in the result, where rows are renumbered.
+            graph: where given, the result has the edges inside each batch.
+            ids: (n,) the id of each row in the result, where rows are renumbered.
         """
         state = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
         drawn = torch.randperm(n, generator=torch.Generator().manual_seed(state))
@@ -155,16 +145,12 @@ class Epoch:
         for index, members in enumerate(rows):
             part[members] = index
             place[members] = torch.arange(members.numel(), dtype=torch.int32)
-        return cls(rows, part, place, [] if edges is None else _inside(part, edges, len(rows)))
-
-    def places(self, ids: Tensor) -> Tensor:
-        """Where in their batches some rows are, as indices."""
-        return self.place.index_select(0, ids).long()
+        return cls(rows, part, place, [] if graph is None else _inside(part, graph, len(rows)))
 
     def subgraph(self, graph: Graph, index: int) -> Graph:
         """The graph of one batch, normalised within it. O(its edges)."""
         chosen = self.edges[index]
-        source, target = map(self.places, graph.chosen(chosen))
+        source, target = (self.place.index_select(0, ends).long() for ends in graph.chosen(chosen))
         weight = None if graph.edge_weight is None else graph.edge_weight[chosen]
         n = self.rows[index].numel()
         return Graph.from_sorted(
@@ -172,12 +158,12 @@ class Epoch:
         )
 
 
-def _inside(part: Tensor, edges: Edges, batches: int) -> list[Tensor]:
+def _inside(part: Tensor, graph: Graph, batches: int) -> list[Tensor]:
     """The positions of the edges with both ends in one batch, for each batch. One pass, O(e)."""
     found: list[Tensor] = []
     where: list[Tensor] = []
-    for start in range(0, edges.num_edges, EDGE_CHUNK):
-        source, target = edges.ends(start, min(start + EDGE_CHUNK, edges.num_edges))
+    for start in range(0, graph.num_edges, EDGE_CHUNK):
+        source, target = graph.ends(start, min(start + EDGE_CHUNK, graph.num_edges))
         of_target = part.index_select(0, target)
         inside = (part.index_select(0, source) == of_target).nonzero().squeeze(1)
         found.append(inside + start)

@@ -1,8 +1,8 @@
-"""Training from a sharded dataset: each process opens only the parts it holds.
+"""The rows that each process trains on, of a dataset in memory or in parts on disk.
 
-All rows at once, or mini-batches that are read from disk while the model trains: an epoch draws
-runs of neighbouring rows, so that a batch is read in runs. Besides its batches a process holds its
-labels and a few bytes per run.
+All rows at once, or mini-batches that are prepared while the model trains: an epoch draws runs of
+neighbouring rows, so that a batch is read from disk in runs. Of a dataset on disk a process opens
+only the parts it holds; besides its batches it holds its labels and a few bytes per run.
 """
 
 from __future__ import annotations
@@ -10,88 +10,149 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from difformer.core.draws import generator
 from difformer.core.graph import Graph
+from difformer.core.sparse import SparseMatrix
 from difformer.data.dataset import Batch
-from difformer.data.split import PARTS
+from difformer.data.split import PARTS, HeldSplit
 from difformer.nn.model import DIFFormer
-from difformer.shards.folder import ShardFolder
+from difformer.shards.folder import Held, ShardFolder
 from difformer.train.batches import (
     Background,
     check_batch_size,
     hide_labels,
+    labels_of,
     outputs_of,
     predict,
 )
-from difformer.train.callbacks import Callback
-from difformer.train.distributed import agree_on_run, fit_held
-from difformer.train.folder import FitResult
 from difformer.train.partition import Epoch
 from difformer.train.processes import Comm
-from difformer.train.settings import TrainSettings
-from difformer.train.sharding import (
-    LocalEdges,
-    ShardedGraph,
-    held_split,
-    seed_epoch,
-)
+from difformer.train.sharding import Layout, ShardedGraph, edges_into
 
-# The most runs of rows in an epoch; with no more rows than this, each row is a run.
-MOST_RUNS = 2**20
+if TYPE_CHECKING:
+    from difformer.data.dataset import Dataset
+    from difformer.data.split import Split
+
+MOST_RUNS = 2**20  # runs of rows in an epoch; with no more rows on disk than this, each is a run
 
 
-class FromParts:
-    """The rows of a sharded dataset that this process holds. Source of batches.
+class Parts:
+    """The rows that this process holds, in memory or on disk. Source of batches.
 
-    With a batch size, rows are evaluated in batches too, drawn like those of epoch 0, because all
-    rows at once may not fit into memory.
+    A mini-batch is the same random set of rows for any number of processes; each contributes those
+    it holds. Dropout is seeded for each epoch and process, so that a restarted run draws the same.
 
     Args:
-        shards: the dataset; the parts of this process are verified and mapped.
+        held: the rows of this process and the edges that enter them.
+        split: of these rows.
+        starts: the first row that each process holds, and the number of rows.
         model: decides which of the data is read, and in which precision.
         comm: the processes.
         batch_size: rows in a batch of all processes together; None for all rows.
         seed: with the epoch's number it decides the batches and, with the rank, dropout.
+        streamed: rows are evaluated in batches too, drawn like those of epoch 0, because all at
+            once may not fit into memory.
+        symmetric: the whole graph is.
         chunk: rows that the model processes at a time when one process evaluates all.
         runs: the most runs of rows that are drawn.
+        ids: (n,) the row that each drawn number stands for; None for the same.
     """
 
     def __init__(
         self,
-        shards: ShardFolder,
+        held: Held,
+        split: HeldSplit,
+        starts: Sequence[int],
         model: DIFFormer,
         comm: Comm,
         *,
         batch_size: int | None = None,
         seed: int = 0,
+        streamed: bool = False,
+        symmetric: bool = True,
         chunk: int | None = None,
         runs: int = MOST_RUNS,
+        ids: Tensor | None = None,
     ) -> None:
-        manifest = shards.manifest
-        n = manifest.rows
+        self._rows = n = starts[-1]
         check_batch_size(batch_size, n)
-        self.comm, self._size, self._seed, self._chunk = comm, batch_size, seed, chunk
-        self.held = shards.hold(*shards.share(comm.rank, comm.size))
-        self._starts = list(shards.starts(comm.size))
-        self._joined = manifest.graph and model.config.use_graph
+        self.held, self.split, self.comm, self.y = held, split, comm, held.y
+        self._starts, self._size, self._seed, self._chunk = list(starts), batch_size, seed, chunk
+        self._ids, self._symmetric = ids, symmetric
+        self._joined = held.joined and model.config.use_graph
         # One process passes the graph unchanged; the model prepares it.
         self._mean = model.config.graph_norm == "row" and comm.size > 1
         self._dtype = model.input.weight.dtype
-        self.y = self.held.y
-        sizes = {part: manifest.size(part) for part in PARTS}
-        self.split = held_split(self.held.split, manifest.split, sizes, None)
-        self._seen = hide_labels(self.y, self.split.train)
+        self._seen = hide_labels(self.y, split.train)
         self._device = torch.device("cpu")
-        self._rows = n
         self._run = 1 if batch_size is None else min(-(-n // runs), batch_size)
         self._background = Background[Epoch]()
-        self._all = None if batch_size is not None else self._everything()
+        self._all = None if streamed and batch_size is not None else self._everything()
         self.outputs: Tensor | None = None  # of the rows held, when they were last evaluated
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Dataset,
+        split: Split,
+        graph: Graph | None,
+        model: DIFFormer,
+        comm: Comm,
+        *,
+        partition: str = "range",
+        **options: Any,
+    ) -> Parts:
+        """From the whole data, the same on every process, which keeps its own rows and edges.
+
+        Features may be memory-mapped: only the own rows are read. `partition` is that of `Layout`.
+        """
+        n = dataset.num_rows
+        check_batch_size(options.get("batch_size"), n)
+        layout = Layout.make(graph, n, comm, partition)
+        own = layout.own(comm.rank)
+        rows = layout.order[own]
+        mark = torch.full((n,), -1, dtype=torch.int8)
+        for index, part in enumerate(PARTS):
+            mark[getattr(split.check(n), part)] = index
+        arrays = {"y": labels_of(dataset)[rows], "split": mark[rows], "row": rows}
+        if graph is not None:
+            source, target, weight = edges_into(graph, layout, comm.rank)
+            counts = torch.bincount(target - own.start, minlength=len(rows))
+            arrays |= {"col": source, "crow": torch.cat([counts.new_zeros(1), counts.cumsum(0)])}
+            arrays |= {} if weight is None else {"weight": weight}
+        known = {name: tensor.numpy() for name, tensor in arrays.items()}
+        if dataset.x.layout == torch.strided:
+            held = Held(own.start, ({**known, "x": dataset.x[rows].numpy()},))
+        else:
+            held = _SparseHeld(own.start, (known,), SparseMatrix.from_csr(dataset.x)[rows])
+        sizes = {part: split.size(part) for part in PARTS}
+        return cls(
+            held,
+            held_split(held.split, split.name, sizes, split.to_json()),
+            layout.starts,
+            model,
+            comm,
+            symmetric=graph is None or graph.symmetric,
+            runs=n,
+            ids=layout.new_ids(),
+            **options,
+        )
+
+    @classmethod
+    def on_disk(cls, shards: ShardFolder, model: DIFFormer, comm: Comm, **options: Any) -> Parts:
+        """From a sharded dataset; the parts of this process are verified and mapped."""
+        manifest, starts = shards.manifest, shards.starts(comm.size)
+        check_batch_size(options.get("batch_size"), manifest.rows)
+        held = shards.hold(*shards.share(comm.rank, comm.size))
+        sizes = {part: manifest.size(part) for part in PARTS}
+        split = held_split(held.split, manifest.split, sizes, None)
+        return cls(held, split, starts, model, comm, streamed=True, **options)
 
     def observed(self) -> Batch:
         if self._all is None:
@@ -100,8 +161,8 @@ class FromParts:
 
     def epoch(self, number: int) -> Iterator[Batch]:
         seed_epoch(self._seed, number, self.comm)
-        if self._all is not None:
-            yield self._all
+        if self._size is None:
+            yield self.observed()
             return
         for read in self._batches(number):
             if read.batch.size:
@@ -121,19 +182,19 @@ class FromParts:
         self.outputs = out
         return out
 
-    def to(self, device: torch.device) -> FromParts:
-        """The same source, handing out its batches on a device; the parts stay on disk."""
+    def to(self, device: torch.device) -> Parts:
+        """The same source, handing out its batches on a device; what is held stays where it is."""
         if device != self._device:
             self._device, self.y = device, self.y.to(device)
             self._all = None if self._all is None else self._all.to(device)
         return self
 
     def _everything(self) -> Batch:
-        held, n = self.held, self.held.rows
-        graph = None
+        held, graph = self.held, None
         if self._joined:
-            target = torch.repeat_interleave(torch.arange(n), held.crow.diff()) + held.start
-            graph = self._graph(self._edges(held.col, target, held.weight), self._starts)
+            counts = held.crow.diff()
+            target = torch.repeat_interleave(torch.arange(held.rows), counts) + held.start
+            graph = self._graph((held.col, target, held.weight), self._starts)
         counted = None if self.comm.size == 1 else self.split.size("train")
         x = held.x.to(self._dtype)
         return Batch(x, self._seen, graph, self.split.train, counted=counted)
@@ -142,7 +203,7 @@ class FromParts:
         """The batches of an epoch, read ahead in a separate thread."""
         assert self._size is not None
         runs, per_batch = -(-self._rows // self._run), max(1, self._size // self._run)
-        plan = Epoch.draw(runs, per_batch, [self._seed, number])
+        plan = Epoch.draw(runs, per_batch, [self._seed, number], ids=self._ids)
         reads = self._background.each(partial(self._read, plan), len(plan.rows))
         for read, counted in zip(reads, self._counted(plan), strict=True):
             # Processes agree on the boundary here, all in the same order.
@@ -171,25 +232,42 @@ class FromParts:
             source, target = source[inside], target[inside]
             weight = None if weight is None else weight[inside]
             place = plan.place[source // run].long() * run + source % run
-            edges = self._edges(place, target + first, weight)
+            edges = place, target + first, weight
         trains = (held.splits(mine) == 0).nonzero().squeeze(1)
         x = held.features(mine).to(self._dtype)
         batch = Batch(x, self._seen[mine], None, trains)
         return _Read(batch, mine, starts, edges)
 
-    def _edges(self, source: Tensor, target: Tensor, weight: Tensor | None) -> LocalEdges:
+    def _graph(self, edges: _Edges, starts: list[int]) -> Any:
+        source, target, weight = edges
+        made: dict[str, Any] = {"symmetric": self._symmetric, "dtype": self._dtype}
+        if self.comm.size == 1:
+            return Graph.from_sorted(source, target, starts[-1], weight, **made)
+        if weight is not None:  # normalised in the model's precision, or their own if that is more
+            weight = weight.to(torch.promote_types(weight.dtype, self._dtype))
         if self._mean:
-            keep = source != target
+            keep, made["symmetric"], made["norm"] = source != target, False, "row"
             source, target = source[keep], target[keep]
             weight = None if weight is None else weight[keep]
-        norm = "row" if self._mean else "symmetric"
-        return LocalEdges(torch.stack([source, target]), weight, not self._mean, norm)
+        return ShardedGraph.build(source, target, weight, starts, self.comm, **made)
 
-    def _graph(self, edges: LocalEdges, starts: list[int]) -> Any:
-        if self.comm.size > 1:
-            return ShardedGraph.build(edges, starts, self.comm)
-        source, target = edges.edge_index
-        return Graph.from_sorted(source, target, starts[-1], edges.weight, symmetric=True)
+
+_Edges = tuple[Tensor, Tensor, Tensor | None]
+"""Sources, targets and weights, sorted by target, then source."""
+
+
+@dataclass(frozen=True, eq=False)
+class _SparseHeld(Held):
+    """Rows in memory whose features are sparse."""
+
+    matrix: SparseMatrix
+
+    @property
+    def x(self) -> Tensor:
+        return self.matrix.csr
+
+    def features(self, rows: Tensor) -> Tensor:
+        return self.matrix[rows].csr
 
 
 @dataclass(frozen=True)
@@ -199,33 +277,20 @@ class _Read:
     batch: Batch
     mine: Tensor  # the positions of its rows among those held
     starts: list[int]  # where each process's rows begin in the batch
-    edges: LocalEdges | None
+    edges: _Edges | None
 
 
-def fit_from_parts(
-    model: DIFFormer,
-    shards: ShardFolder,
-    settings: TrainSettings,
-    comm: Comm,
-    *,
-    chunk: int | None = None,
-    folder: Path | str | None = None,
-    config: Mapping[str, Any] | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> tuple[FitResult, FromParts, nn.Module]:
-    """`fit` on a sharded dataset, spread over the processes of `comm`; each gets the same result.
+def held_split(mark: Tensor, split: str, sizes: Mapping[str, int], text: str | None) -> HeldSplit:
+    """The split of the rows held here, by (n_r,) marks: 0, 1, 2 for train, val, test, else -1."""
+    train, val, test = (torch.nonzero(mark == i).flatten() for i in range(len(PARTS)))
+    return HeldSplit(split, train, val, test, sizes=sizes, text=text)
 
-    Also returns the source, whose `outputs` are those of the best weights for the rows held here,
-    and the trained model.
-    """
-    sharded = comm.size > 1
-    agree_on_run(comm, settings, model, shards.manifest.checksum, sharded=sharded)
-    if settings.partition is not None:
-        raise ValueError("partition must be left out with shards: their parts say what goes where")
-    source = FromParts(
-        shards, model, comm, batch_size=settings.batch_size, seed=settings.seed, chunk=chunk
-    )
-    written: dict[str, Any] = {"folder": folder, "config": config, "callbacks": callbacks}
-    task = shards.manifest.task
-    result, trained = fit_held(model, source, task, settings, comm, sharded=sharded, **written)
-    return result, source, trained
+
+def seed_epoch(seed: int, number: int, comm: Comm) -> None:
+    """Seed an epoch's dropout by its number and the rank: a restarted run draws the same."""
+    if comm.size == 1:
+        return
+    words = np.random.SeedSequence([seed, number, comm.rank]).generate_state(1)
+    own = generator()
+    draw: Any = torch.manual_seed if own is None else own.manual_seed
+    draw(int(words[0]))

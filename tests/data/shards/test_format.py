@@ -205,20 +205,6 @@ def test_rows_are_read_wherever_they_are(
         take_rows(mapped, rows)
 
 
-def chain(rows: int, width: int) -> Any:
-    """Each row and those up to `width` before and after it, in blocks of seven rows."""
-
-    def blocks() -> Any:
-        for first in range(0, rows, 7):
-            near = [
-                [j for j in range(i - width, i + width + 1) if 0 <= j < rows and j != i]
-                for i in range(first, min(first + 7, rows))
-            ]
-            yield first, np.cumsum([len(n) for n in near]), np.array([j for n in near for j in n])
-
-    return blocks
-
-
 def test_a_streamed_partition_is_balanced_and_cuts_little() -> None:
     rows, parts = 1000, 4
     shuffled = np.random.default_rng(0).permutation(rows)
@@ -239,12 +225,6 @@ def test_a_streamed_partition_is_balanced_and_cuts_little() -> None:
     assert np.bincount(part, minlength=parts).max() <= np.ceil(1.05 * rows / parts)
     random = (hashed(np.arange(rows)) % np.uint64(parts)).astype(int)
     assert cut(part) < 0.5 * cut(random)
-
-
-def test_a_chain_in_order_is_cut_in_few_places() -> None:
-    part = stream_parts(chain(700, 2), 700, 5)
-    assert (part >= 0).all()
-    assert np.count_nonzero(np.diff(part)) < 100
 
 
 def test_a_stream_cuts_no_more_than_the_order_of_the_file_does() -> None:

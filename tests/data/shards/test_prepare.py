@@ -238,12 +238,8 @@ def test_what_cannot_be_sharded_is_one_line(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"memory": "much"}, "memory must be a size such as 4GB"),
-        ({"partition": "best"}, "partition must be one of range, hash, metis, streaming"),
-        ({"parts": 0}, "parts must be at least 1, got 0"),
         ({"parts": 500, "partition": "hash"}, "parts must be at most 128 by hash, got 500"),
         ({"partition": "metis", "edges": []}, "partition must be range or hash without edges"),
-        ({"split": "half"}, r"split must be ratio:A/B/C\[:SEED\] or column:NAME, got 'half'"),
         ({"label": []}, "label must name at least one column"),
     ],
 )
