@@ -6,7 +6,7 @@ import torch
 from difformer.core import fused, tiled
 from difformer.core import tiled as tied
 from difformer.core.diffusivity import Sigmoid, Simple, WholeTensorSimple
-from difformer.core.euler import StepWeights, averaged_step, euler_step
+from difformer.core.euler import StepWeights, euler_step
 from difformer.core.graph import Graph
 
 WIDTH = 5
@@ -74,9 +74,9 @@ def test_a_step_made_in_the_place_of_its_average_equals_the_two_apart(
     graph = Graph.from_edges(torch.randint(n, (2, 3 * n)), n).to(z)
     weights = StepWeights(0.3, pairs, 0.7, 0.2)
     inputs = [z, first, value, *(t for a in affine if a for t in a)]
-    rest = (first, graph.adjacency, value)
-    fast = averaged_step(weights, z, kernel.closed_form(3), affine, *rest)
-    plain = euler_step(weights, z, plain_average(kernel, z, affine, 3), *rest)
+    rest = {"first": first, "adjacency": graph.adjacency, "value": value}
+    fast = euler_step(weights, z, kernel.closed_form(3), affine, **rest)
+    plain = euler_step(weights, z, plain_average(kernel, z, affine, 3), **rest)
     torch.testing.assert_close(fast, plain)
     probe = torch.randn(fast.shape, dtype=fast.dtype)
     grads = [torch.autograd.grad((out * probe).sum(), inputs) for out in (fast, plain)]
