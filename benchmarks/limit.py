@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import seconds_of, write_results
+from benchmarks.measure import all_pair_average, seconds_of, write_results
 from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple, WholeTensorSimple
 from difformer.core.tiled import COLUMN_TILE, ROW_TILE, rows_at_once
 from difformer.train.memory import keep_freed_memory
@@ -92,7 +92,7 @@ def stepper(case: str) -> tuple[Callable[[], torch.Tensor], Callable[[], None]]:
     grad = torch.ones(rows, WIDTH)
 
     def run() -> torch.Tensor:
-        return kernel.of_states(z, made[0], made[1], None, 1)
+        return all_pair_average(kernel, z, *made)
 
     def both() -> None:
         z.grad = None

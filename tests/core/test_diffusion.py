@@ -5,7 +5,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from difformer.core.diffusion import Diffusion, descent_step, energy, graph_penalty, relu_proximal
+from difformer.core.diffusion import Diffusion, relu_proximal
 from difformer.core.diffusivity import KERNELS
 from difformer.core.graph import Graph
 from difformer.core.rows import squared_distances
@@ -50,22 +50,15 @@ def test_pair_penalty_equals_the_double_sum(kernel, n):
     torch.testing.assert_close(diffusivity.pair_penalty(z), expected, rtol=1e-9, atol=1e-8)
 
 
-def test_graph_penalty_equals_the_double_sum():
-    z, graph = random_states(9, 3, seed=0), random_graph(9, seed=0)
-    expected = (graph.dense() * squared_distances(z, z)).sum()
-    torch.testing.assert_close(graph_penalty(z, graph), expected)
-
-
 def test_energy_is_equation_4_and_equation_19():
     z, before, graph = random_states(7, 3, 0), random_states(7, 3, 1), random_graph(7, seed=1)
     move = (z - before).square().sum()
     pairs = KERNELS["sigmoid"]().delta(squared_distances(z, z)).sum()
     edges = (graph.dense() * squared_distances(z, z)).sum()
-    sigmoid = KERNELS["sigmoid"]()
-    torch.testing.assert_close(energy(z, before, sigmoid, weight=0.3), move + 0.3 * pairs)
-    torch.testing.assert_close(
-        energy(z, before, sigmoid, weight=0.3, graph=graph), move + 0.15 * (pairs + edges)
-    )
+    torch.testing.assert_close(Diffusion("sigmoid").energy(z, before, 0.3), move + 0.3 * pairs)
+    process = Diffusion("sigmoid", graph=graph, graph_scale=2.0)
+    expected = move + 0.15 * (pairs + 2 * edges)
+    torch.testing.assert_close(process.energy(z, before, 0.3), expected)
 
 
 descent_cases = {
@@ -201,7 +194,7 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=r"z must have shape \(n, d\)"):
         Diffusion("sigmoid").trajectory(torch.zeros(0, 2), 1)
     with pytest.raises(ValueError, match="weight must be positive"):
-        descent_step(torch.ones(3), 0.0)
+        Diffusion("simple").safe_tau(torch.ones(3, 2), 0.0)
 
 
 @pytest.mark.parametrize("coupling", ["joint", "paper"])

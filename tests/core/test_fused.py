@@ -6,7 +6,7 @@ import torch
 from difformer.core import fused, tiled
 from difformer.core import tiled as tied
 from difformer.core.diffusivity import Sigmoid, Simple, WholeTensorSimple
-from difformer.core.euler import StepWeights, euler_step
+from difformer.core.euler import StepWeights, average_of_states, euler_step
 from difformer.core.graph import Graph
 
 WIDTH = 5
@@ -39,6 +39,10 @@ def plain_average(kernel, z, affine, heads):
     return kernel(*map(split, affine)).mean(-3)
 
 
+def fused_average(kernel, z, affine, heads):
+    return average_of_states(z, kernel.closed_form(heads), affine)
+
+
 @FUSED
 @pytest.mark.parametrize("n", [1, 2, 63, 257])
 @pytest.mark.parametrize("heads", [1, 3])
@@ -50,7 +54,7 @@ def test_values_and_gradients_equal_the_plain_form(
     set_sizes(monkeypatch, chunk, kept)
     z, affine = make(n, WIDTH, heads, maps)
     inputs = [z, *(t for a in affine if a for t in a)]
-    fast = kernel.of_states(z, *affine, heads)
+    fast = fused_average(kernel, z, affine, heads)
     plain = plain_average(kernel, z, affine, heads)
     torch.testing.assert_close(fast, plain)
     probe = torch.randn(fast.shape, dtype=fast.dtype)
@@ -92,7 +96,8 @@ def test_gradcheck(kernel, maps, monkeypatch):
 
     def run(z, *flat):
         parts = iter(flat)
-        return kernel.of_states(z, *((next(parts), next(parts)) if a else None for a in affine), 2)
+        maps = [(next(parts), next(parts)) if a else None for a in affine]
+        return fused_average(kernel, z, maps, 2)
 
     assert torch.autograd.gradcheck(run, (z, *flat))
 
@@ -100,7 +105,7 @@ def test_gradcheck(kernel, maps, monkeypatch):
 @FUSED
 def test_zero_states_are_defined(kernel):
     z = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
-    out = kernel.of_states(z, None, None, None, 1)
+    out = fused_average(kernel, z, [None] * 3, 1)
     out.sum().backward()
     assert torch.equal(out, torch.zeros(4, 3, dtype=torch.float64))
     assert torch.isfinite(z.grad).all()
@@ -111,7 +116,7 @@ def test_under_the_whole_tensor_norm_no_query_or_key_is_kept(monkeypatch):
     z, affine = make(1000, 4, 1, "qkv")
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        WholeTensorSimple().of_states(z, *affine, 1)
+        fused_average(WholeTensorSimple(), z, affine, 1)
     # The states, which are there anyway, and one mass a row.
     assert {t.data_ptr() for t in kept if t.numel() > 1000} == {z.data_ptr()}
 
@@ -121,7 +126,7 @@ def test_of_many_rows_only_the_states_lengths_and_small_matrices_are_kept(monkey
     z, affine = make(1000, 4, 1, "qkv")
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        Simple().of_states(z, *affine, 1)
+        fused_average(Simple(), z, affine, 1)
     # The states, which are there anyway, and the lengths of a row's query and key.
     assert {t.data_ptr() for t in kept if t.numel() > 1000} == {z.data_ptr()}
     assert len([t for t in kept if t.numel() == 1000]) == 2
@@ -138,7 +143,7 @@ def test_the_tied_sigmoid_equals_the_dense_one(n, heads, maps, row_tile, column_
     z, affine = make(n, WIDTH, heads, maps)
     inputs = [z, *(t for a in affine if a for t in a)]
     kernel = Sigmoid()
-    fast = kernel.of_states(z, *affine, heads)
+    fast = plain_average(kernel, z, affine, heads)
     v = z if affine[2] is None else torch.nn.functional.linear(z, *affine[2])
     dense = (kernel.weights(z, z) @ v).view(n, -1, 5).mean(1)
     torch.testing.assert_close(fast, dense)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from difformer.core import fixed, tiled
-from difformer.core.diffusion import Diffusion, energy
+from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Gaussian, Sharp, Sigmoid
 from difformer.core.diffusivity.sharp import offsets_for_reach
 from difformer.core.fixed import FixedWeights
@@ -107,7 +107,7 @@ def test_the_penalty_with_a_number_per_row_has_omega_as_its_slope(make):
     torch.testing.assert_close(slope, kernel.omega(q, k))
     expected = kernel._delta(z2, pair).sum().detach()
     torch.testing.assert_close(here.pair_penalty(z), expected)
-    torch.testing.assert_close(energy(z, z, here, weight=0.5), expected / 2)
+    torch.testing.assert_close(Diffusion(here).energy(z, z, 0.5), expected / 2)
     pull, mass = here.pair_sums(z)
     torch.testing.assert_close(pull, kernel.omega(q, k) @ z)
     torch.testing.assert_close(mass.squeeze(1), kernel.omega(q, k).sum(1))
