@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from difformer.core import fused, tiled
-from difformer.core import tiled as tied
 from difformer.core.diffusivity import Sigmoid, Simple, WholeTensorSimple
 from difformer.core.euler import StepWeights, average_of_states, euler_step
 from difformer.core.graph import Graph
@@ -135,10 +134,9 @@ def test_of_many_rows_only_the_states_lengths_and_small_matrices_are_kept(monkey
 @pytest.mark.parametrize("n", [1, 2, 63, 257])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("maps", ["v", ""])
-@pytest.mark.parametrize(("row_tile", "column_tile"), [(128, 512), (50, 20), (7, 30)])
-def test_the_tied_sigmoid_equals_the_dense_one(n, heads, maps, row_tile, column_tile, monkeypatch):
-    monkeypatch.setattr(tied, "ROW_TILE", row_tile)
-    monkeypatch.setattr(tied, "COLUMN_TILE", column_tile)
+@pytest.mark.parametrize("tile", [128, 512, 20])
+def test_the_tied_sigmoid_equals_the_dense_one(n, heads, maps, tile, monkeypatch):
+    monkeypatch.setattr(tiled, "TILE", tile)
     monkeypatch.setattr(tiled, "DENSE_SCORES", 0)
     z, affine = make(n, WIDTH, heads, maps)
     inputs = [z, *(t for a in affine if a for t in a)]

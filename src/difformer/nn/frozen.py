@@ -249,18 +249,8 @@ class FrozenDIFFormer(nn.Module):
                 seen[id(tensor)] = fn(tensor)
             return seen[id(tensor)]
 
-        def moved(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else fn(tensor)
-
-        self._frozen = [
-            FrozenLayer(
-                None if layer.context is None else layer.context.map(once),
-                moved(layer.center),
-                moved(layer.value),
-            )
-            for layer in self._frozen
-        ]
-        self._degree = moved(self._degree)
+        self._frozen = [layer.map(once) for layer in self._frozen]
+        self._degree = None if self._degree is None else once(self._degree)
         return self
 
     def _by_blocks(
