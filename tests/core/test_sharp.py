@@ -86,15 +86,6 @@ def test_sharpness_one_and_no_offset_is_the_sigmoid_of_unit_rows_bit_for_bit(n):
         assert torch.equal(kernel.omega(*prepared), Sigmoid().omega(*unit))
 
 
-@pytest.mark.parametrize("offset", [0.0, 0.8])
-def test_f_of_a_distance_is_omega_on_unit_vectors(offset):
-    z = F.normalize(clustered(9), dim=-1)
-    kernel = Sharp(7.0, None, offset=offset)
-    torch.testing.assert_close(
-        kernel.omega(*kernel.prepare(z, z)), kernel.f(squared_distances(z, z))
-    )
-
-
 def tuned(sharpness, reach):
     scale, shift = torch.tensor([0.7, 0.05], dtype=torch.float64)
     return Sharp(sharpness, reach).tuned(scale, shift)
