@@ -12,6 +12,7 @@ from difformer.core.diffusivity import (
     KERNELS,
     Diffusivity,
     Gaussian,
+    Landmarks,
     Sharp,
     Sigmoid,
     Simple,
@@ -172,11 +173,6 @@ def test_a_zero_query_or_key_is_defined():
     torch.testing.assert_close(Simple()(q, k, v), v.mean(1, keepdim=True).expand(1, 4, 2))
 
 
-def test_whole_tensor_norm_asks_for_the_queries():
-    with pytest.raises(ValueError, match="q must be given"):
-        WholeTensorSimple().summarise(torch.ones(1, 2, 2), torch.ones(1, 2, 2))
-
-
 @pytest.mark.usefixtures("tile_size")
 def test_a_query_whose_sigmoids_all_underflow_gets_the_uniform_average_and_finite_gradients():
     q = torch.full((1, 30, 4), -60.0, requires_grad=True)
@@ -195,13 +191,26 @@ def test_softmax_and_gaussian_do_not_overflow():
         assert torch.isfinite(ALL[name].weights(q, q)).all()
 
 
-def test_unknown_kernel_lists_the_valid_ones():
-    with pytest.raises(ValueError, match=r"kernel must be one of simple, sigmoid.*got 'gauss'"):
-        make_diffusivity("gauss")
-    with pytest.raises(ValueError, match="qk_norm must be 'row' or 'tensor'"):
-        make_diffusivity("simple", "column")
-    with pytest.raises(ValueError, match="sharpness must be positive"):
-        Gaussian(0)
+ONES = torch.ones(1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: make_diffusivity("gauss"), r"one of simple, sigmoid.*got 'gauss'"),
+        (lambda: make_diffusivity("simple", "column"), "qk_norm must be 'row' or 'tensor'"),
+        (lambda: Gaussian(0), "sharpness must be positive, got 0"),
+        (lambda: Gaussian(reach=1.0), "reach must be above 1"),
+        (lambda: Sharp(0), "sharpness must be positive, got 0"),
+        (lambda: Sharp(1.0, -1), "reach must be positive, got -1"),
+        (lambda: Landmarks(40.0, 0), "reach must be positive, got 0"),
+        (lambda: Landmarks().prepare(ONES, ONES), "known must be given"),
+        (lambda: WholeTensorSimple().summarise(ONES, ONES), "q must be given"),
+    ],
+)
+def test_bad_knobs_and_missing_rows_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

@@ -198,13 +198,6 @@ def test_the_gradient_of_a_fixed_average_is_that_of_its_dense_form():
     assert torch.autograd.gradcheck(made.average, (value,))
 
 
-def test_bad_knobs_are_named():
-    with pytest.raises(ValueError, match="sharpness must be positive, got 0"):
-        Sharp(0)
-    with pytest.raises(ValueError, match="reach must be positive, got -1"):
-        Sharp(1.0, -1)
-
-
 def test_a_gaussian_with_a_reach_has_that_mass_and_is_symmetric():
     rows, kernel = clustered(40), Gaussian(reach=6.0)
     q, k = kernel.prepare(rows, rows)
@@ -218,8 +211,6 @@ def test_a_gaussian_with_a_reach_has_that_mass_and_is_symmetric():
     wide = Gaussian(reach=50.0)
     weights = wide.weights(*wide.prepare(rows, rows))
     torch.testing.assert_close(weights, torch.full_like(weights, 1 / 40), rtol=1e-3, atol=0)
-    with pytest.raises(ValueError, match="reach must be above 1"):
-        Gaussian(reach=1.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
