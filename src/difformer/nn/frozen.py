@@ -193,7 +193,7 @@ class FrozenDIFFormer(nn.Module):
         tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()}
         kinds: list[str | None] = []
         for index, layer in enumerate(self._frozen):
-            kinds.append(layer.kind)
+            kinds.append(None if layer.context is None else type(layer.context).__name__)
             kept = layer.tensors()
             if index and kept.get(KEY) is tensors.get(f"layer.0.{KEY}"):
                 kept.pop(KEY, None)  # all layers share it

@@ -46,11 +46,6 @@ class FrozenLayer:
         center, value = (None if t is None else function(t) for t in (self.center, self.value))
         return FrozenLayer(context, center, value)
 
-    @property
-    def kind(self) -> str | None:
-        """The name of its context's class."""
-        return None if self.context is None else type(self.context).__name__
-
     def tensors(self) -> dict[str, Tensor]:
         """What it stores, by name."""
         inner = {} if self.context is None else self.context.tensors()

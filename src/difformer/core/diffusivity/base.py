@@ -18,6 +18,13 @@ from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import average_by_rows, chunk_rows, tiles
 
 
+def check_positive(**knobs: float | None) -> None:
+    """Raise if one that is given is not above zero."""
+    for name, value in knobs.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} must be positive, got {value!r}")
+
+
 class Diffusivity(ABC):
     """A pairwise diffusivity. A subclass needs only `omega`; the rest follows, in bounded memory.
 
