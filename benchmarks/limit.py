@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import seconds_of, write_results
+from benchmarks.measure import all_pair_average, seconds_of, write_results
 from difformer.core.diffusivity import Diffusivity, Sigmoid, Simple, WholeTensorSimple
-from difformer.core.tiled import COLUMN_TILE, ROW_TILE, rows_at_once
+from difformer.core.tiled import TILE, rows_at_once
 from difformer.train.memory import keep_freed_memory
 
 WIDTH = 64
@@ -54,7 +54,7 @@ def machine_limits() -> dict[str, float]:
     square = torch.randn(1536, 1536)
     a, b, c = (torch.randn(2**25) for _ in range(3))
     tall, small = torch.randn(rows_at_once(torch.empty(1, WIDTH)), WIDTH), torch.randn(WIDTH, WIDTH)
-    tile, side = torch.randn(ROW_TILE, COLUMN_TILE), torch.randn(COLUMN_TILE, WIDTH)
+    tile, side = torch.randn(TILE, TILE), torch.randn(TILE, WIDTH)
     return {
         "square_flops": 2 * 1536**3 / seconds(lambda: square @ square),
         # A tall matrix by a small one, and the Gram matrix of tall ones.
@@ -92,7 +92,7 @@ def stepper(case: str) -> tuple[Callable[[], torch.Tensor], Callable[[], None]]:
     grad = torch.ones(rows, WIDTH)
 
     def run() -> torch.Tensor:
-        return kernel.of_states(z, made[0], made[1], None, 1)
+        return all_pair_average(kernel, z, *made)
 
     def both() -> None:
         z.grad = None

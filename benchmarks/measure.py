@@ -22,7 +22,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from difformer.core.diffusivity import Diffusivity
+from difformer.core.euler import Affine, average_of_states
 from difformer.files import write_json
 from difformer.machine import commit
 from difformer.train.memory import keep_freed_memory
@@ -180,6 +183,17 @@ def _measure(prepare: Callable[[], Callable[[], Any]], patience: float, sender: 
         function()
         seconds = seconds_of(function)
     sender.send(Measured(megabytes, seconds, worked, *prepared))
+
+
+def all_pair_average(
+    kernel: Diffusivity, z: Tensor, query: Affine = None, key: Affine = None
+) -> Tensor:
+    """The average of the states z (n, d) as a layer of one head makes it."""
+    closed = kernel.closed_form(1)
+    if closed is not None:
+        return average_of_states(z, closed, (query, key, None))
+    q, k = ((z if a is None else F.linear(z, *a)).unsqueeze(0) for a in (query, key))
+    return kernel(q, k, z.unsqueeze(0))[0]
 
 
 def seconds_of(function: Callable[[], Any]) -> float:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from difformer.core.diffusion import Diffusion, descent_step, energy, graph_penalty, relu_proximal
+from difformer.core.diffusion import Diffusion, relu_proximal
 from difformer.core.diffusivity import KERNELS
 from difformer.core.graph import Graph
 from difformer.core.rows import squared_distances
@@ -29,16 +29,28 @@ def random_graph(n: int, seed: int) -> Graph:
 
 
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)
-@pytest.mark.parametrize("n", [1, 2, 63])
-def test_step_is_equation_3_with_the_weights_of_equation_6(kernel, n):
-    z = random_states(n, 4, seed=1)
-    diffusivity = KERNELS[kernel]()
-    omega = diffusivity.f(squared_distances(z, z))
-    if kernel == "identity":
+@pytest.mark.parametrize("coupling", [None, "joint", "paper", "edges"])
+@pytest.mark.parametrize(("n", "sourced"), [(1, 0.0), (2, 0.0), (9, 0.0), (9, 2.0), (63, 2.0)])
+def test_a_step_is_the_average_of_equations_3_11_19_and_33(kernel, coupling, n, sourced):
+    z, first = random_states(n, 4, seed=1), random_states(n, 4, seed=2)
+    graph = random_graph(n, seed=4) if coupling else None
+    options = {"edges": {"edges_only": True}, "paper": {"coupling": "paper"}}.get(coupling, {})
+    process = Diffusion(kernel, tau=0.4, graph=graph, source_weight=sourced, **options)
+    a = graph.dense() if graph else torch.zeros(n, n, dtype=torch.float64)
+    omega = KERNELS[kernel]().f(squared_distances(z, z))
+    if coupling == "edges":  # GAT
+        omega = omega * (a > 0)
+    elif kernel == "identity":  # MLP without a graph, GCN with the paper's coupling
         omega = torch.eye(n, dtype=torch.float64)
-    s = omega / omega.sum(1, keepdim=True)
-    expected = (1 - 0.3 * s.sum(1, keepdim=True)) * z + 0.3 * s @ z
-    torch.testing.assert_close(Diffusion(kernel, tau=0.3).step(z), expected)
+    if coupling == "joint":
+        omega = omega + n * a
+    mass = omega.sum(1, keepdim=True) + sourced
+    # A row without edges and without a source stays.
+    average = torch.where(mass > 0, (omega @ z + sourced * first) / mass, z)
+    expected = z + 0.4 * (average - z)
+    if coupling == "paper":
+        expected = z + 0.2 * (average - z + a @ z - a.sum(1, keepdim=True) * z)
+    torch.testing.assert_close(process.step(z, first), expected)
 
 
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)
@@ -50,64 +62,48 @@ def test_pair_penalty_equals_the_double_sum(kernel, n):
     torch.testing.assert_close(diffusivity.pair_penalty(z), expected, rtol=1e-9, atol=1e-8)
 
 
-def test_graph_penalty_equals_the_double_sum():
-    z, graph = random_states(9, 3, seed=0), random_graph(9, seed=0)
-    expected = (graph.dense() * squared_distances(z, z)).sum()
-    torch.testing.assert_close(graph_penalty(z, graph), expected)
-
-
 def test_energy_is_equation_4_and_equation_19():
     z, before, graph = random_states(7, 3, 0), random_states(7, 3, 1), random_graph(7, seed=1)
     move = (z - before).square().sum()
     pairs = KERNELS["sigmoid"]().delta(squared_distances(z, z)).sum()
     edges = (graph.dense() * squared_distances(z, z)).sum()
-    sigmoid = KERNELS["sigmoid"]()
-    torch.testing.assert_close(energy(z, before, sigmoid, weight=0.3), move + 0.3 * pairs)
-    torch.testing.assert_close(
-        energy(z, before, sigmoid, weight=0.3, graph=graph), move + 0.15 * (pairs + edges)
-    )
+    torch.testing.assert_close(Diffusion("sigmoid").energy(z, before, 0.3), move + 0.3 * pairs)
+    process = Diffusion("sigmoid", graph=graph, graph_scale=2.0)
+    expected = move + 0.15 * (pairs + 2 * edges)
+    torch.testing.assert_close(process.energy(z, before, 0.3), expected)
 
 
-descent_cases = {
-    "kernel": st.sampled_from(KERNEL_NAMES),
-    "n": st.integers(1, 30),
-    "d": st.integers(1, 6),
-    "seed": st.integers(0, 10**6),
-    "weight": st.floats(1e-3, 10),
-}
-
-
-@settings(max_examples=120, deadline=None)
-@given(**descent_cases, source_weight=st.sampled_from([0.0, 0.5, 20.0]), relu=st.booleans())
-def test_theorem_1_descent(kernel, n, d, seed, weight, source_weight, relu):
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(KERNEL_NAMES),
+    st.integers(1, 30),
+    st.integers(1, 6),
+    st.integers(0, 10**6),
+    st.floats(1e-3, 10),
+    st.sampled_from(
+        [
+            {},
+            {"source_weight": 0.5},
+            {"source_weight": 20.0},
+            {"proximal": relu_proximal},
+            {"proximal": relu_proximal, "source_weight": 0.5},
+            {"graph_scale": None},
+            {"graph_scale": 0.1},
+            {"graph_scale": 3.0},
+        ]
+    ),
+)
+def test_theorem_1_descent(kernel, n, d, seed, weight, options):
     z = random_states(n, d, seed)
-    z = z.abs() if relu else z
-    proximal = relu_proximal if relu else None
-    process = Diffusion(kernel, source_weight=source_weight, proximal=proximal)
-    first = z
-    before = None
+    z = z.abs() if "proximal" in options else z
+    graph = random_graph(n, seed) if "graph_scale" in options else None
+    first, before = z, None
     for _ in range(4):
-        tau = process.safe_tau(z, weight)
+        tau = Diffusion(kernel, graph=graph, **options).safe_tau(z, weight)
         assume(tau > 1e-6)
-        step = Diffusion(kernel, tau=tau, source_weight=source_weight, proximal=proximal)
+        step = Diffusion(kernel, tau=tau, graph=graph, **options)
         moved = step.step(z, first)
         now = step.energy(moved, z, weight, first)
-        if before is not None:
-            assert now <= before + 1e-9 * before.abs() + 1e-12
-        before, z = now, moved
-
-
-@settings(max_examples=80, deadline=None)
-@given(**descent_cases, scale=st.sampled_from([None, 0.1, 3.0]))
-def test_theorem_1_descent_with_a_graph(kernel, n, d, seed, weight, scale):
-    z, graph = random_states(n, d, seed), random_graph(n, seed)
-    before = None
-    for _ in range(4):
-        tau = Diffusion(kernel, graph=graph, graph_scale=scale).safe_tau(z, weight)
-        assume(tau > 1e-6)
-        step = Diffusion(kernel, tau=tau, graph=graph, graph_scale=scale)
-        moved = step.step(z)
-        now = step.energy(moved, z, weight)
         if before is not None:
             assert now <= before + 1e-9 * before.abs() + 1e-12
         before, z = now, moved
@@ -131,16 +127,6 @@ def test_check_descent_says_where_it_holds():
     assert 0.5 <= report.guaranteed < 1
 
 
-def test_paper_coupling_is_equation_11():
-    z, graph = random_states(8, 3, 3), random_graph(8, 3)
-    omega = KERNELS["simple"]().f(squared_distances(z, z))
-    s, a = omega / omega.sum(1, keepdim=True), graph.dense()
-    both = s + a
-    expected = (1 - 0.25 * both.sum(1, keepdim=True)) * z + 0.25 * both @ z
-    process = Diffusion("simple", tau=0.5, graph=graph, coupling="paper")
-    torch.testing.assert_close(process.step(z), expected)
-
-
 def test_joint_coupling_is_equation_11_where_all_masses_agree():
     # A ring has Ã 1 = 1, a constant diffusivity has mass n: then both forms are one.
     ring = torch.stack([torch.arange(6), (torch.arange(6) + 1) % 6])
@@ -148,23 +134,6 @@ def test_joint_coupling_is_equation_11_where_all_masses_agree():
     z = random_states(6, 3, 0)
     joint = Diffusion("constant", graph=graph).step(z)
     torch.testing.assert_close(joint, Diffusion("constant", graph=graph, coupling="paper").step(z))
-
-
-def test_mlp_gcn_and_gat_are_special_cases():
-    z, graph = random_states(9, 3, 4), random_graph(9, 4)
-    # MLP: only self-loops, nothing moves.
-    torch.testing.assert_close(Diffusion("identity").step(z), z)
-    # GCN: the identity diffusivity contributes no flow, eq. 11 leaves that of Ã (eq. 32, step τ/2).
-    a = graph.dense()
-    expected = (1 - 0.5 * a.sum(1, keepdim=True)) * z + 0.5 * a @ z
-    process = Diffusion("identity", tau=1.0, graph=graph, coupling="paper")
-    torch.testing.assert_close(process.step(z), expected)
-    # GAT: the diffusivity on the edges alone (eq. 33); a row without edges stays.
-    omega = KERNELS["sigmoid"]().f(squared_distances(z, z)) * (a > 0)
-    mass = omega.sum(1, keepdim=True)
-    moved = torch.where(mass > 0, omega @ z / mass.clamp_min(1e-12), z)
-    process = Diffusion("sigmoid", tau=0.4, graph=graph, edges_only=True)
-    torch.testing.assert_close(process.step(z), 0.6 * z + 0.4 * moved)
 
 
 def test_trajectory_starts_with_the_states_and_has_every_step():
@@ -183,59 +152,29 @@ def test_without_a_source_the_states_collapse_and_with_one_they_do_not():
     assert held.std(0).min() > 0.05
 
 
-def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match=r"tau must lie in \(0, 1\], got 0"):
-        Diffusion("simple", tau=0)
-    with pytest.raises(ValueError, match="kernel must be one of"):
-        Diffusion("nothing")
-    with pytest.raises(ValueError, match="coupling must be"):
-        Diffusion("simple", coupling="other")
-    with pytest.raises(ValueError, match="source_weight must not be negative"):
-        Diffusion("simple", source_weight=-1)
-    with pytest.raises(ValueError, match="graph must be given"):
-        Diffusion("simple", edges_only=True)
-    with pytest.raises(ValueError, match="ball of radius 1 for the simple diffusivity"):
-        Diffusion("simple").trajectory(torch.full((3, 2), 5.0), 1)
-    with pytest.raises(ValueError, match="z must be finite"):
-        Diffusion("sigmoid").trajectory(torch.tensor([[float("nan")]]), 1)
-    with pytest.raises(ValueError, match=r"z must have shape \(n, d\)"):
-        Diffusion("sigmoid").trajectory(torch.zeros(0, 2), 1)
-    with pytest.raises(ValueError, match="weight must be positive"):
-        descent_step(torch.ones(3), 0.0)
+NAN = torch.tensor([[float("nan")]])
 
 
-@pytest.mark.parametrize("coupling", ["joint", "paper"])
-@pytest.mark.parametrize("edges_only", [False, True])
-@pytest.mark.parametrize("with_graph", [False, True])
-@pytest.mark.parametrize("sourced", [False, True])
-def test_a_constant_state_that_is_its_own_source_stays(coupling, edges_only, with_graph, sourced):
-    if edges_only and not with_graph:
-        return
-    z = torch.full((6, 2), 0.3, dtype=torch.float64)
-    # A ring and a row without edges.
-    ring = torch.stack([torch.arange(5), (torch.arange(5) + 1) % 5])
-    graph = Graph.from_edges(ring, 6, undirected=True).to(z) if with_graph else None
-    process = Diffusion(
-        "sigmoid", graph=graph, source_weight=2.0, coupling=coupling, edges_only=edges_only
-    )
-    torch.testing.assert_close(process.step(z, z if sourced else None), z)
-
-
-@pytest.mark.parametrize("coupling", ["joint", "paper"])
-@pytest.mark.parametrize("edges_only", [False, True])
-def test_a_step_with_a_source_equals_the_dense_average(coupling, edges_only):
-    z, first, graph = random_states(7, 3, 0), random_states(7, 3, 1), random_graph(7, seed=1)
-    process = Diffusion(
-        "sigmoid", tau=0.4, graph=graph, source_weight=2.0, coupling=coupling, edges_only=edges_only
-    )
-    a = graph.dense()
-    omega = KERNELS["sigmoid"]().f(squared_distances(z, z))
-    if edges_only:
-        omega = omega * (a > 0)
-    elif coupling == "joint":
-        omega = omega + 7 * a
-    average = (omega @ z + 2 * first) / (omega.sum(1, keepdim=True) + 2)
-    expected = z + 0.4 * (average - z)
-    if coupling == "paper" and not edges_only:
-        expected = z + 0.2 * (average - z + a @ z - a.sum(1, keepdim=True) * z)
-    torch.testing.assert_close(process.step(z, first), expected)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Diffusion("simple", tau=0), r"tau must lie in \(0, 1\], got 0"),
+        (lambda: Diffusion("nothing"), "kernel must be one of"),
+        (lambda: Diffusion("simple", coupling="other"), "coupling must be"),
+        (lambda: Diffusion("simple", source_weight=-1), "source_weight must not be negative"),
+        (lambda: Diffusion("simple", edges_only=True), "graph must be given"),
+        (
+            lambda: Diffusion("simple").trajectory(torch.full((3, 2), 5.0), 1),
+            "ball of radius 1 for the simple diffusivity",
+        ),
+        (lambda: Diffusion("sigmoid").trajectory(NAN, 1), "z must be finite"),
+        (
+            lambda: Diffusion("sigmoid").trajectory(torch.zeros(0, 2), 1),
+            r"z must have shape \(n, d\)",
+        ),
+        (lambda: Diffusion("simple").safe_tau(torch.ones(3, 2), 0.0), "weight must be positive"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -20,9 +20,8 @@ def test_values_and_gradients_equal_the_sum_of_terms(n, symmetric, own_value, so
     )
     w = StepWeights(0.3, 0.5, 0.7, 0.2)
     carried = z if own_value else value
-    fast = euler_step(
-        w, z, pairs, first if sourced else None, graph.adjacency, None if own_value else value
-    )
+    rest = {"first": first if sourced else None, "value": None if own_value else value}
+    fast = euler_step(w, z, pairs, adjacency=graph.adjacency, **rest)
     plain = w.state * z + w.pairs * pairs + w.neighbours * (graph.dense() @ carried)
     if sourced:
         plain = plain + w.source * first

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from difformer.core import fused, tiled
-from difformer.core import tiled as tied
 from difformer.core.diffusivity import Sigmoid, Simple, WholeTensorSimple
-from difformer.core.euler import StepWeights, averaged_step, euler_step
+from difformer.core.euler import StepWeights, average_of_states, euler_step
 from difformer.core.graph import Graph
 
 WIDTH = 5
@@ -39,6 +38,10 @@ def plain_average(kernel, z, affine, heads):
     return kernel(*map(split, affine)).mean(-3)
 
 
+def fused_average(kernel, z, affine, heads):
+    return average_of_states(z, kernel.closed_form(heads), affine)
+
+
 @FUSED
 @pytest.mark.parametrize("n", [1, 2, 63, 257])
 @pytest.mark.parametrize("heads", [1, 3])
@@ -50,7 +53,7 @@ def test_values_and_gradients_equal_the_plain_form(
     set_sizes(monkeypatch, chunk, kept)
     z, affine = make(n, WIDTH, heads, maps)
     inputs = [z, *(t for a in affine if a for t in a)]
-    fast = kernel.of_states(z, *affine, heads)
+    fast = fused_average(kernel, z, affine, heads)
     plain = plain_average(kernel, z, affine, heads)
     torch.testing.assert_close(fast, plain)
     probe = torch.randn(fast.shape, dtype=fast.dtype)
@@ -74,9 +77,9 @@ def test_a_step_made_in_the_place_of_its_average_equals_the_two_apart(
     graph = Graph.from_edges(torch.randint(n, (2, 3 * n)), n).to(z)
     weights = StepWeights(0.3, pairs, 0.7, 0.2)
     inputs = [z, first, value, *(t for a in affine if a for t in a)]
-    rest = (first, graph.adjacency, value)
-    fast = averaged_step(weights, z, kernel.closed_form(3), affine, *rest)
-    plain = euler_step(weights, z, plain_average(kernel, z, affine, 3), *rest)
+    rest = {"first": first, "adjacency": graph.adjacency, "value": value}
+    fast = euler_step(weights, z, kernel.closed_form(3), affine, **rest)
+    plain = euler_step(weights, z, plain_average(kernel, z, affine, 3), **rest)
     torch.testing.assert_close(fast, plain)
     probe = torch.randn(fast.shape, dtype=fast.dtype)
     grads = [torch.autograd.grad((out * probe).sum(), inputs) for out in (fast, plain)]
@@ -84,61 +87,41 @@ def test_a_step_made_in_the_place_of_its_average_equals_the_two_apart(
 
 
 @FUSED
-@pytest.mark.parametrize("maps", ["qkv", "qk", ""])
-def test_gradcheck(kernel, maps, monkeypatch):
-    set_sizes(monkeypatch, 3)
-    z, affine = make(7, 3, 2, maps)
-    flat = [t for a in affine if a for t in a]
-
-    def run(z, *flat):
-        parts = iter(flat)
-        return kernel.of_states(z, *((next(parts), next(parts)) if a else None for a in affine), 2)
-
-    assert torch.autograd.gradcheck(run, (z, *flat))
-
-
-@FUSED
 def test_zero_states_are_defined(kernel):
     z = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
-    out = kernel.of_states(z, None, None, None, 1)
+    out = fused_average(kernel, z, [None] * 3, 1)
     out.sum().backward()
     assert torch.equal(out, torch.zeros(4, 3, dtype=torch.float64))
     assert torch.isfinite(z.grad).all()
 
 
-def test_under_the_whole_tensor_norm_no_query_or_key_is_kept(monkeypatch):
+@pytest.mark.parametrize(
+    ("kernel", "lengths"), [(WholeTensorSimple(), 0), (Simple(), 2)], ids=["tensor", "row"]
+)
+def test_of_many_rows_only_the_states_lengths_and_small_matrices_are_kept(
+    kernel, lengths, monkeypatch
+):
     set_sizes(monkeypatch, 50, kept=0)
     z, affine = make(1000, 4, 1, "qkv")
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        WholeTensorSimple().of_states(z, *affine, 1)
-    # The states, which are there anyway, and one mass a row.
+        fused_average(kernel, z, affine, 1)
+    # The states, which are there anyway, and the lengths of a row's query and key, or its mass.
     assert {t.data_ptr() for t in kept if t.numel() > 1000} == {z.data_ptr()}
-
-
-def test_of_many_rows_only_the_states_lengths_and_small_matrices_are_kept(monkeypatch):
-    monkeypatch.setattr(fused, "KEPT_NUMBERS", 0)
-    z, affine = make(1000, 4, 1, "qkv")
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        Simple().of_states(z, *affine, 1)
-    # The states, which are there anyway, and the lengths of a row's query and key.
-    assert {t.data_ptr() for t in kept if t.numel() > 1000} == {z.data_ptr()}
-    assert len([t for t in kept if t.numel() == 1000]) == 2
+    assert len([t for t in kept if t.numel() == 1000]) == (lengths or 1)
 
 
 @pytest.mark.parametrize("n", [1, 2, 63, 257])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("maps", ["v", ""])
-@pytest.mark.parametrize(("row_tile", "column_tile"), [(128, 512), (50, 20), (7, 30)])
-def test_the_tied_sigmoid_equals_the_dense_one(n, heads, maps, row_tile, column_tile, monkeypatch):
-    monkeypatch.setattr(tied, "ROW_TILE", row_tile)
-    monkeypatch.setattr(tied, "COLUMN_TILE", column_tile)
+@pytest.mark.parametrize("tile", [128, 512, 20])
+def test_the_tied_sigmoid_equals_the_dense_one(n, heads, maps, tile, monkeypatch):
+    monkeypatch.setattr(tiled, "TILE", tile)
     monkeypatch.setattr(tiled, "DENSE_SCORES", 0)
     z, affine = make(n, WIDTH, heads, maps)
     inputs = [z, *(t for a in affine if a for t in a)]
     kernel = Sigmoid()
-    fast = kernel.of_states(z, *affine, heads)
+    fast = plain_average(kernel, z, affine, heads)
     v = z if affine[2] is None else torch.nn.functional.linear(z, *affine[2])
     dense = (kernel.weights(z, z) @ v).view(n, -1, 5).mean(1)
     torch.testing.assert_close(fast, dense)

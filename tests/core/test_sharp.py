@@ -7,12 +7,17 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from difformer.core import fixed, tiled
-from difformer.core.diffusion import Diffusion, energy
+from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Gaussian, Sharp, Sigmoid
 from difformer.core.diffusivity.sharp import offsets_for_reach
-from difformer.core.fixed import FixedWeights
+from difformer.core.fixed import FixedAverage, FixedWeights
 from difformer.core.rows import squared_distances
 from difformer.core.sparse import SparseMatrix
+
+
+def dense(made: FixedAverage, m: int) -> torch.Tensor:
+    """Ŝ (n, m) of a fixed average."""
+    return made.average(torch.eye(m, dtype=torch.float64))
 
 
 def clustered(n: int, p: int = 12, seed: int = 0, dtype: torch.dtype = torch.float64):
@@ -81,15 +86,6 @@ def test_sharpness_one_and_no_offset_is_the_sigmoid_of_unit_rows_bit_for_bit(n):
         assert torch.equal(kernel.omega(*prepared), Sigmoid().omega(*unit))
 
 
-@pytest.mark.parametrize("offset", [0.0, 0.8])
-def test_f_of_a_distance_is_omega_on_unit_vectors(offset):
-    z = F.normalize(clustered(9), dim=-1)
-    kernel = Sharp(7.0, None, offset=offset)
-    torch.testing.assert_close(
-        kernel.omega(*kernel.prepare(z, z)), kernel.f(squared_distances(z, z))
-    )
-
-
 def tuned(sharpness, reach):
     scale, shift = torch.tensor([0.7, 0.05], dtype=torch.float64)
     return Sharp(sharpness, reach).tuned(scale, shift)
@@ -107,7 +103,7 @@ def test_the_penalty_with_a_number_per_row_has_omega_as_its_slope(make):
     torch.testing.assert_close(slope, kernel.omega(q, k))
     expected = kernel._delta(z2, pair).sum().detach()
     torch.testing.assert_close(here.pair_penalty(z), expected)
-    torch.testing.assert_close(energy(z, z, here, weight=0.5), expected / 2)
+    torch.testing.assert_close(Diffusion(here).energy(z, z, 0.5), expected / 2)
     pull, mass = here.pair_sums(z)
     torch.testing.assert_close(pull, kernel.omega(q, k) @ z)
     torch.testing.assert_close(mass.squeeze(1), kernel.omega(q, k).sum(1))
@@ -157,7 +153,7 @@ def test_fixed_weights_lose_no_more_of_a_row_than_is_said(sharpness, partners, m
     assert (lost <= share).all()
     torch.testing.assert_close(lost, made.rest)
     torch.testing.assert_close(kept, exact * (kept > 0))
-    torch.testing.assert_close(made.dense().sum(1), torch.ones(331, dtype=torch.float64))
+    torch.testing.assert_close(dense(made, 331).sum(1), torch.ones(331, dtype=torch.float64))
     # Ŝ V is off by at most the lost share on each side.
     value = torch.rand(331, 3, dtype=torch.float64)
     assert ((made.average(value) - exact @ value).abs() <= lost).all()
@@ -180,19 +176,18 @@ def test_sparse_features_give_the_same_weights_as_dense_ones():
     rows[5] = 0
     sparse = SparseMatrix.from_csr(rows.to_sparse_csr())
     kernel = Sharp(40.0, 6.0)
-    torch.testing.assert_close(kernel.fixed(sparse).dense(), kernel.fixed(rows).dense())
+    torch.testing.assert_close(dense(kernel.fixed(sparse), 120), dense(kernel.fixed(rows), 120))
 
 
 @pytest.mark.usefixtures("many_tiles")
 def test_a_part_of_the_rows_is_a_part_of_the_whole():
     rows, kernel = clustered(131), Sharp(40.0, 6.0)
-    whole = kernel.fixed(rows)
+    whole = dense(kernel.fixed(rows), 131)
     offset = kernel.fixed_offsets(rows, slice(0, 131))
     for part in (slice(0, 131), slice(40, 99), slice(130, 131), slice(7, 7)):
-        torch.testing.assert_close(
-            kernel.fixed_rows(rows, part, offset).dense(), whole.dense()[part]
-        )
-        torch.testing.assert_close(whole.block(part).dense(), whole.dense()[part])
+        made = kernel.fixed_rows(rows, part, offset)
+        torch.testing.assert_close(dense(made, 131), whole[part])
+        torch.testing.assert_close(dense(kernel.fixed(rows).block(part), 131), whole[part])
 
 
 @pytest.mark.usefixtures("many_tiles")
@@ -201,14 +196,6 @@ def test_the_gradient_of_a_fixed_average_is_that_of_its_dense_form():
     assert isinstance(made, FixedWeights)
     value = torch.randn(50, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(made.average, (value,))
-    torch.testing.assert_close(made.average(value), made.dense() @ value)
-
-
-def test_bad_knobs_are_named():
-    with pytest.raises(ValueError, match="sharpness must be positive, got 0"):
-        Sharp(0)
-    with pytest.raises(ValueError, match="reach must be positive, got -1"):
-        Sharp(1.0, -1)
 
 
 def test_a_gaussian_with_a_reach_has_that_mass_and_is_symmetric():
@@ -224,8 +211,6 @@ def test_a_gaussian_with_a_reach_has_that_mass_and_is_symmetric():
     wide = Gaussian(reach=50.0)
     weights = wide.weights(*wide.prepare(rows, rows))
     torch.testing.assert_close(weights, torch.full_like(weights, 1 / 40), rtol=1e-3, atol=0)
-    with pytest.raises(ValueError, match="reach must be above 1"):
-        Gaussian(reach=1.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

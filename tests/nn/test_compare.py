@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from difformer.core import fixed, tiled
 from difformer.core.graph import Graph
@@ -14,6 +13,7 @@ from difformer.nn.model import DIFFormer
 from difformer.train.chunks import predict_in_chunks
 from difformer.train.processes import Comm
 from difformer.train.sharded import ShardedDIFFormer
+from tests.nn.equations import transcription
 
 N = 23
 
@@ -29,50 +29,6 @@ def make(**options):
                 module.log_scale += 0.4 * torch.randn(())
                 module.shift += 0.1 * torch.randn(())
     return model, x
-
-
-def split(linear, x, heads=1):
-    return x[None] if linear is None else linear(x).view(len(x), heads, -1).transpose(0, 1)
-
-
-def dense(model, x, adjacency=None):
-    """The equations of a layer, written out with every pair."""
-    z = first = model.embed(x)
-    c = model.config
-    for layer in model.layers:
-        seen = {"state": z, "first": first, "input": x}[c.compare]
-        q, k = split(layer.query, seen, c.num_heads), split(layer.key, seen, c.num_heads)
-        v = split(layer.value, z, c.num_heads)
-        known = None
-        if c.kernel == "landmarks":
-            marks = model.landmarks[: model.num_landmarks]
-            marks = marks if c.compare == "input" else model.embed(marks).detach()
-            known = split(layer.key, marks, c.num_heads)
-        weights = layer.kernel.weights(*layer.kernel.prepare(q, k, known))
-        tuning = layer.tuning or model.tuning
-        if tuning is not None:
-            weights = tuned(layer.kernel, tuning, q, k)
-        p = (weights @ v).mean(0)
-        if adjacency is not None:
-            near = adjacency @ v.mean(0)
-            p = p + near if c.graph_weight is None else torch.lerp(p, near, c.graph_weight)
-        p = (1 - c.source) * p + c.source * first
-        own = z if layer.own is None else F.linear(z, layer.own.weight, layer.own.bias)
-        u = (1 - c.tau) * own + c.tau * p
-        u = u - u.mean(0) if c.center else u
-        u = u if layer.norm is None else layer.norm(u)
-        u = u if layer.activation is None else layer.activation(u)
-        z = z + u if c.residual else u
-    return model.output(z)
-
-
-def tuned(kernel, tuning, q, k):
-    """Sharp weights with a learned sharpness and learned offsets, all pairs."""
-    offset = kernel.prepare(q, k)[0][..., -1:]
-    pair = (offset + offset.mT) / 2 + tuning.shift
-    score = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
-    omega = torch.sigmoid(kernel.sharpness * tuning.log_scale.exp() * (score - pair))
-    return omega / omega.sum(-1, keepdim=True)
 
 
 FORMS = [
@@ -119,14 +75,14 @@ EVERY_FORM = pytest.mark.parametrize(
 def test_every_path_is_the_equations(options):
     model, x = make(**options)
     graph = Graph.from_edges(torch.randint(N, (2, 60)), N, undirected=True).to(x)
-    expected = dense(model, x, graph.dense())
+    expected = transcription(model, x, graph.dense())
     torch.testing.assert_close(model(x, graph), expected)
     torch.testing.assert_close(model(x.to_sparse_csr(), graph), expected)
     torch.testing.assert_close(predict_in_chunks(model, x, graph, chunk=7), expected)
     torch.testing.assert_close(
         predict_in_chunks(model, x.to_sparse_csr(), graph, chunk=7), expected
     )
-    alone = dense(model, x)
+    alone = transcription(model, x)
     torch.testing.assert_close(ShardedDIFFormer(model, Comm())(x), alone)
     # A row that is known already is moved as it was.
     frozen = model.freeze(x)
@@ -150,7 +106,7 @@ def test_gradients_are_those_of_the_equations(options):
     model, x = make(**options)
     probe = torch.randn(N, 3, dtype=torch.float64)
     both = []
-    for run in (model, lambda x: dense(model, x)):
+    for run in (model, lambda x: transcription(model, x)):
         model.zero_grad()
         (run(x) * probe).sum().backward()
         both.append([torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()])
@@ -162,7 +118,9 @@ def test_features_that_are_compared_get_the_gradients_of_the_equations(kernel):
     model, x = make(kernel=kernel, compare="input", learn_qk=False)
     x.requires_grad_()
     probe = torch.randn(N, 3, dtype=torch.float64)
-    fast, plain = (torch.autograd.grad((y * probe).sum(), x) for y in (model(x), dense(model, x)))
+    fast, plain = (
+        torch.autograd.grad((y * probe).sum(), x) for y in (model(x), transcription(model, x))
+    )
     torch.testing.assert_close(fast, plain)
 
 
@@ -195,7 +153,7 @@ def test_a_fixed_comparison_is_made_once_for_the_same_features(monkeypatch):
 
 def test_a_fixed_comparison_of_many_rows_is_sparse_and_close_to_the_exact_one(monkeypatch):
     model, x = make(kernel="sharp", compare="input", learn_qk=False)
-    expected = dense(model, x)
+    expected = transcription(model, x)
     monkeypatch.setattr(fixed, "DENSE_ROWS", 5)
     monkeypatch.setattr(tiled, "CHUNK_SCORES", 100)
     torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-3)

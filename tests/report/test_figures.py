@@ -12,14 +12,8 @@ from difformer.app.cli import main
 from difformer.core.diffusivity import Sigmoid, Simple
 from difformer.errors import RunError
 from difformer.jobs.rows import run_experiment
-from difformer_paper.figures import (
-    FIGURES,
-    depth,
-    make_figure,
-    penalty,
-    states,
-)
-from difformer_paper.figures.drawing import Work, summary
+from difformer_paper.figures import FIGURES, looked, make_figure, measured, penalty
+from difformer_paper.figures.drawing import Work
 from difformer_paper.measure import CellResult, read_results, result_path
 from difformer_paper.specs import load_spec
 
@@ -95,11 +89,12 @@ def keep(root: Path, figure: str, column: str, system: str, variant: str, *value
 def test_a_summary_is_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
     keep(tmp_path, "fig2a", "digits", "difformer-s", "diffusivity:kernel=simple", 0.5, 0.7)
     keep(tmp_path, "fig2a", "digits", "difformer-s", "diffusivity:kernel=constant", 0.1)
-    first, second = summary(read_results(tmp_path, "fig2a"), lambda model: {"k": model["kernel"]})
+    drawn = measured.ablation(Work("fig2a", "", tmp_path / "fig2a", (), None))
+    first, second = drawn.tables["summary"]
     shared = {"dataset": "digits", "system": "difformer-s"}
-    assert first == {**shared, "k": "constant", "mean": 0.1, "std": "", "seeds": 1}
+    assert first == {**shared, "diffusivity": "constant", "mean": 0.1, "std": "", "seeds": 1}
     std = round(0.02**0.5, 5)
-    assert second == {**shared, "k": "simple", "mean": 0.6, "std": std, "seeds": 2}
+    assert second == {**shared, "diffusivity": "simple", "mean": 0.6, "std": std, "seeds": 2}
 
 
 def test_depth_is_drawn_and_put_into_words(tmp_path: Path) -> None:
@@ -119,7 +114,7 @@ def test_depth_is_drawn_and_put_into_words(tmp_path: Path) -> None:
 def test_a_system_looks_the_same_in_every_panel(tmp_path: Path) -> None:
     for column, system in (("citeseer", "densegat"), ("citeseer", "gcn"), ("pubmed", "gcn")):
         keep(tmp_path, "fig5", column, system, "depth:num_layers=2", 0.8)
-    drawn = depth.make(Work("fig5", "", tmp_path / "fig5", (), None))
+    drawn = measured.depth(Work("fig5", "", tmp_path / "fig5", (), None))
     looks: list[tuple[str, str]] = []
     for ax in drawn.figure.axes:
         handles, labels = ax.get_legend_handles_labels()
@@ -153,8 +148,8 @@ def a_run(folder: Path, name: str, **train: int) -> Path:
 def test_states_are_drawn_again_from_their_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(states, "MOST_POINTS", 60)
-    monkeypatch.setattr(states, "EDGES", 20)
+    monkeypatch.setattr(looked, "MOST_POINTS", 60)
+    monkeypatch.setattr(looked, "EDGES", 20)
     run = a_run(tmp_path / "run", "fig7", epochs=1)
     first = {p.name: p.read_bytes() for p in make_figure("fig7", tmp_path, runs=[run])}
     again = {p.name: p.read_bytes() for p in make_figure("fig7", tmp_path)}

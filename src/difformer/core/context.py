@@ -40,15 +40,6 @@ class Context:
         """The context with `function` applied to each tensor."""
         return type(self)(**{name: function(value) for name, value in self.tensors().items()})
 
-    def detach(self: C) -> C:
-        """The context cut from the autograd graph."""
-        return self.map(lambda t: t.detach().clone())
-
-    @property
-    def numel(self) -> int:
-        """How many numbers it holds."""
-        return sum(t.numel() for t in self.tensors().values())
-
 
 @dataclass(frozen=True)
 class Mean(Context):

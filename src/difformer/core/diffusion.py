@@ -16,64 +16,6 @@ from difformer.core.rows import check_finite
 from difformer.core.tiled import chunk_rows, tiles
 from difformer.settings import check_count, unit_interval
 
-
-def graph_penalty(z: Tensor, graph: Graph) -> Tensor:
-    """Σ_ij Ã_ij ‖z_i − z_j‖² over the edges, in O(e d); a float64 scalar."""
-    z = z.double()
-    target, source, weight = graph.adjacency.coo
-    total = z.new_zeros(())
-    for part in tiles(weight.numel(), chunk_rows(z.shape[1])):
-        difference = z[target[part]] - z[source[part]]
-        total = total + (weight[part].double() * difference.square().sum(-1)).sum()
-    return total
-
-
-def energy(
-    z: Tensor,
-    previous: Tensor,
-    diffusivity: Diffusivity,
-    *,
-    weight: float,
-    graph: Graph | None = None,
-    graph_scale: float = 1.0,
-    source: Tensor | None = None,
-    source_weight: float = 0.0,
-) -> Tensor:
-    """E(Z, k) of eq. 4, or of eq. 19 where a graph is given; a float64 scalar.
-
-    Args:
-        z, previous: (n, d) the states and the ones they came from, Z⁽ᵏ⁾.
-        weight: λ.
-        graph, graph_scale: the graph and the factor on its normalised adjacency.
-        source, source_weight: Z⁽⁰⁾ and μ, the fidelity to the first state.
-    """
-    share = weight / 2 if graph is not None else weight
-    # Sums over n² pairs need the precision.
-    pairs = diffusivity.pair_penalty(z.double())
-    total = (z.double() - previous.double()).square().sum() + share * pairs
-    if graph is not None:
-        total = total + share * graph_scale * graph_penalty(z, graph)
-    if source is not None and source_weight:
-        fidelity = (z.double() - source.double()).square().sum()
-        total = total + 2 * share * source_weight * fidelity
-    return total
-
-
-def descent_step(mass: Tensor, weight: float, *, with_graph: bool = False) -> float:
-    """The largest step τ for which one step provably does not raise the energy, O(n).
-
-    With pair weight s (λ, or λ/2 with a graph) and the row masses m_i (everything a row's
-    average divides by), the energy changes by at most Σ_i ‖Δz_i‖² (1 + 4 s m_i (1 − 1/τ)), so
-
-        τ = 4 s m / (1 + 4 s m),   m = min_i m_i                       (docs/maths.md, Theorem 1)
-    """
-    if not weight > 0:
-        raise ValueError(f"weight must be positive, got {weight!r}")
-    share = weight / 2 if with_graph else weight
-    least = 4.0 * share * float(torch.as_tensor(mass).min())
-    return least / (1.0 + least)
-
-
 Coupling = Literal["joint", "paper"]
 
 
@@ -161,21 +103,47 @@ class Diffusion:
     def energy(
         self, z: Tensor, previous: Tensor, weight: float, source: Tensor | None = None
     ) -> Tensor:
-        """The energy this process descends, with λ = `weight`; a float64 scalar."""
-        return energy(
-            z,
-            previous,
-            self.diffusivity,
-            weight=weight,
-            graph=self.graph,
-            graph_scale=self._scale(z),
-            source=source,
-            source_weight=self.source_weight,
-        )
+        """E(Z, k) of eq. 4, or of eq. 19 with a graph, which this process descends; float64.
+
+        Args:
+            z, previous: (n, d) the states and the ones they came from, Z⁽ᵏ⁾.
+            weight: λ.
+            source: Z⁽⁰⁾, whose fidelity weighs μ; None leaves it out.
+        """
+        # Sums over n² pairs need the precision.
+        z = z.double()
+        share = weight if self.graph is None else weight / 2
+        total = (z - previous.double()).square().sum() + share * self.diffusivity.pair_penalty(z)
+        if self.graph is not None:
+            total = total + share * self._scale(z) * self._graph_penalty(z)
+        if source is not None and self.source_weight:
+            fidelity = (z - source.double()).square().sum()
+            total = total + 2 * share * self.source_weight * fidelity
+        return total
+
+    def _graph_penalty(self, z: Tensor) -> Tensor:
+        """Σ_ij Ã_ij ‖z_i − z_j‖² over the edges, in O(e d)."""
+        assert self.graph is not None
+        target, source, weight = self.graph.adjacency.coo
+        total = z.new_zeros(())
+        for part in tiles(weight.numel(), chunk_rows(z.shape[1])):
+            difference = z[target[part]] - z[source[part]]
+            total = total + (weight[part].double() * difference.square().sum(-1)).sum()
+        return total
 
     def safe_tau(self, z: Tensor, weight: float) -> float:
-        """A step size for which Theorem 1's descent from `z` is guaranteed with λ = `weight`."""
-        return descent_step(self.masses(z), weight, with_graph=self.graph is not None)
+        """The largest step τ for which one step from `z` provably does not raise the energy, O(n).
+
+        With pair weight s (λ = `weight`, or λ/2 with a graph) and the row masses m_i (everything a
+        row's average divides by), it changes by at most Σ_i ‖Δz_i‖² (1 + 4 s m_i (1 − 1/τ)), so
+
+            τ = 4 s m / (1 + 4 s m),   m = min_i m_i                   (docs/maths.md, Theorem 1)
+        """
+        if not weight > 0:
+            raise ValueError(f"weight must be positive, got {weight!r}")
+        share = weight if self.graph is None else weight / 2
+        least = 4.0 * share * float(self.masses(z).min())
+        return least / (1.0 + least)
 
     def check_descent(self, z: Tensor, steps: int, weight: float) -> DescentReport:
         """Run `steps` steps from `z` and compare E(Z⁽ᵏ⁺¹⁾, k) ≤ E(Z⁽ᵏ⁾, k − 1) at each."""

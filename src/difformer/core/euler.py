@@ -9,7 +9,7 @@ average P is computed directly from the states, U overwrites P, and neither is k
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -58,32 +58,29 @@ class AverageOfStates(Protocol):
 def euler_step(
     weights: StepWeights,
     z: Tensor,
-    pairs: Tensor,
+    average: AverageOfStates | Tensor,
+    maps: Sequence[Affine] = (),
+    *,
     first: Tensor | None = None,
     adjacency: SparseMatrix | None = None,
     value: Tensor | None = None,
 ) -> Tensor:
-    """U (n, d), in O(n d + nonzeros d); `value` is V, the states where it is None."""
-    return _Step.apply(z, pairs, first, value, adjacency, weights)
+    """U (n, d), in O(n d + nonzeros d) beside the average.
 
-
-def averaged_step(
-    weights: StepWeights,
-    z: Tensor,
-    average: AverageOfStates,
-    maps: Sequence[Affine],
-    first: Tensor | None = None,
-    adjacency: SparseMatrix | None = None,
-    value: Tensor | None = None,
-) -> Tensor:
-    """U (n, d) with P = average(z, maps), which is written in place and never stored separately."""
+    Args:
+        average: P itself, or how it is made from the states and these maps: then it is written in
+            place and never stored separately.
+        value: V; the states where it is None.
+    """
+    if isinstance(average, Tensor):
+        return _Step.apply(z, first, value, adjacency, weights, None, average)
     flat = [t for affine in maps for t in (affine or (None, None))]
-    return _AveragedStep.apply(z, first, value, adjacency, weights, average, *flat)
+    return _Step.apply(z, first, value, adjacency, weights, average, *flat)
 
 
 def average_of_states(z: Tensor, average: AverageOfStates, maps: Sequence[Affine]) -> Tensor:
     """P (n, d) alone."""
-    return averaged_step(StepWeights(0.0, 1.0, 0.0, 0.0), z, average, maps)
+    return euler_step(StepWeights(0.0, 1.0, 0.0, 0.0), z, average, maps)
 
 
 def add_product(out: Tensor, adjacency: SparseMatrix, value: Tensor, weight: float) -> Tensor:
@@ -112,32 +109,10 @@ class _AddProduct(torch.autograd.Function):
 
 
 class _Step(torch.autograd.Function):
-    """Linear, so the backward pass keeps nothing: ∂Z = a g [+ c Ãᵀ g], ∂P = b g, and so on."""
+    """Linear in all but what P is made of: ∂Z = a g [+ c Ãᵀ g], ∂P = b g, ∂Z⁽⁰⁾ = e g, ∂V = c Ãᵀ g.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        z: Tensor,
-        pairs: Tensor,
-        first: Tensor | None,
-        value: Tensor | None,
-        adjacency: SparseMatrix | None,
-        weights: StepWeights,
-    ) -> Tensor:
-        ctx.rest = (value is None, first is not None, adjacency, weights)
-        out = (z * weights.state).add_(pairs, alpha=weights.pairs)
-        return _add_rest(out, z, first, value, adjacency, weights)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        grad, weights = grads[0], ctx.rest[-1]
-        dz = grad * weights.state
-        dfirst, dvalue = _rest_backward(dz, grad, *ctx.rest)
-        return dz, grad * weights.pairs, dfirst, dvalue, None, None
-
-
-class _AveragedStep(torch.autograd.Function):
-    """The same with P computed in place of U; only the states and what ∂P needs are kept."""
+    Of a P that is given the backward pass keeps nothing, else the states and what ∂P needs.
+    """
 
     @staticmethod
     def forward(
@@ -147,54 +122,34 @@ class _AveragedStep(torch.autograd.Function):
         value: Tensor | None,
         adjacency: SparseMatrix | None,
         weights: StepWeights,
-        average: AverageOfStates,
-        *maps: Tensor | None,
+        average: AverageOfStates | None,
+        *given: Tensor | None,
     ) -> Tensor:
-        out, kept, small = average.forward(Averaged(z, maps, weights))
-        ctx.save_for_backward(z, *maps, *kept)
-        ctx.average, ctx.small, ctx.num_maps = average, small, len(maps)
-        ctx.rest = (value is None, first is not None, adjacency, weights)
-        return _add_rest(out, z, first, value, adjacency, weights)
+        ctx.rest = (value is None, first is not None, adjacency, weights, average)
+        if average is None:
+            out = (z * weights.state).add_(cast("Tensor", given[0]), alpha=weights.pairs)
+        else:
+            out, kept, small = average.forward(Averaged(z, given, weights))
+            ctx.save_for_backward(z, *given, *kept)
+            ctx.small, ctx.num_maps = small, len(given)
+        if first is not None:
+            out.add_(first, alpha=weights.source)
+        if adjacency is not None:
+            adjacency.add_product(out, z if value is None else value, weights.neighbours)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        z, *saved = ctx.saved_tensors
-        maps, kept = saved[: ctx.num_maps], saved[ctx.num_maps :]
-        grad, weights = grads[0], ctx.rest[-1]
-        of = Averaged(z, maps, weights)
-        dz, dmaps = ctx.average.backward(grad, of, kept, ctx.small)
-        dfirst, dvalue = _rest_backward(dz, grad, *ctx.rest)
-        return (dz, dfirst, dvalue, None, None, None, *dmaps)
-
-
-def _add_rest(
-    out: Tensor,
-    z: Tensor,
-    first: Tensor | None,
-    value: Tensor | None,
-    adjacency: SparseMatrix | None,
-    weights: StepWeights,
-) -> Tensor:
-    """a Z + b P, made into U in place."""
-    if first is not None:
-        out.add_(first, alpha=weights.source)
-    if adjacency is not None:
-        adjacency.add_product(out, z if value is None else value, weights.neighbours)
-    return out
-
-
-def _rest_backward(
-    dz: Tensor,
-    grad: Tensor,
-    own: bool,
-    sourced: bool,
-    adjacency: SparseMatrix | None,
-    weights: StepWeights,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Add the graph's part to ∂Z where it carries the states; ∂Z⁽⁰⁾ and, where it does not, ∂V."""
-    dvalue = None
-    if adjacency is not None:
-        dvalue = None if own else torch.zeros_like(grad)
-        into = dz if dvalue is None else dvalue
-        adjacency.add_transposed_product(into, grad, weights.neighbours)
-    return grad * weights.source if sourced else None, dvalue
+        (grad,), (own, sourced, adjacency, weights, average) = grads, ctx.rest
+        if average is None:
+            dz, dgiven = grad * weights.state, [grad * weights.pairs]
+        else:
+            z, *saved = ctx.saved_tensors
+            of = Averaged(z, saved[: ctx.num_maps], weights)
+            dz, dgiven = average.backward(grad, of, saved[ctx.num_maps :], ctx.small)
+        dvalue = None
+        if adjacency is not None:
+            dvalue = None if own else torch.zeros_like(grad)
+            adjacency.add_transposed_product(dz if own else dvalue, grad, weights.neighbours)
+        dfirst = grad * weights.source if sourced else None
+        return (dz, dfirst, dvalue, None, None, None, *dgiven)

@@ -109,16 +109,6 @@ class FixedWeights(FixedAverage):
         matrix = self.matrix[rows if order is None else order.place[rows]]
         return FixedWeights(matrix, rest, order=self.order, ordered_rows=False)
 
-    def dense(self) -> Tensor:
-        """Ŝ (n, m): the reference for tests."""
-        if isinstance(self.matrix, Tensor):
-            return self.matrix
-        out = self.matrix.to_dense()
-        if self.order is not None:
-            place = self.order.place
-            out = (out[place] if self.ordered_rows else out)[:, place]
-        return out if self.rest is None else out + self.rest / out.shape[1]
-
 
 @dataclass(frozen=True)
 class FixedLandmarks(FixedAverage):
@@ -135,12 +125,6 @@ class FixedLandmarks(FixedAverage):
 
     def block(self, rows: slice) -> FixedLandmarks:
         return replace(self, asking=self.assigned[rows])
-
-    def dense(self) -> Tensor:
-        """Ŝ (n, m): the reference for tests."""
-        given = self.assigned.to_dense()
-        asking = given if self.asking is None else self.asking.to_dense()
-        return asking @ (self.scale * given.T)
 
 
 def keep_partners(omega: OmegaOfRows, own: slice, n: int) -> FixedWeights:

@@ -9,6 +9,7 @@ whose average has a gradient: in the last layer of a model these are the rows of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations_with_replacement
 from typing import Any
 
 import torch
@@ -17,8 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 # A tile of scores is a megabyte, and so is its gradient: small enough for the cache, and large
 # enough for fast products and few calls, at each of which threads synchronise.
-ROW_TILE = 512
-COLUMN_TILE = 512
+TILE = 512
 # Added to every sigmoid: where all of a row underflow, its average is uniform and not 0/0.
 SIGMOID_FLOOR = 1e-30
 # Up to this many scores per matrix, plain batched products beat a loop over tiles.
@@ -179,11 +179,11 @@ def sigmoid_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     (batch, n, _), m = q.shape, k.shape[1]
     out = (SIGMOID_FLOOR * v.sum(-2, keepdim=True)).expand(batch, n, v.shape[-1]).contiguous()
     mass = q.new_full((batch, n, 1), SIGMOID_FLOOR * m)
-    buffer = q.new_empty(min(n, ROW_TILE) * min(m, COLUMN_TILE))
+    buffer = q.new_empty(min(n, TILE) * min(m, TILE))
     for b in range(batch):
-        for rows in tiles(n, ROW_TILE):
+        for rows in tiles(n, TILE):
             q_tile, out_tile, mass_tile = q[b, rows], out[b, rows], mass[b, rows]
-            for columns in tiles(m, COLUMN_TILE):
+            for columns in tiles(m, TILE):
                 omega = sigmoid_tile(q_tile, k[b, columns], buffer)
                 out_tile.addmm_(omega, v[b, columns])
                 mass_tile.add_(omega.sum(-1, keepdim=True))
@@ -204,14 +204,14 @@ def sigmoid_sums_backward(
         dq.index_add_(0, some, part)
         return
     n, m = q.shape[0], k.shape[0]
-    size = min(n, ROW_TILE) * min(m, COLUMN_TILE)
+    size = min(n, TILE) * min(m, TILE)
     buffer, other = q.new_empty(size), q.new_empty(size)
     # Sums over rows are accumulated transposed: a product with a transposed tile is a third slower.
     q_t, g_t = q.mT.contiguous(), left[:, :-1].mT.contiguous()
     dk_t, dv_t = q.new_zeros(k.shape[1], m), q.new_zeros(dv.shape[1], m)
-    for rows in tiles(n, ROW_TILE):
+    for rows in tiles(n, TILE):
         q_tile, left_tile, dq_tile = q[rows], left[rows], dq[rows]
-        for columns in tiles(m, COLUMN_TILE):
+        for columns in tiles(m, TILE):
             k_tile = k[columns]
             omega = sigmoid_tile(q_tile, k_tile, buffer)
             dv_t[:, columns].addmm_(g_t[:, rows], omega)
@@ -273,10 +273,10 @@ class _TiedSigmoidAverage(torch.autograd.Function):
         n = z.shape[0]
         out = (SIGMOID_FLOOR * v.sum(0)).expand(n, -1).contiguous()
         mass = z.new_full((n, 1), SIGMOID_FLOOR * n)
-        buffer = z.new_empty(_tile_size(n))
+        buffer = z.new_empty(min(n, TILE) ** 2)
         # The other side is accumulated transposed: a product with a transposed tile is slower.
         v_t, out_t = v.mT.contiguous(), v.new_zeros(v.shape[1], n)
-        for rows, columns in _upper_tiles(n):
+        for rows, columns in combinations_with_replacement(list(tiles(n, TILE)), 2):
             omega = sigmoid_tile(z[rows], z[columns], buffer)
             out[rows].addmm_(omega, v[columns])
             mass[rows].add_(omega.sum(1, keepdim=True))
@@ -304,8 +304,8 @@ class _TiedSigmoidAverage(torch.autograd.Function):
         forth, back = torch.cat([left, right], dim=1), torch.cat([right, left], dim=1)
         z_t, g_t = z.mT.contiguous(), g.mT.contiguous()
         dz_t, dv_t = torch.zeros_like(z_t), torch.zeros_like(g_t)
-        buffer, other = z.new_empty(_tile_size(n)), z.new_empty(_tile_size(n))
-        for rows, columns in _upper_tiles(n):
+        buffer, other = z.new_empty(min(n, TILE) ** 2), z.new_empty(min(n, TILE) ** 2)
+        for rows, columns in combinations_with_replacement(list(tiles(n, TILE)), 2):
             z_columns = z[columns]
             omega = sigmoid_tile(z[rows], z_columns, buffer)
             slope = other[: omega.numel()].view(omega.shape)
@@ -317,15 +317,3 @@ class _TiedSigmoidAverage(torch.autograd.Function):
                 dv_t[:, columns].addmm_(g_t[:, rows], omega)
                 dz_t[:, columns].addmm_(z_t[:, rows], slope)
         return dz.add_(dz_t.mT), dv.add_(dv_t.mT)
-
-
-def _upper_tiles(n: int) -> Iterator[tuple[slice, slice]]:
-    """Tiles that cover each unordered pair of rows once: a square on the diagonal, then strips."""
-    for rows in tiles(n, ROW_TILE):
-        yield rows, rows
-        for strip in tiles(n - rows.stop, COLUMN_TILE):
-            yield rows, slice(rows.stop + strip.start, rows.stop + strip.stop)
-
-
-def _tile_size(n: int) -> int:
-    return min(n, ROW_TILE) * min(n, max(ROW_TILE, COLUMN_TILE))

@@ -6,6 +6,7 @@ own Exchange; the step itself is in one place, `DiffusionLayer`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -101,29 +102,21 @@ class Apart(Exchange):
     ) -> tuple[Tensor, Tensor]:
         if landmarks is not None:
             return super().prepare(kernel, q, k, landmarks)
-        heads, tied = max(q.shape[0], k.shape[0]), q is k
-
-        def each(*qk: Tensor) -> Tensor:  # (graphs, rows, heads, ·)
-            a = qk[0].transpose(1, 2)
-            q, k = kernel.prepare(a, a if tied else qk[1].transpose(1, 2))
-            return (q if tied else torch.cat([q, k], dim=-1)).transpose(1, 2)
-
-        rows = (t.expand(heads, -1, -1).transpose(0, 1) for t in ((q,) if tied else (q, k)))
-        out = self.segments.map(each, *rows).transpose(0, 1)
-        if tied:
-            return out, out
-        first, second = out.chunk(2, dim=-1)
+        if q is k:
+            both = self._each(lambda q: kernel.prepare(q, q)[0].transpose(1, 2), q).transpose(0, 1)
+            return both, both
+        joined = self._each(lambda *qk: torch.cat(kernel.prepare(*qk), -1).transpose(1, 2), q, k)
+        first, second = joined.transpose(0, 1).chunk(2, dim=-1)
         return first, second
 
     def average(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        def each(*qkv: Tensor) -> Tensor:  # (graphs, rows, heads, d)
-            q, k, v = (t.transpose(1, 2) for t in qkv)
-            return kernel.apply(q, kernel.summarise(k, v, q)).mean(-3)
+        return self._each(lambda *qkv: kernel(*qkv).mean(-3), q, k, v)
 
-        heads = max(t.shape[0] for t in (q, k, v))
-        return self.segments.map(
-            each, *(t.expand(heads, -1, -1).transpose(0, 1) for t in (q, k, v))
-        )
+    def _each(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """`function` of the (graphs, h, rows, ·) of some (h, n, ·); it gives (graphs, rows, …)."""
+        heads = max(t.shape[0] for t in tensors)
+        rows = (t.expand(heads, -1, -1).transpose(0, 1) for t in tensors)
+        return self.segments.map(lambda *each: function(*(t.transpose(1, 2) for t in each)), *rows)
 
     def mean(self, u: Tensor) -> Tensor:
         return self.segments.map(lambda t: t.mean(1, keepdim=True).expand_as(t), u)

@@ -11,7 +11,6 @@ from torch import Tensor
 from difformer.core.diffusivity import KERNELS, Diffusivity
 from difformer.errors import ModelFileError
 from difformer.nn.config import DIFFormerConfig
-from difformer.tensorfiles import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from difformer.nn.model import DIFFormer
@@ -90,14 +89,3 @@ def _check(
         if not bool(torch.isfinite(tensor).all()):
             raise ModelFileError(f"{path}: tensor {name!r} holds NaN or infinity")
     return next(iter(tensors.values())).dtype
-
-
-def save_model(model: DIFFormer, path: Path) -> None:
-    """Write a model."""
-    write_tensors(path, "model", model.state_dict(), describe_model(model))
-
-
-def load_model(cls: type[M], path: Path, kernel: Diffusivity | None = None) -> M:
-    """Read a model that `save_model` wrote."""
-    tensors, description = read_tensors(path, "model")
-    return build_model(cls, path, description, tensors, kernel)

@@ -193,7 +193,7 @@ class FrozenDIFFormer(nn.Module):
         tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()}
         kinds: list[str | None] = []
         for index, layer in enumerate(self._frozen):
-            kinds.append(layer.kind)
+            kinds.append(None if layer.context is None else type(layer.context).__name__)
             kept = layer.tensors()
             if index and kept.get(KEY) is tensors.get(f"layer.0.{KEY}"):
                 kept.pop(KEY, None)  # all layers share it
@@ -249,18 +249,8 @@ class FrozenDIFFormer(nn.Module):
                 seen[id(tensor)] = fn(tensor)
             return seen[id(tensor)]
 
-        def moved(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else fn(tensor)
-
-        self._frozen = [
-            FrozenLayer(
-                None if layer.context is None else layer.context.map(once),
-                moved(layer.center),
-                moved(layer.value),
-            )
-            for layer in self._frozen
-        ]
-        self._degree = moved(self._degree)
+        self._frozen = [layer.map(once) for layer in self._frozen]
+        self._degree = None if self._degree is None else once(self._degree)
         return self
 
     def _by_blocks(

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from difformer.core.draws import generator
-from difformer.core.graph import Graph
 from difformer.core.rows import check_finite, check_within
 from difformer.core.sparse import SparseMatrix
 
@@ -31,14 +30,6 @@ def check_features(x: Tensor, width: int, dtype: torch.dtype) -> Tensor | Sparse
     # Squares of states, in LayerNorm and in norms, and their sums must not overflow.
     check_within("x", x, torch.finfo(dtype).max ** 0.5 / 2**10)
     return x if x.layout == torch.strided else SparseMatrix.from_csr(x)
-
-
-def check_graph(graph: Graph, edge_weight: Tensor | None, num_rows: int) -> None:
-    """Raise if a Graph was given with weights, or for another number of rows."""
-    if edge_weight is not None:
-        raise ValueError("edge_weight must be None with a Graph: it holds its own weights")
-    if graph.num_nodes != num_rows:
-        raise ValueError(f"edge_index is a Graph of {graph.num_nodes} rows, x has {num_rows}")
 
 
 def of_data(data: Any, *given: Any) -> tuple[Tensor, Any, Any, Any]:

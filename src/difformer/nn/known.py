@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +35,16 @@ class FrozenLayer:
         center = None
         if layer.config.center:
             center = exchange.mean(layer.meet(passage.before, q, k, v, passage.first, exchange))
-        context = None if layer.diffusivity.local else layer.diffusivity.summarise(k, v, q).detach()
+        context = None
+        if not layer.diffusivity.local:
+            context = layer.diffusivity.summarise(k, v, q).map(lambda t: t.detach().clone())
         return cls(context, center, None if exchange.graph is None else v.mean(0))
 
-    @property
-    def kind(self) -> str | None:
-        """The name of its context's class."""
-        return None if self.context is None else type(self.context).__name__
+    def map(self, function: Callable[[Tensor], Tensor]) -> FrozenLayer:
+        """The layer with `function` applied to each tensor."""
+        context = None if self.context is None else self.context.map(function)
+        center, value = (None if t is None else function(t) for t in (self.center, self.value))
+        return FrozenLayer(context, center, value)
 
     def tensors(self) -> dict[str, Tensor]:
         """What it stores, by name."""

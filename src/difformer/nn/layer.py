@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,9 @@ from difformer.core.diffusivity import Diffusivity, Sharp, make_diffusivity
 from difformer.core.draws import dropout
 from difformer.core.euler import (
     Affine,
+    AverageOfStates,
     StepWeights,
     average_of_states,
-    averaged_step,
     euler_step,
 )
 from difformer.core.tiled import HALF
@@ -141,20 +142,14 @@ class DiffusionLayer(nn.Module):
         if exchange.fixed is not None:
             value = self.mean_value(z)  # all heads share the weights
             return self._step(z, exchange.fixed.average(value), first, exchange, value)
+        carried = None if exchange.graph is None else self.mean_value(z)
         whole = exchange.here and compared is None and _exact(z)
         closed = exchange.closed_form(self.diffusivity, self.num_heads) if whole else None
-        carried = None if exchange.graph is None else self.mean_value(z)
         if closed is None:
             return self.meet(z, *self.project(z, compared, exchange), first, exchange, carried)
-        maps = (_affine(self.query), _affine(self.key), _affine(self.value))
-        if self.logit_tau is not None:
-            pairs = average_of_states(z, closed, maps)
-            return self.mix(z, pairs, exchange.neighbours(carried), first)
-        value = None if carried is z else carried
-        weights, first = self._step_weights(exchange, first)
-        moved = averaged_step(weights, z, closed, maps, first, exchange.adjacency, value)
-        moved = exchange.add_beyond(moved, carried, weights.neighbours)
-        return self._with_own(moved, z)
+        linears = (self.query, self.key, self.value)
+        maps = [None if m is None else (m.weight, m.bias) for m in linears]
+        return self._step(z, closed, first, exchange, carried, maps)
 
     def meet(
         self,
@@ -236,38 +231,37 @@ class DiffusionLayer(nn.Module):
     def _step(
         self,
         z: Tensor,
-        pairs: Tensor,
+        average: Tensor | AverageOfStates,
         first: Tensor | None,
         exchange: Exchange,
-        carried: Tensor,
+        carried: Tensor | None,
+        maps: Sequence[Affine] = (),
     ) -> Tensor:
-        """`mix` with the graph's product, in place if possible."""
+        """`mix`, in place if possible, with the graph's product and with an average of states."""
         if self.logit_tau is not None or not exchange.here or not _exact(z):
+            pairs = average
+            if not isinstance(pairs, Tensor):
+                pairs = average_of_states(z, pairs, maps)
             return self.mix(z, pairs, exchange.neighbours(carried), first)
-        value = None if carried is z or exchange.graph is None else carried
-        weights, first = self._step_weights(exchange, first)
-        moved = euler_step(weights, z, pairs, first, exchange.adjacency, value)
-        moved = exchange.add_beyond(moved, carried, weights.neighbours)
-        return self._with_own(moved, z)
-
-    def _with_own(self, moved: Tensor, z: Tensor) -> Tensor:
-        if self.own is None:
-            return moved
-        return torch.add(moved, self.own(z), alpha=1 - self.config.tau)
-
-    def _step_weights(
-        self, exchange: Exchange, first: Tensor | None
-    ) -> tuple[StepWeights, Tensor | None]:
-        """The coefficients of `mix` for a fixed step size, and the source if it has a weight."""
         tau, w = self.config.tau, self.config.graph_weight
         beta = 0.0 if first is None else self.config.source
+        pull, near = (1.0, 1.0) if w is None else (1 - w, w)
+        if exchange.graph is None:
+            pull, near = 1.0, 0.0
         moved = tau * (1 - beta)
-        pairs, neighbours = 1.0, 0.0
-        if exchange.graph is not None:
-            pairs, neighbours = (1.0, 1.0) if w is None else (1 - w, w)
         state = 0.0 if self.own is not None else 1 - tau
-        weights = StepWeights(state, moved * pairs, moved * neighbours, tau * beta)
-        return weights, first if weights.source else None
+        weights = StepWeights(state, moved * pull, moved * near, tau * beta)
+        out = euler_step(
+            weights,
+            z,
+            average,
+            maps,
+            first=first if weights.source else None,
+            adjacency=exchange.adjacency,
+            value=None if carried is z or exchange.graph is None else carried,
+        )
+        out = exchange.add_beyond(out, carried, weights.neighbours)
+        return out if self.own is None else torch.add(out, self.own(z), alpha=1 - tau)
 
     def finish(self, u: Tensor, z: Tensor) -> Tensor:
         """Norm, activation, dropout; added to the state z it came from if `residual`."""
@@ -283,10 +277,6 @@ class DiffusionLayer(nn.Module):
             return z.unsqueeze(0)
         each = linear.out_features // self.num_heads
         return linear(z).view(z.shape[0], self.num_heads, each).transpose(0, 1)
-
-
-def _affine(linear: nn.Linear | None) -> Affine:
-    return None if linear is None else (linear.weight, linear.bias)
 
 
 def _exact(z: Tensor) -> bool:

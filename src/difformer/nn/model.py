@@ -19,17 +19,11 @@ from difformer.core.tiled import HALF
 from difformer.nn import files
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.exchange import Apart, Exchange
-from difformer.nn.inputs import (
-    Linear,
-    Remembered,
-    TracedGraph,
-    check_features,
-    check_graph,
-    of_data,
-)
+from difformer.nn.inputs import Linear, Remembered, TracedGraph, check_features, of_data
 from difformer.nn.layer import DiffusionLayer, Tuning, make_activation
 from difformer.nn.passages import Passage
 from difformer.settings import check_count, takes
+from difformer.tensorfiles import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from difformer.nn.frozen import FrozenDIFFormer
@@ -182,12 +176,13 @@ class DIFFormer(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file with the configuration as JSON in its header."""
-        files.save_model(self, Path(path))
+        write_tensors(Path(path), "model", self.state_dict(), files.describe_model(self))
 
     @classmethod
     def load(cls, path: str | Path, *, kernel: Diffusivity | None = None) -> DIFFormer:
         """Read what `save` wrote; pass `kernel` if it was saved with a diffusivity of your own."""
-        return files.load_model(cls, Path(path), kernel)
+        tensors, description = read_tensors(Path(path), "model")
+        return files.build_model(cls, Path(path), description, tensors, kernel)
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew, from the thread's own generator or torch's global one."""
@@ -375,7 +370,12 @@ class DIFFormer(nn.Module):
         if edges is None or not self.config.use_graph:
             return None
         if isinstance(edges, Graph):
-            check_graph(edges, edge_weight, z.shape[0])
+            if edge_weight is not None:
+                raise ValueError("edge_weight must be None with a Graph: it holds its own weights")
+            if edges.num_nodes != z.shape[0]:
+                raise ValueError(
+                    f"edge_index is a Graph of {edges.num_nodes} rows, x has {z.shape[0]}"
+                )
             edges = self.normalised(edges)
             return edges if z.dtype in HALF else edges.to(z)
         wide = torch.promote_types(z.dtype, torch.float32)

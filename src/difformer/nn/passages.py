@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.core.diffusion import Diffusion, energy
+from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.diffusivity.given import GivenPairs
 from difformer.core.tiled import tiles
@@ -72,16 +72,9 @@ class Passage:
 
     def energy(self, unit: Tensor, weight: float, source_weight: float) -> Tensor:
         """E(·, k) of states on unit rows (n, d), relative to the state before this layer."""
-        return energy(
-            unit,
-            F.normalize(self.before, dim=-1),
-            self.pairs,
-            weight=weight,
-            graph=self.exchange.graph,
-            graph_scale=float(unit.shape[0]),
-            source=F.normalize(self.first, dim=-1),
-            source_weight=source_weight,
-        )
+        process = Diffusion(self.pairs, graph=self.exchange.graph, source_weight=source_weight)
+        before, first = F.normalize(self.before, dim=-1), F.normalize(self.first, dim=-1)
+        return process.energy(unit, before, weight, first)
 
 
 def _checked_rows(rows: Tensor, n: int) -> Tensor:

@@ -5,35 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from difformer_paper.figures.drawing import Drawn, Work
+from typing import NamedTuple
 
 __all__ = ["FIGURES", "make_figure"]
 
 
 class Entry(NamedTuple):
-    """The module that draws a figure, and what the figure is."""
+    """The module and function that draw a figure, and what the figure is."""
 
     module: str
+    draw: str
     title: str
-    looks: bool = False  # whether it needs the models of its runs, not only their metrics
+
+    @property
+    def looks(self) -> bool:
+        """Whether it needs the models of its runs, not only their metrics."""
+        return self.module == "looked"
 
 
+STATES = "States and diffusivities of the first and last layer: "
 FIGURES: dict[str, Entry] = {
-    "fig2a": Entry("ablation", "Ablation of diffusivities: CIFAR-10 features and digits"),
-    "fig2b": Entry("depth", "Depth and step size on Cora"),
-    "fig3": Entry("penalty", "Penalties, flow and energy of -s, -a and the sharp form"),
-    "fig4": Entry("ablation", "Ablation of diffusivities: STL-10 and 20News"),
-    "fig5": Entry("depth", "Depth and step size on Citeseer and Pubmed"),
-    "fig6": Entry(
-        "states", "States and diffusivities of the first and last layer: 20News", looks=True
+    "fig2a": Entry(
+        "measured", "ablation", "Ablation of diffusivities: CIFAR-10 features and digits"
     ),
-    "fig7": Entry(
-        "states", "States and diffusivities of the first and last layer: images", looks=True
-    ),
-    "fig8": Entry("chickenpox", "Diffusivities between the counties of Chickenpox", looks=True),
+    "fig2b": Entry("measured", "depth", "Depth and step size on Cora"),
+    "fig3": Entry("penalty", "draw", "Penalties, flow and energy of -s, -a and the sharp form"),
+    "fig4": Entry("measured", "ablation", "Ablation of diffusivities: STL-10 and 20News"),
+    "fig5": Entry("measured", "depth", "Depth and step size on Citeseer and Pubmed"),
+    "fig6": Entry("looked", "states", f"{STATES}20News"),
+    "fig7": Entry("looked", "states", f"{STATES}images"),
+    "fig8": Entry("looked", "chickenpox", "Diffusivities between the counties of Chickenpox"),
 }
 
 
@@ -57,7 +58,7 @@ def make_figure(
         raise ValueError(f"figure must be one of {', '.join(FIGURES)}, got {name!r}")
     from difformer_paper.figures.drawing import Work, save
 
-    work: Work = Work(name, FIGURES[name].title, Path(out) / name, tuple(runs), data_dir)
+    work = Work(name, FIGURES[name].title, Path(out) / name, tuple(runs), data_dir)
     work.folder.mkdir(parents=True, exist_ok=True)
-    drawn: Drawn = import_module(f"{__name__}.{FIGURES[name].module}").make(work)
-    return save(work, drawn)
+    module = import_module(f"{__name__}.{FIGURES[name].module}")
+    return save(work, getattr(module, FIGURES[name].draw)(work))

@@ -14,7 +14,7 @@ from torch import Tensor
 from difformer.blocks import COLOURS
 from difformer.core.diffusivity import Diffusivity, Sharp, Sigmoid, Simple
 from difformer.core.rows import squared_distances
-from difformer_paper.figures.drawing import Drawn, Work, axes, style
+from difformer_paper.figures.drawing import Drawn, Tables, Work, axes, style, table
 
 # An offset at which a state half a unit away has half the largest weight.
 OFFSET = 1 - 0.5**2 / 2
@@ -27,7 +27,7 @@ KINDS: dict[str, Diffusivity] = {
 POINTS, GRID, SEED = 10, 41, 0
 
 
-def make(work: Work) -> Drawn:
+def draw(_: Work) -> Drawn:
     """No training: everything follows from the diffusivities."""
     points = random_points()
     side = torch.linspace(-1, 1, GRID, dtype=torch.float64)
@@ -64,10 +64,7 @@ def field_of(kind: Diffusivity, grid: Tensor, points: Tensor) -> dict[str, Tenso
 def _curves(ax: Any, name: str, kind: Diffusivity, z2: Tensor) -> None:
     ax.plot(z2, kind.delta(z2) - kind.delta(torch.zeros_like(z2[:1])), label="δ(z²) − δ(0)")
     ax.plot(z2, kind.f(z2), "--", label="f(z²) = δ′(z²)")
-    ax.set_title(name)
-    ax.set_xlabel("z², squared distance of two states")
-    ax.set_xlim(0, 4)
-    ax.set_ylim(bottom=0)
+    ax.set(title=name, xlabel="z², squared distance of two states", xlim=(0, 4), ylim=(0, None))
     ax.legend()
 
 
@@ -94,9 +91,7 @@ def _energy(ax: Any, side: Tensor, field: dict[str, Tensor], points: Tensor) -> 
 
 def _stars(ax: Any, points: Tensor) -> None:
     ax.plot(points[:, 0], points[:, 1], "*", color=COLOURS[1], ms=7, mec="white", mew=0.4)
-    ax.set_aspect("equal")
-    ax.set_xlim(-1, 1)
-    ax.set_ylim(-1, 1)
+    ax.set(aspect="equal", xlim=(-1, 1), ylim=(-1, 1))
     ax.grid(False)
 
 
@@ -126,26 +121,19 @@ def _says(fields: dict[str, dict[str, Tensor]]) -> list[str]:
 
 def _tables(
     z2: Tensor, grid: Tensor, fields: dict[str, dict[str, Tensor]], points: Tensor
-) -> dict[str, list[dict[str, Any]]]:
-    curves: list[dict[str, Any]] = []
-    for value in z2:
-        row: dict[str, Any] = {"z2": _round(value)}
-        for name, kind in KINDS.items():
-            row |= {f"f {name}": _round(kind.f(value)), f"delta {name}": _round(kind.delta(value))}
-        curves.append(row)
-    field: list[dict[str, Any]] = []
-    for i in range(grid.shape[0]):
-        row = {"x": _round(grid[i, 0]), "y": _round(grid[i, 1])}
-        for name, found in fields.items():
-            row |= {
-                f"flow x {name}": _round(found["flow"][i, 0]),
-                f"flow y {name}": _round(found["flow"][i, 1]),
-                f"energy {name}": _round(found["energy"][i]),
-            }
-        field.append(row)
-    stars = [{"x": _round(p[0]), "y": _round(p[1])} for p in points]
-    return {"curves": curves, "field": field, "points": stars}
+) -> Tables:
+    curves, field = {"z2": z2}, _places(grid)
+    for name, kind in KINDS.items():
+        curves |= {f"f {name}": kind.f(z2), f"delta {name}": kind.delta(z2)}
+        flow = fields[name]["flow"]
+        field |= {f"flow x {name}": flow[:, 0], f"flow y {name}": flow[:, 1]}
+        field[f"energy {name}"] = fields[name]["energy"]
+    columns = {"curves": curves, "field": field, "points": _places(points)}
+    return {
+        name: table({title: column.tolist() for title, column in each.items()}, digits=6)
+        for name, each in columns.items()
+    }
 
 
-def _round(value: Any) -> float:
-    return float(f"{float(value):.6g}")
+def _places(points: Tensor) -> dict[str, Tensor]:
+    return {"x": points[:, 0], "y": points[:, 1]}

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from difformer.core.context import Context, Pairs
-from difformer.core.euler import Affine, AverageOfStates, average_of_states
+from difformer.core.euler import AverageOfStates
 from difformer.core.fixed import FixedAverage
-from difformer.core.rows import pull_and_mass, squared_distances, total_over_pairs
+from difformer.core.rows import squared_distances
 from difformer.core.sparse import SparseMatrix
-from difformer.core.tiled import average_by_rows
+from difformer.core.tiled import average_by_rows, chunk_rows, tiles
+
+
+def check_positive(**knobs: float | None) -> None:
+    """Raise if one that is given is not above zero."""
+    for name, value in knobs.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} must be positive, got {value!r}")
 
 
 class Diffusivity(ABC):
@@ -37,6 +44,8 @@ class Diffusivity(ABC):
     """Whether rows are compared with landmarks, which `prepare` takes as `known`."""
     knobs: ClassVar[tuple[str, ...]] = ()
     """Which of a model's options its constructor takes."""
+    matrices: int = 1
+    """How many matrices over pairs of rows `omega_at` holds at once."""
     domain: ClassVar[float] = math.inf
 
     @abstractmethod
@@ -51,13 +60,31 @@ class Diffusivity(ABC):
         """The penalty δ of a squared distance in the energy of eq. 4: δ(0) = const, δ' = f."""
         raise NotImplementedError(f"the {self.name} diffusivity has no delta, so it has no energy")
 
+    def omega_at(self, z: Tensor, rows: slice) -> Tensor:
+        """ω_ij (rows, n) of a range of rows of states z (n, d) with all of them."""
+        return self.f(squared_distances(z[rows], z))
+
+    def delta_at(self, z: Tensor, rows: slice) -> Tensor:
+        """δ_ij (rows, n) of a range of rows of states z (n, d) with all of them."""
+        return self.delta(squared_distances(z[rows], z))
+
+    def _row_tiles(self, z: Tensor) -> Iterator[slice]:
+        return tiles(z.shape[0], chunk_rows(z.shape[0] * self.matrices))
+
     def pair_penalty(self, z: Tensor) -> Tensor:
-        """Σ_ij δ(‖z_i − z_j‖²) over all ordered pairs of z (n, d): a scalar, O(n² d) in tiles."""
-        return total_over_pairs(lambda rows: self.delta(squared_distances(z[rows], z)), z)
+        """Σ_ij δ_ij over all ordered pairs of z (n, d): a scalar, O(n² d) in tiles."""
+        total = z.new_zeros(())
+        for rows in self._row_tiles(z):
+            total = total + self.delta_at(z, rows).sum()
+        return total
 
     def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1), ω_ij = f(‖z_i − z_j‖²): O(n² d) in tiles."""
-        return pull_and_mass(lambda rows: self.f(squared_distances(z[rows], z)), z)
+        """Σ_j ω_ij z_j (n, d) and Σ_j ω_ij (n, 1), O(n² d) in tiles."""
+        pull, mass = torch.empty_like(z), torch.empty_like(z[:, :1])
+        for rows in self._row_tiles(z):
+            omega = self.omega_at(z, rows)
+            pull[rows], mass[rows] = omega @ z, omega.sum(-1, keepdim=True)
+        return pull, mass
 
     def at(self, states: Tensor) -> Diffusivity:
         """This diffusivity with what it calibrates at these states (n, d), for their energy."""
@@ -101,22 +128,6 @@ class Diffusivity(ABC):
         It has hand-written gradients and needs less memory than `summarise` and `apply`.
         """
         return None
-
-    def of_states(self, z: Tensor, query: Affine, key: Affine, value: Affine, heads: int) -> Tensor:
-        """The average over all rows where q, k, v are affine maps of the states, mean over heads.
-
-        z (n, d) -> (n, d), by the closed form where there is one.
-        """
-        closed = None if torch.compiler.is_compiling() else self.closed_form(heads)
-        if closed is not None:
-            return average_of_states(z, closed, (query, key, value))
-
-        def split(affine: Affine) -> Tensor:
-            if affine is None:
-                return z.unsqueeze(0)
-            return F.linear(z, *affine).view(z.shape[0], heads, -1).transpose(0, 1)
-
-        return self(split(query), split(key), split(value)).mean(-3)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """summarise, then apply: one full-batch average."""

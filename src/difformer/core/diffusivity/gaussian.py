@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from difformer.core.context import Context, Pairs
-from difformer.core.diffusivity.base import Diffusivity
+from difformer.core.diffusivity.base import Diffusivity, check_positive
 from difformer.core.diffusivity.given import AtRows
 from difformer.core.diffusivity.plain import softmax_average
 from difformer.core.diffusivity.sharp import widths_for_reach
@@ -33,8 +33,7 @@ class Gaussian(Diffusivity):
     knobs = ("sharpness", "reach")
 
     def __init__(self, sharpness: float = 1.0, reach: float | None = None) -> None:
-        if not sharpness > 0:
-            raise ValueError(f"sharpness must be positive, got {sharpness!r}")
+        check_positive(sharpness=sharpness)
         if reach is not None and not reach > 1:
             raise ValueError(f"reach must be above 1, the row itself, got {reach!r}")
         self.sharpness, self.reach, self.prepares = sharpness, reach, reach is not None

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from difformer.core.diffusivity.base import Diffusivity
-from difformer.core.rows import pull_and_mass, squared_distances, total_over_pairs
+from difformer.core.rows import squared_distances
 
 OfPairs = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(eq=False, repr=False)
 class AtRows(Diffusivity):
-    """ω_ij = f(‖z_i − z_j‖², a_ij) with a_ij joined from both rows; sums over pairs in O(n² d).
+    """ω_ij = f(‖z_i − z_j‖², a_ij) with a_ij joined from both rows.
 
     Args:
         kernel: the diffusivity that the rows' numbers come from.
@@ -34,42 +34,35 @@ class AtRows(Diffusivity):
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
         return self.kernel.omega(q, k)
 
-    def pair_penalty(self, z: Tensor) -> Tensor:
-        return total_over_pairs(lambda rows: self._of(self.delta_of, z, rows), z)
+    def omega_at(self, z: Tensor, rows: slice) -> Tensor:
+        return self.f_of(squared_distances(z[rows], z), self._pairs(z, rows))
 
-    def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return pull_and_mass(lambda rows: self._of(self.f_of, z, rows), z)
+    def delta_at(self, z: Tensor, rows: slice) -> Tensor:
+        return self.delta_of(squared_distances(z[rows], z), self._pairs(z, rows))
 
-    def _of(self, function: OfPairs, z: Tensor, rows: slice) -> Tensor:
+    def _pairs(self, z: Tensor, rows: slice) -> Tensor:
         row = self.row.to(z)
-        return function(squared_distances(z[rows], z), self.join(row[rows], row.mT))
+        return self.join(row[rows], row.mT)
 
 
-@dataclass(eq=False, repr=False)
 class GivenPairs(Diffusivity):
     """ω_ij of a diffusivity between given rows, whatever the states: δ_ij(z²) = ω_ij z².
 
-    The energy is then quadratic in the states. Costs O(n² d), in row tiles.
+    The energy is then quadratic in the states.
 
     Args:
         kernel: the diffusivity.
         q, k: (h, n, ·) prepared queries and keys; ω is the mean over heads.
     """
 
-    kernel: Diffusivity
-    q: Tensor
-    k: Tensor
+    def __init__(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> None:
+        self.kernel, self.q, self.k, self.matrices = kernel, q, k, q.shape[0]
 
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
         return self.kernel.omega(q, k)
 
-    def pair_penalty(self, z: Tensor) -> Tensor:
-        return total_over_pairs(
-            lambda rows: self._omega(rows) * squared_distances(z[rows], z), z, self.q.shape[0]
-        )
+    def omega_at(self, z: Tensor, rows: slice) -> Tensor:
+        return self.kernel.omega(self.q[:, rows], self.k).mean(0).to(z)
 
-    def pair_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return pull_and_mass(lambda rows: self._omega(rows).to(z), z, self.q.shape[0])
-
-    def _omega(self, rows: slice) -> Tensor:
-        return self.kernel.omega(self.q[:, rows], self.k).mean(0)
+    def delta_at(self, z: Tensor, rows: slice) -> Tensor:
+        return self.omega_at(z, rows) * squared_distances(z[rows], z)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from difformer.core.context import Context, LandmarkSums
-from difformer.core.diffusivity.base import Diffusivity
+from difformer.core.diffusivity.base import Diffusivity, check_positive
 from difformer.core.diffusivity.sharp import offsets_for_reach
 from difformer.core.fixed import FixedLandmarks
 from difformer.core.rows import unit_rows
@@ -32,9 +32,7 @@ class Landmarks(Diffusivity):
     knobs = ("sharpness", "reach")
 
     def __init__(self, sharpness: float = 40.0, reach: float = 3.0) -> None:
-        for name, value in (("sharpness", sharpness), ("reach", reach)):
-            if not value > 0:
-                raise ValueError(f"{name} must be positive, got {value!r}")
+        check_positive(sharpness=sharpness, reach=reach)
         self.sharpness, self.reach = sharpness, reach
 
     def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.core.diffusivity.base import Diffusivity
+from difformer.core.diffusivity.base import Diffusivity, check_positive
 from difformer.core.diffusivity.given import AtRows
 from difformer.core.diffusivity.plain import Sigmoid
 from difformer.core.fixed import FixedWeights, Order, keep_pairs, keep_partners
@@ -60,9 +60,7 @@ class Sharp(Sigmoid):
         *,
         offset: float = 0.0,
     ) -> None:
-        for name, value in (("sharpness", sharpness), ("reach", reach)):
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, got {value!r}")
+        check_positive(sharpness=sharpness, reach=reach)
         self.sharpness, self.reach, self.offset = sharpness, reach, offset
         self.exact_rows = exact_rows
         self.scale: Tensor | float = 1.0
