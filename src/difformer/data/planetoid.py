@@ -81,7 +81,7 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
     if name in EMBEDDED:
         raw = read_embedded(name)
     else:
-        raw = read_raw(obtain(name, sources(name), root).folder, name)
+        raw = read_raw(obtain(name, sources(name), root), name)
     x = normalize_rows(raw.x) if normalize else raw.x
     return Dataset(
         name=name,

@@ -125,7 +125,7 @@ def fetch_dataset(name: str, root: str | Path | None = None) -> Path | None:
     if hasattr(family, "fetch"):
         return family.fetch(name, _folder(root))
     sources = family.sources(name) if hasattr(family, "sources") else ()
-    return fetch(name, sources, _folder(root)).folder if sources else None
+    return fetch(name, sources, _folder(root)) if sources else None
 
 
 def _family(name: str) -> ModuleType:

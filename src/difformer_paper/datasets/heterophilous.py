@@ -47,8 +47,8 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
 
     `normalize` divides each row of x by its sum, as the released code of the paper does.
     """
-    found = obtain(name, sources(name), root)
-    return read_npz(found.folder / _file(name), name, normalize=normalize)
+    folder = obtain(name, sources(name), root)
+    return read_npz(folder / _file(name), name, normalize=normalize)
 
 
 def read_npz(path: Path, name: str, *, normalize: bool = True) -> Dataset:

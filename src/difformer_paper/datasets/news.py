@@ -141,7 +141,7 @@ def find(folder: Path) -> Path | None:
 def fetch(name: str = "20news", root: Path | None = None) -> Path:
     """Fetch the archive into `root`, or the cache, unless it is there; returns the folder."""
     folder = (root or cache_dir()) / "20news"
-    return fetch_files(name, SOURCES, root).folder if find(folder) is None else folder
+    return fetch_files(name, SOURCES, root) if find(folder) is None else folder
 
 
 def read_posts(path: Path) -> list[Post]:

@@ -50,8 +50,8 @@ def sources(name: str) -> tuple[Source, ...]:
 
 def load(name: str, root: Path | None = None, *, lags: int | None = None) -> TemporalDataset:
     """The dataset's snapshots, with the split "time"; `lags` is 4, 8 or 14 as in the paper."""
-    found = obtain(name, sources(name), root)
-    return read_file(found.folder / FILES[name], name, lags=LAGS[name] if lags is None else lags)
+    folder = obtain(name, sources(name), root)
+    return read_file(folder / FILES[name], name, lags=LAGS[name] if lags is None else lags)
 
 
 def read_file(path: Path, name: str, *, lags: int) -> TemporalDataset:
