@@ -9,19 +9,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import scipy.sparse as sp
 import torch
 
 from difformer.data import npz
-from difformer.data.dataset import (
-    Dataset,
-    csr_tensor,
-    normalize_rows,
-    undirected,
-)
+from difformer.data.dataset import Dataset, csr_tensor, normalize_rows, undirected
 from difformer.data.fetch import Source, Web, obtain
-from difformer.data.split import Split, mask_split
+from difformer.data.split import mask_split
 from difformer.errors import DataError
 
 SHA256 = {
@@ -34,7 +28,8 @@ SHA256 = {
 
 REPOSITORY = Web("https://raw.githubusercontent.com/yandex-research/heterophilous-graphs/main/data")
 
-ARRAYS = ("node_features", "node_labels", "edges", "train_masks", "val_masks", "test_masks")
+PARTS = ("train", "val", "test")
+ARRAYS = ("node_features", "node_labels", "edges", *(f"{part}_masks" for part in PARTS))
 
 
 def sources(name: str) -> tuple[Source, ...]:
@@ -54,28 +49,20 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
 def read_npz(path: Path, name: str, *, normalize: bool = True) -> Dataset:
     """Read one file; pickled arrays are refused."""
     try:
-        return _dataset(npz.read_npz(path, ARRAYS), name, normalize=normalize)
+        arrays = npz.read_npz(path, ARRAYS)
+        x = sp.csr_matrix(arrays["node_features"])
+        masks = [torch.from_numpy(arrays[f"{part}_masks"]) for part in PARTS]
+        rows = enumerate(zip(*masks, strict=True))
+        return Dataset(
+            name=name,
+            x=csr_tensor(normalize_rows(x) if normalize else x),
+            y=torch.from_numpy(arrays["node_labels"]).to(torch.int64),
+            edge_index=undirected(arrays["edges"], x.shape[0]),
+            splits={f"given:{i}": mask_split(*each, name=f"given:{i}") for i, each in rows},
+            source="heterophilous-graphs (Platonov et al., 2023; MIT), github.com/yandex-research",
+        )
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path} is not a heterophilous graph: {error}") from error
-
-
-def _dataset(arrays: dict[str, np.ndarray], name: str, *, normalize: bool) -> Dataset:
-    x = sp.csr_matrix(arrays["node_features"])
-    return Dataset(
-        name=name,
-        x=csr_tensor(normalize_rows(x) if normalize else x),
-        y=torch.from_numpy(arrays["node_labels"]).to(torch.int64),
-        edge_index=undirected(arrays["edges"], len(arrays["node_features"])),
-        splits=_splits(arrays),
-        source="heterophilous-graphs (Platonov et al., 2023; MIT), github.com/yandex-research",
-    )
-
-
-def _splits(arrays: dict[str, np.ndarray]) -> dict[str, Split]:
-    masks = [torch.from_numpy(arrays[f"{part}_masks"]) for part in ("train", "val", "test")]
-    names = [f"given:{i}" for i in range(masks[0].shape[0])]
-    rows = zip(names, *masks, strict=True)
-    return {name: mask_split(train, val, test, name=name) for name, train, val, test in rows}
 
 
 def _file(name: str) -> str:

@@ -73,7 +73,8 @@ Parsed = tuple[Tensor, tuple[Edges, ...], tuple[str, ...]]
 
 
 def _chickenpox(content: dict[str, Any]) -> Parsed:
-    return _series(content["FX"]), (_edges(content["edges"], None),), _names(content["node_ids"])
+    edges, names = _edges(content["edges"], None), _names(content["node_ids"])
+    return torch.from_numpy(_matrix(content["FX"])).float(), (edges,), names
 
 
 def _covid(content: dict[str, Any]) -> Parsed:
@@ -98,14 +99,10 @@ def _matrix(rows: Any) -> np.ndarray:
     return series
 
 
-def _series(rows: Any) -> Tensor:
-    return torch.from_numpy(_matrix(rows).astype(np.float32))
-
-
 def _standardised(series: np.ndarray, floor: float) -> Tensor:
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = (series - series.mean(axis=0)) / (series.std(axis=0) + floor)
-    return _series(scaled)
+    return torch.from_numpy(scaled).float()
 
 
 def _edges(pairs: Any, weights: Any) -> Edges:
