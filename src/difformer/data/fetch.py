@@ -218,7 +218,7 @@ class Source:
 
     def missing(self, root: Path) -> list[str]:
         """The files that are not there."""
-        return [name for name in self.files if not (root / self.folder / name).is_file()]
+        return [name for name in self.files if not (root / self.folder / name).exists()]
 
     def damaged(self, root: Path) -> list[str]:
         """The files whose checksum is not the pinned one. O(bytes)."""
@@ -272,14 +272,16 @@ def obtain(name: str, sources: Sequence[Source], root: Path | None = None) -> Pa
 def fetch(name: str, sources: Sequence[Source], root: Path | None = None) -> Path:
     """Fetch a dataset into `root`, or the cache, from the first source that has it.
 
-    Files that are present and complete are kept; damaged ones are replaced.
+    Files that are present and complete are kept, in any form; damaged ones are replaced.
     """
     place = root or cache_dir()
     reasons: list[str] = []
     for source in sources:
-        if source.origin is None:
-            continue
         folder = place / source.folder
+        if source.origin is None:
+            if not source.missing(place) and not source.damaged(place):
+                return folder
+            continue
         try:
             # Another process that fetches the same files is waited for; then they are there.
             with alone_in(folder):
