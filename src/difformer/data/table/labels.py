@@ -210,7 +210,6 @@ class LabelCoder:
         *,
         file: str,
         task: str | None = None,
-        unlabelled: Any = -1,
     ) -> LabelCoder:
         """Learn from the distinct cells of each label column, and the number of labels.
 
@@ -219,7 +218,7 @@ class LabelCoder:
         longest = max(len(each) for each in distinct.values())
         cells = {n: [*each, *[None] * (longest - len(each))] for n, each in distinct.items()}
         found = [LabelColumn(known_cells(each), name, file, rows) for name, each in cells.items()]
-        y, task, names = read_targets(found, task, unlabelled)
+        y, task, names = read_targets(found, task)
         codes: dict[str, int] = {}
         if task == "multiclass":
             known = zip(found[0].cells, y.tolist(), strict=True)
