@@ -108,7 +108,7 @@ class Raw:
 
 
 def read_embedded(name: str) -> Raw:
-    """The dataset from the file in the package, which `pack` describes."""
+    """The dataset from the file in the package, which scripts/embed_citations.py packs."""
     with as_file(package_files("difformer.data") / "embedded" / f"{name}.npz") as path:
         parts = read_npz(path)
     counts, words = parts["counts"], parts["words"]
@@ -122,22 +122,6 @@ def read_embedded(name: str) -> Raw:
         public=Split("public", train, val, test),
         ids=tuple(str(number) for number in parts.get("ids", ())),
     )
-
-
-def pack(raw: Raw) -> dict[str, np.ndarray]:
-    """The arrays of an embedded file: unweighted bags of words, in as few bytes as possible."""
-    pairs = np.unique(np.sort(raw.edges, axis=1), axis=0)
-    public = {part: getattr(raw.public, part).numpy() for part in PARTS}
-    parts = {
-        "words": raw.x.indices,
-        "counts": np.diff(raw.x.indptr),
-        "width": np.array(raw.x.shape[1]),
-        "classes": raw.y,
-        "edges": pairs.T,
-        **public,
-    }
-    packed = {name: np.asarray(part, dtype=np.uint16, order="C") for name, part in parts.items()}
-    return packed | ({"ids": np.array(raw.ids, dtype=np.uint32)} if raw.ids else {})
 
 
 def read_raw(folder: Path, name: str) -> Raw:
