@@ -206,12 +206,6 @@ def test_only_the_named_members_leave_the_wheel(index: Path, tmp_path: Path) -> 
     assert names(tmp_path) == ["index", "target"]
 
 
-def test_a_wheel_without_the_file_is_named(without_pip: Path, tmp_path: Path) -> None:
-    make_wheel(without_pip, {"toy/data/other.bin": b"y"})
-    with pytest.raises(FetchError, match=r"toy/data/data\.bin"):
-        Wheel("toy==1.0", "toy/data").fetch(FILES, tmp_path / "target")
-
-
 def test_a_wheel_with_another_file_has_the_wrong_checksum(
     without_pip: Path, tmp_path: Path
 ) -> None:
