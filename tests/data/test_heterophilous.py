@@ -59,34 +59,5 @@ def test_tiny_file_is_read_as_written(tmp_path: Path) -> None:
 def test_a_pickled_array_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tiny.npz"
     write_tiny(path, node_labels=np.array([{}, 1, 0], dtype=object))
-    with pytest.raises(DataError, match=r"tiny\.npz is not a heterophilous graph: .*pickle"):
-        read_npz(path, "tiny")
-
-
-def test_a_truncated_file_is_a_data_error(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.npz"
-    write_tiny(path)
-    whole = path.read_bytes()
-    for size in range(0, len(whole), 101):
-        path.write_bytes(whole[:size])
-        with pytest.raises(DataError, match="is not a heterophilous graph"):
-            read_npz(path, "tiny")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"edges": np.array([[0, 3]])}, r"edges must lie in 0\.\.2"),
-        ({"node_labels": np.array([0, 1])}, "for each of the 3 rows, not 2"),
-        ({"val_masks": np.eye(3, dtype=bool)[[0, 2]]}, "row 0 is in two parts"),
-        ({"val_masks": np.zeros((2, 3))}, "val must be"),
-        ({"test_masks": np.zeros((3, 3), dtype=bool)}, "is not a heterophilous graph"),
-    ],
-)
-def test_arrays_that_disagree_are_a_data_error(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    path = tmp_path / "tiny.npz"
-    write_tiny(path, **changes)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=r"tiny\.npz cannot be read: .*pickle"):
         read_npz(path, "tiny")

@@ -134,15 +134,6 @@ def test_features_without_labels_take_those_of_the_images(tmp_path: Path) -> Non
         load_dataset("stl10", tmp_path)
 
 
-def test_a_class_too_small_for_the_split_is_named(tmp_path: Path) -> None:
-    write_cifar(tmp_path / "cifar10/cifar-10-batches-bin")
-    data = load_dataset("cifar10", tmp_path, features="pixels", per_class=4)
-    with pytest.raises(ValueError, match="10 rows per class are asked for, but class 0 has 4"):
-        data.split("per-class:10:0")
-    with pytest.raises(ValueError, match="1000 val and some test rows are asked for"):
-        data.split("per-class:1:0")
-
-
 def save(path: Path, shape: tuple[int, int], color: tuple[int, int, int]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", shape, color).save(path)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from difformer.data import neighbours
 from difformer.data.neighbours import nearest_neighbours, neighbour_edges, neighbour_graph
 
 
@@ -31,21 +32,25 @@ def test_equal_rows_are_each_others_neighbours_and_never_their_own() -> None:
     assert bool((edges[0] != edges[1]).all())
 
 
-@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_the_index_finds_nearly_all_of_them(metric: str) -> None:
+@pytest.fixture
+def indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
+    monkeypatch.setattr(neighbours, "EXACT_UP_TO", 0)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_the_index_finds_nearly_all_of_them(indexed: None, metric: str) -> None:
     x = torch.randn(1500, 16, generator=torch.Generator().manual_seed(0))
-    found = set(map(tuple, nearest_neighbours(x, 8, metric=metric, method="index").T.tolist()))
+    found = set(map(tuple, nearest_neighbours(x, 8, metric=metric).T.tolist()))
     true = by_definition(x, 8, metric)
     assert len(found & true) / len(true) > 0.98
     assert all(a != b for a, b in found)
 
 
-def test_the_index_takes_sparse_features() -> None:
-    pytest.importorskip("faiss")
-    x = torch.rand(200, 30, generator=torch.Generator().manual_seed(0)).to_sparse_csr()
-    found = set(map(tuple, nearest_neighbours(x, 5, method="index").T.tolist()))
-    true = set(map(tuple, nearest_neighbours(x, 5, method="exact").T.tolist()))
+def test_the_index_takes_sparse_features(indexed: None) -> None:
+    x = torch.rand(200, 30, generator=torch.Generator().manual_seed(0))
+    found = set(map(tuple, nearest_neighbours(x.to_sparse_csr(), 5).T.tolist()))
+    true = by_definition(x, 5, "cosine")
     assert len(found & true) / len(true) > 0.8  # one dimension is lost
 
 
@@ -55,7 +60,6 @@ def test_the_index_takes_sparse_features() -> None:
         ({"k": 0}, "k must lie in 1 to 9"),
         ({"k": 10}, "k must lie in 1 to 9, the other rows, got 10"),
         ({"k": 2, "metric": "manhattan"}, "metric must be one of cosine, euclidean"),
-        ({"k": 2, "method": "tree"}, "method must be auto, exact or index"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:

@@ -163,7 +163,7 @@ def test_cora_from_linqs_files_equals_cora(tmp_path: Path) -> None:
 
 def test_what_is_packed_is_read_back(tmp_path: Path) -> None:
     raw = planetoid.read_embedded("cora")
-    arrays = planetoid.pack(raw)
+    arrays = embed_citations.pack(raw)
     np.savez_compressed(tmp_path / "cora.npz", **arrays)
     kept = Path(planetoid.__file__).with_name("embedded") / "cora.npz"
     assert npz.read_npz(tmp_path / "cora.npz").keys() == npz.read_npz(kept).keys()

@@ -137,12 +137,11 @@ OBJECT = INT.replace(b"U\x02i4", b"U\x02O8")
     [
         (HEAD + b"ndarray\n" + MIDDLE + b"\x86R.", "calls numpy.ndarray"),  # memory not set
         (HEAD + b"ndarray\n(" + MIDDLE + b"NK\x00(JAAAAJAAAAttR.", "calls numpy.ndarray"),
-        (ARRAY + b"K\x02K\x02\x86" + INT + b"\x89U\x08AAAAAAAAtb.", r"\(2, 2\) int32 has 8 bytes"),
-        (ARRAY + b"K\x02K\x02\x86" + OBJECT + b"\x89U\x20" + b"A" * 32 + b"tb.", "the type 'O8'"),
-        (ARRAY + b"J\xff\xff\xff\xffK\x02\x86" + INT + b"\x89U\x00tb.", r"the shape \(-1, 2\)"),
+        (ARRAY + b"K\x02K\x02\x86" + INT + b"\x89U\x08AAAAAAAAtb.", "cannot reshape"),
+        (ARRAY + b"K\x02K\x02\x86" + OBJECT + b"\x89U\x20" + b"A" * 32 + b"tb.", "OBJECT array"),
         (ARRAY + b"K\x00K\x02\x86" + INT + b"q\x00\x89U\x00tbh\x00Nb.", "builds one object twice"),
-        (b"\x80\x02(.", "takes more values than there are"),
-        (b"\x80\x02U\x01aK\x01K\x02\x86b.", "a str where a Made belongs"),
+        (b"\x80\x02(.", "is damaged"),
+        (b"\x80\x02U\x01aK\x01K\x02\x86b.", "is damaged"),
     ],
 )
 def test_an_array_that_forges_memory_is_refused(
@@ -191,32 +190,8 @@ def test_a_truncated_file_is_a_data_error_wherever_it_ends(tmp_path: Path, part:
             planetoid.read_raw(tmp_path, "tiny")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"x": [1, 2]}, "ind.tiny.x holds a list, not a sparse matrix"),
-        ({"y": [1, 2]}, "ind.tiny.y must hold one row"),
-        ({"ty": np.eye(3, dtype=np.int32)}, "ind.tiny.tx has 2 rows, its labels 3"),
-        ({"test.index": "4\n"}, "ind.tiny.test.index has 1 rows, its labels 2"),
-        ({"test.index": "4\n4\n"}, "each test row once"),
-        ({"test.index": "3\n4\n"}, "each test row once"),
-        ({"test.index": "4\n8\n"}, "skips more rows than it names"),
-        ({"test.index": ""}, "test.index is empty"),
-        ({"test.index": "4\nsix\n"}, "cannot read .*test.index"),
-        ({"graph": [1]}, "ind.tiny.graph must map"),
-        ({"graph": defaultdict(list, {0: [9]})}, "ind.tiny.graph names paper 9, but there are 7"),
-    ],
-)
-def test_files_that_disagree_are_a_data_error(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    write_tiny(tmp_path, **changes)
-    with pytest.raises(DataError, match=message):
-        planetoid.read_raw(tmp_path, "tiny")
-
-
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     write_tiny(tmp_path)
     (tmp_path / "ind.tiny.tx").unlink()
-    with pytest.raises(DataError, match=r"ind\.tiny\.tx does not exist"):
+    with pytest.raises(DataError, match=r"ind\.tiny\.tx .*No such file"):
         planetoid.read_raw(tmp_path, "tiny")

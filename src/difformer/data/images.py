@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from difformer.data.dataset import Dataset
-from difformer.data.features import find_features, read_features, standardize
+from difformer.data.features import read_features, standardize
 from difformer.data.fetch import search_path
 from difformer.data.neighbours import neighbour_edges
 from difformer.data.registry import Raw
@@ -163,7 +163,7 @@ def read_folder(folder: str | Path, *, side: int = 32) -> Images:
 
     Every file with the suffix of an image must be readable; the error names those that are not.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     if side < 1:
         raise ValueError(f"side must be at least 1 pixel, got {side}")
@@ -179,9 +179,11 @@ def read_folder(folder: str | Path, *, side: int = 32) -> Images:
         try:
             with Image.open(file) as image:
                 pixels.append(_square(image.convert("RGB"), side))
+        except UnidentifiedImageError:
+            bad.append(f"{file.relative_to(folder)} (not an image)")
         # Pillow raises what its many decoders raise.
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            bad.append(f"{file.relative_to(folder)} ({_reason(error)})")
+            bad.append(f"{file.relative_to(folder)} ({error})")
     if bad:
         more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
         raise DataError(
@@ -231,9 +233,14 @@ def _feature_path(name: str, root: Path | None, features: str) -> Path:
         return Path(features).expanduser()
     places = [place / name for place in search_path(root)]
     for folder in places:
-        path = find_features(folder)
-        if path is not None:
-            return path
+        found = sorted(folder.glob("*.npz"))
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found)
+            raise DataError(
+                f"{folder} has several feature files ({names}): name one, features=PATH"
+            )
+        if found:
+            return found[0]
     raise DataError(
         f"{name} has no feature file in {', '.join(map(str, places))}: run `difformer features "
         f"{name} --out FILE.npz` and give features=FILE.npz, or features=pixels"
@@ -265,7 +272,3 @@ def _square(image: Any, side: int) -> np.ndarray[Any, Any]:
     left, top = (width - edge) // 2, (height - edge) // 2
     box = (left, top, left + edge, top + edge)
     return np.asarray(image.resize((side, side), box=box, reducing_gap=2.0), dtype=np.uint8)
-
-
-def _reason(error: Exception) -> str:
-    return "not an image" if type(error).__name__ == "UnidentifiedImageError" else str(error)

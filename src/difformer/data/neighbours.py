@@ -24,33 +24,25 @@ HNSW_LINKS, HNSW_BUILD, HNSW_SEARCH = 32, 80, 128
 SVD_FEATURES = 256
 
 
-def nearest_neighbours(
-    x: Tensor, k: int, *, metric: str = "cosine", method: str = "auto", seed: int = 0
-) -> Tensor:
+def nearest_neighbours(x: Tensor, k: int, *, metric: str = "cosine") -> Tensor:
     """Edges (2, n · k) from each row's k nearest other rows to the row itself.
 
-    Not symmetrised: `Graph.from_edges(..., undirected=True)` does that. Exact search costs
-    O(n² p) time and O(n) memory; the index O(n log n · p).
+    Not symmetrised: `Graph.from_edges(..., undirected=True)` does that. Up to `EXACT_UP_TO` rows
+    the search is exact, O(n² p) time and O(n) memory; beyond that by an index (faiss HNSW),
+    O(n log n · p), of dense features: sparse ones are first reduced to 256 columns by a truncated
+    SVD.
 
     Args:
         x: (n, p), dense or sparse CSR.
         k: neighbours of each row, fewer than n.
         metric: "cosine" (a row of zeros is equally far from all) or "euclidean".
-        method: "exact" (scikit-learn), "index" (faiss HNSW), or "auto": exact up to
-            `EXACT_UP_TO` rows. The index takes dense features only: sparse ones are first reduced
-            to 256 columns by a truncated SVD.
-        seed: seed of that SVD.
     """
     n = x.shape[0]
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
-    if method not in ("auto", "exact", "index"):
-        raise ValueError(f"method must be auto, exact or index, got {method!r}")
     if not 1 <= k < n:
         raise ValueError(f"k must lie in 1 to {n - 1}, the other rows, got {k}")
-    if method == "auto":
-        method = "exact" if n <= EXACT_UP_TO else "index"
-    found = _exact(x, k, metric) if method == "exact" else _index(x, k, metric, seed)
+    found = _exact(x, k, metric) if n <= EXACT_UP_TO else _index(x, k, metric)
     target = torch.arange(n).repeat_interleave(k)
     return torch.stack([torch.from_numpy(found).reshape(-1).long(), target])
 
@@ -134,12 +126,18 @@ def _exact(x: Tensor, k: int, metric: str) -> np.ndarray[Any, Any]:
     return search.kneighbors(return_distance=False)
 
 
-def _index(x: Tensor, k: int, metric: str, seed: int) -> np.ndarray[Any, Any]:
+def _index(x: Tensor, k: int, metric: str) -> np.ndarray[Any, Any]:
     try:
         import faiss
     except ImportError as error:
         raise missing_extra(f"a graph of the nearest of {x.shape[0]:,} rows", "knn") from error
-    features = np.ascontiguousarray(_dense(_rows(x), seed), dtype=np.float32)
+    rows = _rows(x)
+    if not isinstance(rows, np.ndarray):
+        from sklearn.decomposition import TruncatedSVD
+
+        width = min(SVD_FEATURES, rows.shape[1] - 1)
+        rows = TruncatedSVD(width, random_state=0).fit_transform(rows)
+    features = np.ascontiguousarray(rows, dtype=np.float32)
     if metric == "cosine":
         # On unit rows, angle and distance give the same order.
         norm = np.linalg.norm(features, axis=1, keepdims=True)
@@ -165,13 +163,3 @@ def _without_self(found: np.ndarray[Any, Any], k: int) -> np.ndarray[Any, Any]:
 def _rows(x: Tensor) -> Any:
     """Rows as scikit-learn takes them: an array, or a CSR matrix where they are sparse."""
     return x.detach().cpu().numpy() if x.layout == torch.strided else scipy_csr(x)
-
-
-def _dense(rows: Any, seed: int) -> np.ndarray[Any, Any]:
-    """Dense rows as they are, sparse ones reduced to `SVD_FEATURES` columns."""
-    if isinstance(rows, np.ndarray):
-        return rows
-    from sklearn.decomposition import TruncatedSVD
-
-    width = min(SVD_FEATURES, rows.shape[1] - 1)
-    return TruncatedSVD(width, random_state=seed).fit_transform(rows)

@@ -58,13 +58,10 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = npy.read_magic(stream)
-    if version == (1, 0):
-        shape, _, dtype = npy.read_array_header_1_0(stream)
-    elif version in ((2, 0), (3, 0)):
-        shape, _, dtype = npy.read_array_header_2_0(stream)
-    else:
-        raise ValueError(f"an array in the unknown format {version}")
+    # numpy writes all further versions, with other encodings of names, as the second.
+    first = npy.read_magic(stream) == (1, 0)
+    read = npy.read_array_header_1_0 if first else npy.read_array_header_2_0
+    shape, _, dtype = read(stream)
     if any(size < 0 for size in shape):
         raise ValueError(f"an array of the shape {shape}")
     return shape, dtype

@@ -25,6 +25,7 @@ from difformer.data.npz import read_npz
 from difformer.data.pickled import read_pickle
 from difformer.data.split import PARTS, Split
 from difformer.errors import DataError
+from difformer.files import MISREAD, reason_of
 
 NUM_VAL = 500  # the public split validates on the 500 papers after the training ones
 
@@ -81,7 +82,7 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
     if name in EMBEDDED:
         raw = read_embedded(name)
     else:
-        raw = read_raw(obtain(name, sources(name), root).folder, name)
+        raw = read_raw(obtain(name, sources(name), root), name)
     x = normalize_rows(raw.x) if normalize else raw.x
     return Dataset(
         name=name,
@@ -107,7 +108,7 @@ class Raw:
 
 
 def read_embedded(name: str) -> Raw:
-    """The dataset from the file in the package, which `pack` describes."""
+    """The dataset from the file in the package, which scripts/embed_citations.py packs."""
     with as_file(package_files("difformer.data") / "embedded" / f"{name}.npz") as path:
         parts = read_npz(path)
     counts, words = parts["counts"], parts["words"]
@@ -123,93 +124,35 @@ def read_embedded(name: str) -> Raw:
     )
 
 
-def pack(raw: Raw) -> dict[str, np.ndarray]:
-    """The arrays of an embedded file: unweighted bags of words, in as few bytes as possible."""
-    pairs = np.unique(np.sort(raw.edges, axis=1), axis=0)
-    public = {part: getattr(raw.public, part).numpy() for part in PARTS}
-    parts = {
-        "words": raw.x.indices,
-        "counts": np.diff(raw.x.indptr),
-        "width": np.array(raw.x.shape[1]),
-        "classes": raw.y,
-        "edges": pairs.T,
-        **public,
-    }
-    packed = {name: np.asarray(part, dtype=np.uint16, order="C") for name, part in parts.items()}
-    return packed | ({"ids": np.array(raw.ids, dtype=np.uint32)} if raw.ids else {})
-
-
 def read_raw(folder: Path, name: str) -> Raw:
-    """Read Planetoid's eight files.
+    """Read Planetoid's eight files, whose checksums are known; DataError if they are not those.
 
     The papers of allx come first; those of tx are at the positions in test.index. A position that
     test.index skips (15 in citeseer) is a paper without words and without a label.
     """
-    parts = {part: _read_pickle(folder / f"ind.{name}.{part}") for part in PICKLED}
-    x, tx, allx = (_matrix(parts[part], name, part) for part in ("x", "tx", "allx"))
-    y, ty, ally = (_labels(parts[part], name, part) for part in ("y", "ty", "ally"))
-    index = _test_index(folder / f"ind.{name}.test.index")
-    sizes = {"x": (x, y), "tx": (tx, ty), "allx": (allx, ally), "test.index": (index, ty)}
-    for part, (rows, labels) in sizes.items():
-        if rows.shape[0] != labels.shape[0]:
-            raise DataError(
-                f"ind.{name}.{part} has {rows.shape[0]} rows, its labels {labels.shape[0]}"
-            )
-    if index.min() < allx.shape[0] or np.unique(index).size != index.size:
-        raise DataError(f"ind.{name}.test.index must name each test row once, after the others")
-    if index.max() >= allx.shape[0] + 2 * index.size:
-        raise DataError(f"ind.{name}.test.index skips more rows than it names")
+    part = ""
+    try:
+        parts: dict[str, Any] = {}
+        for part in PICKLED:
+            parts[part] = read_pickle((folder / f"ind.{name}.{part}").read_bytes())
+        part = "test.index"
+        text = (folder / f"ind.{name}.{part}").read_text("ascii")
+        return _raw(parts, np.array(text.split(), dtype=np.int64))
+    except MISREAD as error:
+        path = folder / f"ind.{name}.{part}"
+        raise DataError(f"{path} is not a Planetoid file: {reason_of(error)}") from error
 
-    n = int(index.max()) + 1
-    place = np.concatenate([np.arange(allx.shape[0]), index])
+
+def _raw(parts: dict[str, Any], index: np.ndarray) -> Raw:
+    allx, tx = parts["allx"], parts["tx"]
+    known, n = allx.shape[0], int(index.max()) + 1
+    place = np.concatenate([np.arange(known), index])
     stacked = sp.vstack([allx, tx]).tocoo()
     features = sp.csr_matrix((stacked.data, (place[stacked.row], stacked.col)), (n, allx.shape[1]))
     targets = np.zeros(n, dtype=np.int64)
-    targets[place] = np.concatenate([ally, ty])
-    train = torch.arange(y.size)
-    val = torch.arange(y.size, y.size + min(NUM_VAL, allx.shape[0] - y.size))
-    public = Split("public", train, val, torch.from_numpy(index))
-    return Raw(features, targets, _citations(parts["graph"], n, name), public)
-
-
-def _read_pickle(path: Path) -> Any:
-    """The object in one of the files; DataError for anything but what Planetoid wrote."""
-    try:
-        return read_pickle(path.read_bytes())
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is not a Planetoid file: {error}") from error
-
-
-def _matrix(value: Any, name: str, part: str) -> Any:
-    if not isinstance(value, sp.csr_matrix):
-        raise DataError(f"ind.{name}.{part} holds a {type(value).__name__}, not a sparse matrix")
-    return value
-
-
-def _labels(value: Any, name: str, part: str) -> np.ndarray:
-    if not isinstance(value, np.ndarray) or value.ndim != 2 or value.dtype.kind not in "iufb":
-        raise DataError(f"ind.{name}.{part} must hold one row of 0 and 1 for each paper")
-    return value.argmax(axis=1)
-
-
-def _test_index(path: Path) -> np.ndarray:
-    try:
-        index = np.array(path.read_text("ascii").split(), dtype=np.int64)
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-    if index.size == 0:
-        raise DataError(f"{path} is empty")
-    return index
-
-
-def _citations(graph: Any, n: int, name: str) -> np.ndarray:
-    try:
-        edges = np.array([(a, b) for a, others in graph.items() for b in others], dtype=np.int64)
-        inside = edges.size == 0 or (edges.min() >= 0 and edges.max() < n)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise DataError(f"ind.{name}.graph must map each paper to its neighbours") from error
-    if not inside:
-        raise DataError(f"ind.{name}.graph names paper {edges.max()}, but there are {n}")
-    return edges.reshape(-1, 2)
+    targets[place] = np.concatenate([parts["ally"], parts["ty"]]).argmax(axis=1)
+    pairs = [(a, b) for a, others in parts["graph"].items() for b in others]
+    end = len(parts["y"])
+    val = torch.arange(end, min(end + NUM_VAL, known))
+    public = Split("public", torch.arange(end), val, torch.from_numpy(index))
+    return Raw(features, targets, np.array(pairs, dtype=np.int64).reshape(-1, 2), public)

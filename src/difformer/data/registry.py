@@ -1,7 +1,6 @@
 """Every dataset by name. To add one: a file with `load(name, root, **options)`, and a line here.
 
-A family whose files are fetched also has `sources(name)`, or `fetch(name, root)` if the files may
-have several forms.
+A family whose files are fetched also has `sources(name)`, one for each form of the files.
 
 No torch here, so that `difformer datasets` is fast. The module of a family is imported when one of
 its datasets is loaded.
@@ -122,10 +121,8 @@ def fetch_dataset(name: str, root: str | Path | None = None) -> Path | None:
     from difformer.data.fetch import fetch
 
     family = _family(name)
-    if hasattr(family, "fetch"):
-        return family.fetch(name, _folder(root))
     sources = family.sources(name) if hasattr(family, "sources") else ()
-    return fetch(name, sources, _folder(root)).folder if sources else None
+    return fetch(name, sources, _folder(root)) if sources else None
 
 
 def _family(name: str) -> ModuleType:

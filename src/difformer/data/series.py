@@ -207,21 +207,21 @@ def read_series_file(path: Path | str) -> Series:
     and so is a cell that is not a number, up to one in twenty. Rows may be in any order; a step
     without a row is missing. DataError names the row of a mistake.
     """
-    found = _Timed.read(path, "one per node")
-    if not few_bad(len(found.bad), found.values.size):
-        raise DataError(f"{path}: {found.bad[0]} is not a number")
-    notes = [bad_cells(len(found.bad), "number", found.bad[:3])] if found.bad else []
+    times, names, values, bad = _timed(path, "one per node")
+    if not few_bad(len(bad), values.size):
+        raise DataError(f"{path}: {bad[0]} is not a number")
+    notes = [bad_cells(len(bad), "number", bad[:3])] if bad else []
     with naming(path):
-        return _in_time(found.values, found.names, found.times, notes)
+        return _in_time(values, names, times, notes)
 
 
 def read_known_file(path: Path | str, series: Series) -> Series:
     """The series with what is known ahead: times, and one column per thing known."""
-    found = _Timed.read(path, "others")
-    if found.bad:
-        raise DataError(f"{path}: {found.bad[0]} is not a number")
+    times, _, values, bad = _timed(path, "others")
+    if bad:
+        raise DataError(f"{path}: {bad[0]} is not a number")
     with naming(path):
-        return replace(series, known=align_known(series, found.times, found.values))
+        return replace(series, known=align_known(series, times, values))
 
 
 def read_places(path: Path | str, names: Sequence[str]) -> Array:
@@ -250,24 +250,15 @@ def read_places(path: Path | str, names: Sequence[str]) -> Array:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Timed:
-    """A table of times and numbers: (T, c) values, NaN where missing or `bad`."""
-
-    times: tuple[Any, ...]
-    names: list[str]
-    values: Array
-    bad: list[str]
-
-    @classmethod
-    def read(cls, path: Path | str, others: str) -> _Timed:
-        columns, rows = read_rows(path)
-        time, *names = columns
-        if not names:
-            raise DataError(f"{path}: must have a column of times and {others}, it has 1")
-        values, bad = _numbers({name: columns[name] for name in names}, rows)
-        with naming(path):
-            return cls(read_times(columns[time]), names, values, bad)
+def _timed(path: Path | str, others: str) -> tuple[tuple[Any, ...], list[str], Array, list[str]]:
+    """Times, names, (T, c) numbers of a table, NaN where missing or bad, and its bad cells."""
+    columns, rows = read_rows(path)
+    time, *names = columns
+    if not names:
+        raise DataError(f"{path}: must have a column of times and {others}, it has 1")
+    values, bad = _numbers({name: columns[name] for name in names}, rows)
+    with naming(path):
+        return read_times(columns[time]), names, values, bad
 
 
 def _numbers(columns: Chunk, rows: Sequence[int]) -> tuple[Array, list[str]]:

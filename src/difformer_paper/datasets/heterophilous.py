@@ -9,20 +9,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import scipy.sparse as sp
 import torch
 
 from difformer.data import npz
-from difformer.data.dataset import (
-    Dataset,
-    csr_tensor,
-    normalize_rows,
-    undirected,
-)
+from difformer.data.dataset import Dataset, csr_tensor, normalize_rows, undirected
 from difformer.data.fetch import Source, Web, obtain
-from difformer.data.split import Split, mask_split
+from difformer.data.split import mask_split
 from difformer.errors import DataError
+from difformer.files import reading
 
 SHA256 = {
     "actor": "c350eef06b2c2a9bf8218be2b57cac6d4003d0922eb597a039e9123f75817816",
@@ -34,7 +29,8 @@ SHA256 = {
 
 REPOSITORY = Web("https://raw.githubusercontent.com/yandex-research/heterophilous-graphs/main/data")
 
-ARRAYS = ("node_features", "node_labels", "edges", "train_masks", "val_masks", "test_masks")
+PARTS = ("train", "val", "test")
+ARRAYS = ("node_features", "node_labels", "edges", *(f"{part}_masks" for part in PARTS))
 
 
 def sources(name: str) -> tuple[Source, ...]:
@@ -47,35 +43,25 @@ def load(name: str, root: Path | None = None, *, normalize: bool = True) -> Data
 
     `normalize` divides each row of x by its sum, as the released code of the paper does.
     """
-    found = obtain(name, sources(name), root)
-    return read_npz(found.folder / _file(name), name, normalize=normalize)
+    folder = obtain(name, sources(name), root)
+    return read_npz(folder / _file(name), name, normalize=normalize)
 
 
 def read_npz(path: Path, name: str, *, normalize: bool = True) -> Dataset:
-    """Read one file; pickled arrays are refused."""
-    try:
-        return _dataset(npz.read_npz(path, ARRAYS), name, normalize=normalize)
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path} is not a heterophilous graph: {error}") from error
-
-
-def _dataset(arrays: dict[str, np.ndarray], name: str, *, normalize: bool) -> Dataset:
+    """Read one file, whose arrays agree as its checksum promises; pickled ones are refused."""
+    with reading(path, error=DataError):
+        arrays = npz.read_npz(path, ARRAYS)
     x = sp.csr_matrix(arrays["node_features"])
+    masks = [torch.from_numpy(arrays[f"{part}_masks"]) for part in PARTS]
+    rows = enumerate(zip(*masks, strict=True))
     return Dataset(
         name=name,
         x=csr_tensor(normalize_rows(x) if normalize else x),
         y=torch.from_numpy(arrays["node_labels"]).to(torch.int64),
-        edge_index=undirected(arrays["edges"], len(arrays["node_features"])),
-        splits=_splits(arrays),
+        edge_index=undirected(arrays["edges"], len(masks[0][0])),
+        splits={f"given:{i}": mask_split(*each, name=f"given:{i}") for i, each in rows},
         source="heterophilous-graphs (Platonov et al., 2023; MIT), github.com/yandex-research",
     )
-
-
-def _splits(arrays: dict[str, np.ndarray]) -> dict[str, Split]:
-    masks = [torch.from_numpy(arrays[f"{part}_masks"]) for part in ("train", "val", "test")]
-    names = [f"given:{i}" for i in range(masks[0].shape[0])]
-    rows = zip(names, *masks, strict=True)
-    return {name: mask_split(train, val, test, name=name) for name, train, val, test in rows}
 
 
 def _file(name: str) -> str:

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from difformer.data.dataset import Dataset, csr_tensor
 from difformer.data.features import read_features, standardize
-from difformer.data.fetch import Source, Web, cache_dir, search_path
-from difformer.data.fetch import fetch as fetch_files
+from difformer.data.fetch import UNKNOWN, Source, Web, obtain
 from difformer.data.neighbours import neighbour_edges
 from difformer.data.texts import Texts
 from difformer.errors import DataError
@@ -44,9 +43,12 @@ SOURCE = "20 Newsgroups, bydate (Lang, 1995), ten classes after Franceschi et al
 
 PARTS = ("20news-bydate-train", "20news-bydate-test")
 ARCHIVES = ("20news-bydate.tar.xz", "20news-bydate.tar.gz")
-# The archive that scikit-learn fetches too. scikit-learn caches the posts as a pickle, which is
-# unsafe in a folder that others can write to; here the archive itself is kept.
+# What may be there: an archive, or a folder of the posts. The archive that scikit-learn fetches too
+# is fetched. scikit-learn caches the posts as a pickle, which is unsafe in a folder that others can
+# write to; here the archive itself is kept.
 SOURCES = (
+    *(Source(None, "20news", {name: UNKNOWN}) for name in ARCHIVES),
+    Source(None, "20news", dict.fromkeys(PARTS, UNKNOWN)),
     Source(
         Web("https://ndownloader.figshare.com/files", names={ARCHIVES[1]: "5975967"}),
         "20news",
@@ -65,6 +67,11 @@ class Post(NamedTuple):
     group: str
     number: str
     text: str
+
+
+def sources(name: str) -> tuple[Source, ...]:
+    """Where it comes from."""
+    return SOURCES
 
 
 def load(
@@ -122,26 +129,14 @@ def load_raw(name: str = "20news", root: Path | None = None) -> Texts:
 
 def load_posts(root: Path | None = None) -> list[Post]:
     """The 9,607 posts, from the first place that has them, else fetched into the cache."""
-    for place in search_path(root):
-        found = find(place / "20news")
-        if found is not None:
-            return _checked(read_posts(found), found)
-    archive = fetch("20news") / ARCHIVES[1]
-    return _checked(read_posts(archive), archive)
-
-
-def find(folder: Path) -> Path | None:
-    """What there is to read in a folder: an archive, or the folder itself if it holds the posts."""
-    for name in ARCHIVES:
-        if (folder / name).is_file():
-            return folder / name
-    return folder if all((folder / part).is_dir() for part in PARTS) else None
-
-
-def fetch(name: str = "20news", root: Path | None = None) -> Path:
-    """Fetch the archive into `root`, or the cache, unless it is there; returns the folder."""
-    folder = (root or cache_dir()) / "20news"
-    return fetch_files(name, SOURCES, root).folder if find(folder) is None else folder
+    folder = obtain("20news", SOURCES, root)
+    path = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)
+    posts = read_posts(path)
+    if len(posts) != NUM_POSTS:
+        raise DataError(
+            f"{path} has {len(posts)} posts of the ten classes, not {NUM_POSTS}: it is incomplete"
+        )
+    return posts
 
 
 def read_posts(path: Path) -> list[Post]:
@@ -196,11 +191,3 @@ def _in_folder(path: Path) -> Iterator[Post]:
 
 def _classes(posts: list[Post]) -> Tensor:
     return torch.tensor([CLASSES.index(post.group) for post in posts])
-
-
-def _checked(posts: list[Post], path: Path) -> list[Post]:
-    if len(posts) != NUM_POSTS:
-        raise DataError(
-            f"{path} has {len(posts)} posts of the ten classes, not {NUM_POSTS}: it is incomplete"
-        )
-    return posts

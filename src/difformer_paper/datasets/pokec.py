@@ -61,10 +61,8 @@ def sources(name: str) -> tuple[Source, ...]:
 
 def load(name: str = "pokec", root: Path | None = None) -> Dataset:
     """The dataset, from the form that is found; without one the raw dump (1.5 GB) is fetched."""
-    found = obtain(name, sources(name), root)
-    if MAT in found.source.files:
-        return read_mat(found.folder / MAT, name)
-    return read_dump(found.folder, name)
+    folder = obtain(name, sources(name), root)
+    return read_mat(folder / MAT, name) if (folder / MAT).is_file() else read_dump(folder, name)
 
 
 def read_mat(path: Path, name: str = "pokec") -> Dataset:

@@ -44,7 +44,7 @@ def sources(name: str) -> tuple[Source, ...]:
 
 def load(name: str = "ogbn-proteins", root: Path | None = None) -> Dataset:
     """The dataset: x (n, 8), y (n, 112) of 0 and 1, edges in both directions, split "species"."""
-    return read_folder(obtain(name, sources(name), root).folder, name)
+    return read_folder(obtain(name, sources(name), root), name)
 
 
 def read_folder(folder: Path, name: str = "ogbn-proteins") -> Dataset:

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from difformer.data.fetch import Source, Web, obtain
 from difformer.data.snapshots import Edges, TemporalDataset, from_windows
 from difformer.errors import DataError
-from difformer.files import MISREAD, read_json, reason_of
+from difformer.files import read_json, reading
 
 COMMIT = "adefe44"
 REPOSITORY = Web(
@@ -50,68 +49,46 @@ def sources(name: str) -> tuple[Source, ...]:
 
 def load(name: str, root: Path | None = None, *, lags: int | None = None) -> TemporalDataset:
     """The dataset's snapshots, with the split "time"; `lags` is 4, 8 or 14 as in the paper."""
-    found = obtain(name, sources(name), root)
-    return read_file(found.folder / FILES[name], name, lags=LAGS[name] if lags is None else lags)
+    folder = obtain(name, sources(name), root)
+    return read_file(folder / FILES[name], name, lags=LAGS[name] if lags is None else lags)
 
 
 def read_file(path: Path, name: str, *, lags: int) -> TemporalDataset:
-    """Read one file in the layout of the dataset `name`; DataError if it is not."""
+    """Read one file in the layout of the dataset `name`, as its checksum promises."""
     reader = {"chickenpox": _chickenpox, "covid": _covid, "wikimath": _wikimath}[name]
-    try:
-        series, edges, names = reader(read_json(path))
-        if not bool(torch.isfinite(series).all()):
-            raise ValueError("a value is not a finite number, or a node never changes")
-    except MISREAD as error:
-        raise DataError(f"{path} is not a {name} file: {reason_of(error)}") from error
-    if len(edges) > 1:  # one graph per step; a snapshot has that of its oldest value
-        edges = edges[: max(0, series.shape[0] - lags)]
-    found = from_windows(name, series, lags, edges, node_names=names, source=ORIGIN)
+    with reading(path, error=DataError):
+        series, graphs, ids = reader(read_json(path))
+    if len(graphs) > 1:  # one graph per step; a snapshot has that of its oldest value
+        graphs = graphs[: max(0, len(series) - lags)]
+    edges = tuple(map(_edges, graphs))
+    names = tuple(sorted(ids, key=lambda node: ids[node]))
+    values = torch.from_numpy(series).float()
+    found = from_windows(name, values, lags, edges, node_names=names, source=ORIGIN)
     return replace(found, per_step=PER_STEP.get(name))
 
 
-Parsed = tuple[Tensor, tuple[Edges, ...], tuple[str, ...]]
+# The series (steps, nodes), the pairs and weights of one graph or of each step's, and the nodes.
+Parsed = tuple[np.ndarray, list[tuple[Any, Any]], dict[str, int]]
 
 
 def _chickenpox(content: dict[str, Any]) -> Parsed:
-    return _series(content["FX"]), (_edges(content["edges"], None),), _names(content["node_ids"])
+    return np.array(content["FX"], float), [(content["edges"], None)], content["node_ids"]
 
 
 def _covid(content: dict[str, Any]) -> Parsed:
-    steps, mapping = int(content["time_periods"]), content["edge_mapping"]
-    edges = tuple(
-        _edges(mapping["edge_index"][str(t)], mapping["edge_weight"][str(t)]) for t in range(steps)
-    )
-    return _standardised(_matrix(content["y"])[:steps], 1e-10), edges, ()
+    steps, edges = int(content["time_periods"]), content["edge_mapping"]
+    graphs = [(edges["edge_index"][str(t)], edges["edge_weight"][str(t)]) for t in range(steps)]
+    series = np.array(content["y"][:steps], float)
+    return (series - series.mean(axis=0)) / (series.std(axis=0) + 1e-10), graphs, {}
 
 
 def _wikimath(content: dict[str, Any]) -> Parsed:
-    steps = int(content["time_periods"])
-    series = _matrix([content[str(t)]["y"] for t in range(steps)])
-    edges = _edges(content["edges"], content["weights"])
-    return _standardised(series, 0.0), (edges,), _names(content.get("node_ids", {}))
+    series = np.array([content[str(t)]["y"] for t in range(int(content["time_periods"]))], float)
+    series = (series - series.mean(axis=0)) / series.std(axis=0)
+    return series, [(content["edges"], content["weights"])], content["node_ids"]
 
 
-def _matrix(rows: Any) -> np.ndarray:
-    series = np.asarray(rows, dtype=np.float64)  # rows of unequal length are a ValueError
-    if series.ndim != 2:
-        raise ValueError(f"its series must be (steps, nodes), not of shape {series.shape}")
-    return series
-
-
-def _series(rows: Any) -> Tensor:
-    return torch.from_numpy(_matrix(rows).astype(np.float32))
-
-
-def _standardised(series: np.ndarray, floor: float) -> Tensor:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scaled = (series - series.mean(axis=0)) / (series.std(axis=0) + floor)
-    return _series(scaled)
-
-
-def _edges(pairs: Any, weights: Any) -> Edges:
+def _edges(graph: tuple[Any, Any]) -> Edges:
+    pairs, weights = graph
     index = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T.contiguous()
     return index, None if weights is None else torch.tensor(weights, dtype=torch.float32)
-
-
-def _names(ids: dict[str, int]) -> tuple[str, ...]:
-    return tuple(sorted(ids, key=lambda name: ids[name]))

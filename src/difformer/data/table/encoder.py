@@ -122,29 +122,18 @@ class TableEncoder:
         low, high = np.full(p, -LARGEST), np.full(p, LARGEST)
         if scale:
             mean, deviation, low, high = standardise(rows)
-        missing = np.isnan(rows).sum(0).tolist()
-        figures = zip(mean.tolist(), deviation.tolist(), low.tolist(), high.tolist(), strict=True)
-        columns = [
-            Column(
-                name,
-                "number",
-                "a column of an array",
-                gone,
-                {
-                    "mean": m,
-                    "scale": s,
-                    "low": first,
-                    "high": last,
-                    "flag": gone > 0,
-                    "written": PLAIN,
-                },
-                rows=len(rows),
-                seen=usual_range(cells[~np.isnan(cells)]),
+        figures = np.stack([mean, deviation, low, high], axis=1).tolist()
+        columns: list[Column] = []
+        for name, cells, each in zip(names, rows.T, figures, strict=True):
+            known = cells[~np.isnan(cells)]
+            gone = len(cells) - len(known)
+            learned = dict(zip(("mean", "scale", "low", "high"), each, strict=True))
+            learned |= {"flag": gone > 0, "written": PLAIN}
+            seen = usual_range(known)
+            reason = "a column of an array"
+            columns.append(
+                Column(name, "number", reason, gone, learned, rows=len(cells), seen=seen)
             )
-            for name, gone, cells, (m, s, first, last) in zip(
-                names, missing, rows.T, figures, strict=True
-            )
-        ]
         return cls(tuple(columns))
 
     def encode(self, source: Source, size: int = CHUNK, *, strict: bool = True) -> Any:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -155,18 +155,13 @@ class LabelColumn:
         return torch.tensor([-1 if t is None else code[t] for t in texts]), tuple(names)
 
 
-class Targets(NamedTuple):
-    """The targets: (n,) classes or (n, t) numbers, the task, and the names of the classes."""
-
-    y: Tensor
-    task: str
-    class_names: tuple[str, ...]
-
-
 def read_targets(
     columns: Sequence[LabelColumn], task: str | None = None, unlabelled: Any = -1
-) -> Targets:
-    """Read one label column, or several that are all yes or no, or all numbers."""
+) -> tuple[Tensor, str, tuple[str, ...]]:
+    """Read one label column, or several that are all yes or no, or all numbers.
+
+    (n,) classes or (n, t) numbers, the task, and the names of the classes.
+    """
     several = len(columns) > 1
     discrete, what = ("multilabel", " for several labels") if several else ("multiclass", "")
     if task not in (None, discrete, "regression"):
@@ -181,12 +176,12 @@ def read_targets(
         task = "multilabel" if all(_truth(cell) is not None for cell in cells) else "regression"
     task = task or columns[0].task()
     if task == "regression":
-        return Targets(torch.stack([c.quantities(alone=not several) for c in columns], 1), task, ())
+        return torch.stack([c.quantities(alone=not several) for c in columns], 1), task, ()
     if several:
         names = tuple(column.column for column in columns)
-        return Targets(torch.stack([column.truths() for column in columns], 1), task, names)
+        return torch.stack([column.truths() for column in columns], 1), task, names
     y, names = columns[0].classes(unlabelled)
-    return Targets(y, task, names)
+    return y, task, names
 
 
 def label_names(label: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -215,7 +210,6 @@ class LabelCoder:
         *,
         file: str,
         task: str | None = None,
-        unlabelled: Any = -1,
     ) -> LabelCoder:
         """Learn from the distinct cells of each label column, and the number of labels.
 
@@ -224,7 +218,7 @@ class LabelCoder:
         longest = max(len(each) for each in distinct.values())
         cells = {n: [*each, *[None] * (longest - len(each))] for n, each in distinct.items()}
         found = [LabelColumn(known_cells(each), name, file, rows) for name, each in cells.items()]
-        y, task, names = read_targets(found, task, unlabelled)
+        y, task, names = read_targets(found, task)
         codes: dict[str, int] = {}
         if task == "multiclass":
             known = zip(found[0].cells, y.tolist(), strict=True)
