@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from difformer.data.dataset import Batch
-from difformer.systems.of_naive import NaiveConfig
+from difformer.systems.registry import NaiveConfig
 
 
 class LastValue(nn.Module):
