@@ -248,23 +248,13 @@ def parse_spec(name: str, text: str) -> Spec:
 
 
 def _changed(cell: Cell, rule: Mapping[str, Any]) -> Cell:
-    how = cell.protocol
-    how = replace(
-        how,
-        splits=tuple(rule.get("splits", how.splits)),
-        seeds=tuple(rule.get("seeds", how.seeds)),
-    )
-    return replace(
-        cell,
-        protocol=how,
-        data={**cell.data, **rule.get("data", {})},
-        model={**cell.model, **rule.get("model", {})},
-        train={**cell.train, **rule.get("train", {})},
-        choose={**cell.choose, **rule.get("choose", {})},
-        budget=rule.get("budget", cell.budget),
-        note=rule.get("note", cell.note),
-        skip=rule.get("skip", cell.skip),
-    )
+    runs = {key: tuple(rule[key]) for key in ("splits", "seeds") if key in rule}
+    changed: dict[str, Any] = {"protocol": replace(cell.protocol, **runs)}
+    for key in CHANGES:
+        if key in rule and key not in runs:
+            value = rule[key]
+            changed[key] = {**getattr(cell, key), **value} if isinstance(value, dict) else value
+    return replace(cell, **changed)
 
 
 def _column(spec: str, name: str, given: Mapping[str, Any]) -> Column:
