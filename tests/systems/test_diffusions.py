@@ -77,6 +77,12 @@ def test_gdc_in_blocks_is_gdc_at_once(
     torch.testing.assert_close(diffuse(graph, config).dense(), whole, atol=1e-7, rtol=1e-5)
 
 
+def dense_attention(model: GRAND, z: torch.Tensor, graph: Graph) -> torch.Tensor:
+    dense = torch.zeros(len(z), len(z))
+    dense[graph.edge_index[1], graph.edge_index[0]] = model.attention(z, graph).detach()
+    return dense
+
+
 def test_linear_grand_solves_its_linear_equation(
     small: Dataset, build: Any, own_graph: Any
 ) -> None:
@@ -84,8 +90,7 @@ def test_linear_grand_solves_its_linear_equation(
     assert isinstance(model, GRAND)
     graph, n = own_graph(small), small.num_rows
     z = torch.randn(n, 64)
-    dense = torch.zeros(n, n)
-    dense[graph.edge_index[1], graph.edge_index[0]] = model.attention(z, graph).detach()
+    dense = dense_attention(model, z, graph)
     torch.testing.assert_close(dense.sum(1), torch.ones(n))
     exact = torch.matrix_exp(2.0 * (dense - torch.eye(n))) @ z
     torch.testing.assert_close(model.diffuse(z, graph), exact, atol=1e-4, rtol=1e-4)
@@ -99,9 +104,7 @@ def test_nonlinear_grand_takes_the_attention_of_the_moving_state(
     graph, n = own_graph(small), small.num_rows
     z = first = torch.randn(n, 64)
     for _ in range(2):
-        dense = torch.zeros(n, n)
-        dense[graph.edge_index[1], graph.edge_index[0]] = model.attention(z, graph).detach()
-        z = z + 0.5 * (dense @ z - z)
+        z = z + 0.5 * (dense_attention(model, z, graph) @ z - z)
     torch.testing.assert_close(model.diffuse(first, graph), z, atol=1e-5, rtol=1e-5)
 
 
@@ -122,8 +125,7 @@ def test_grand_learns_how_fast_it_moves_and_how_strong_its_source_is(
             model.trust.fill_(0.4)
     graph, n = own_graph(small), small.num_rows
     z = torch.randn(n, 64)
-    dense = torch.zeros(n, n)
-    dense[graph.edge_index[1], graph.edge_index[0]] = model.attention(z, graph).detach()
+    dense = dense_attention(model, z, graph)
     operator = torch.sigmoid(torch.tensor(0.3)) * (dense - torch.eye(n))
     source = 0.7 * z
     if name == "grandpp":
