@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from difformer.app.cli import main
+from difformer.systems.families import BoostingConfig, ForestConfig
 from difformer.systems.fitted import Boosting, Forest
-from difformer.systems.of_rows import BoostingConfig, ForestConfig
 
 # Tests run side by side: two processes of two threads each would wait for each other.
 torch.set_num_threads(1)

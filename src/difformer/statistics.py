@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
 from statistics import mean, stdev
+from typing import Any
 
 CONFIDENCE = 0.95
 MOST_PAIRS = 1000  # the most pairs that `needed` names
@@ -62,6 +63,12 @@ def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Differe
         return Difference(middle, None, None, k)
     half = _half_width(stdev(gaps), k)
     return Difference(middle, middle - half, middle + half, k)
+
+
+def matched(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference | None:
+    """The paired difference over the runs that both have, by their keys; None without any."""
+    both = [key for key in ours if key in theirs]
+    return paired_difference([ours[k] for k in both], [theirs[k] for k in both]) if both else None
 
 
 def _half_width(deviation: float, pairs: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 # Each command's module, and its line in `difformer --help`.
 COMMANDS = {
-    "demo": ("difformer_paper.demo_command", "See DIFFormer learn from few labels, in a minute."),
+    "demo": ("difformer_paper.demo", "See DIFFormer learn from few labels, in a minute."),
     "reproduce": (
         "difformer_paper.reproduce",
         "Measure a published table or figure again, beside what was published.",

@@ -1,4 +1,4 @@
-"""What diffusion does to the rows of a trained model: their states before and after, the energy."""
+"""difformer demo: few labels, a table, and a page of what diffusion does to the rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from json import dumps, loads
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from difformer.app import options as shared
+from difformer.app.options import option
+from difformer.app.output import interrupted, print_json, print_table, say
 from difformer.blocks import (
     Note,
     Plot,
@@ -191,27 +194,22 @@ ABOUT = (
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the demo's table; "" where a figure does not exist."""
+# One line of the demo's table: dataset, method, published, measured, accuracy, seconds; "" where a
+# figure does not exist.
+Row = dict[str, Any]
 
-    dataset: str
-    method: str
-    published: str
-    measured: str
-    accuracy: float
-    seconds: float
 
-    def cells(self) -> tuple[str, ...]:
-        """The line as text."""
-        stated = self.published or "–", self.measured or "–"
-        return (
-            self.method,
-            self.dataset,
-            *stated,
-            f"{100 * self.accuracy:.1f}",
-            f"{self.seconds:.1f}",
+def _table(caption: str, rows: list[Row]) -> Table:
+    words = ("method", "dataset", "published", "measured")
+    cells = [
+        (
+            *(row[key] or "–" for key in words),
+            f"{100 * row['accuracy']:.1f}",
+            f"{row['seconds']:.1f}",
         )
+        for row in rows
+    ]
+    return Table(caption, HEADER, cells)
 
 
 def run_demo(
@@ -224,8 +222,6 @@ def run_demo(
         picture: an svg or png file that states and energy are also drawn to.
         tell: called with what is being done.
     """
-    from difformer_paper.demo import draw_poster, poster_of
-
     rows = _cora(out, quiet=quiet) + _digits(tell)
     tell("Looking at the states before and after diffusion")
     poster = poster_of(out / "cora-difformer-s", load_dataset("cora"))
@@ -266,14 +262,14 @@ def _cora(out: Path, *, quiet: bool) -> list[Row]:
         folder = out / f"cora-{cell.system}"
         accuracy, seconds = _run(experiment, title, data, split, folder, quiet=quiet)
         rows.append(
-            Row(
-                dataset=f"Cora, {split.train.numel()} labels, citations",
-                method=title,
-                published=published_text(published[cell.system]["cora"]),
-                measured=known[cell.name],
-                accuracy=accuracy,
-                seconds=seconds,
-            )
+            {
+                "dataset": f"Cora, {split.train.numel()} labels, citations",
+                "method": title,
+                "published": published_text(published[cell.system]["cora"]),
+                "measured": known[cell.name],
+                "accuracy": accuracy,
+                "seconds": seconds,
+            }
         )
     return rows
 
@@ -307,8 +303,9 @@ def _digits(tell: Callable[[str], None]) -> list[Row]:
         begin = time.monotonic()
         accuracy = float((answers()[test] == y[test]).mean())
         seconds = time.monotonic() - begin
-        said = f"digits, {len(train)} labels, no graph"
-        rows.append(Row(said, method, "", "", accuracy, seconds))
+        row: Row = {"dataset": f"digits, {len(train)} labels, no graph", "method": method}
+        row |= {"published": "", "measured": "", "accuracy": accuracy, "seconds": seconds}
+        rows.append(row)
     return rows
 
 
@@ -333,12 +330,8 @@ def _run(
 
 
 def _write_page(out: Path, rows: list[Row], poster: Poster) -> Path:
-    from difformer.blocks import Note, Section
-    from difformer.blocks import Table as Shown
     from difformer.report.page import write_page
-    from difformer_paper.demo import poster_section
 
-    table = Shown(ABOUT, list(HEADER), [row.cells() for row in rows])
     limits = [f"{get_system(s).title} stops after {n} epochs" for s, n in FEWER_EPOCHS.items()]
     more = Note(
         "Cora: the settings of Table 2 (difformer reproduce table2 --show), GCN's from its own "
@@ -347,8 +340,55 @@ def _write_page(out: Path, rows: list[Row], poster: Poster) -> Path:
         "default settings, label spreading with the kernel knn."
     )
     sections = [
-        Section("accuracy", "Few labels, and all the rows", [table, more]),
+        Section("accuracy", "Few labels, and all the rows", [_table(ABOUT, rows), more]),
         poster_section(poster),
     ]
     subtitle = "Every row moves towards an average of all rows: diffusion that descends an energy."
     return write_page(out / "report.html", "DIFFormer in a minute", sections, subtitle=subtitle)
+
+
+def command(
+    out: Annotated[
+        Path, shared.out("FOLDER", "Where the runs are kept.", default="runs/demo")
+    ] = Path("runs/demo"),
+    picture: Annotated[
+        Path | None,
+        option("--picture", metavar="FILE", help="Also draw states and energy to this svg or png."),
+    ] = None,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """See DIFFormer learn from few labels, in about a minute.
+
+    Example: difformer demo
+
+    Trains GCN and both forms of DIFFormer on Cora and shows the published figures and our means
+    over five seeds beside them; then trains DIFFormerClassifier and methods of scikit-learn on
+    handwritten digits, which have no graph. Needs no network. Writes report.html, with the states
+    before and after diffusion and the energy of each layer, and one folder per run on Cora.
+    """
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out must be a folder, {out} is a file")
+    if picture is not None and picture.suffix not in (".svg", ".png"):
+        raise ValueError(f"--picture must end in .svg or .png, not {picture.name}")
+    begin = time.monotonic()
+    try:
+        rows, page = run_demo(
+            out,
+            picture=picture,
+            quiet=quiet or json,
+            tell=lambda message: say(message, quiet=quiet or json),
+        )
+    except KeyboardInterrupt:
+        raise interrupted(
+            f"what was trained is kept in {out}; the same command resumes it"
+        ) from None
+    taken = time.monotonic() - begin
+    if json:
+        print_json({"rows": rows, "seconds": taken, "page": page})
+        return
+    print_table(_table("", rows), "Few labels, and all the rows")
+    print(f"{ABOUT}\n{taken:.0f} s in all. Open {page} in a browser.\n\nNext:")
+    print("  difformer train cora --seeds 5      your own settings: --help shows every option")
+    print("  difformer datasets                  what else there is")
+    print("  difformer reproduce table2 --show   the published figures, and ours")

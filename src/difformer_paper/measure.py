@@ -82,18 +82,22 @@ class CellResult:
         """The same result, with the runs that a cell asks for among those it should have."""
         return replace(self, wanted=list(dict.fromkeys([*self.wanted, *_pairs(cell)])))
 
-    def values(self, part: str, metric: str) -> list[float]:
-        """One metric of one part, or one of the costs, one value per run."""
-        found = [{**run.get("cost", {}), **run["metrics"].get(part, {})} for run in self.runs]
-        return [values[metric] for values in found if metric in values]
+    def by_run(self, part: str, metric: str) -> dict[tuple[str, int], float]:
+        """One metric of one part, or one of the costs, by split and seed."""
+        found: dict[tuple[str, int], float] = {}
+        for run in self.runs:
+            figures = {**run.get("cost", {}), **run["metrics"].get(part, {})}
+            if metric in figures:
+                found[run["split"], run["seed"]] = figures[metric]
+        return found
 
     def mean(self, metric: str, part: str = "test") -> float:
         """The mean over runs."""
-        return spread(self.values(part, metric))[0]
+        return spread(list(self.by_run(part, metric).values()))[0]
 
     def std(self, metric: str, part: str = "test") -> float | None:
         """The sample deviation over runs; None for one run."""
-        return spread(self.values(part, metric))[1]
+        return spread(list(self.by_run(part, metric).values()))[1]
 
     @property
     def commits(self) -> set[str]:

@@ -40,6 +40,7 @@ from difformer.systems.registry import FORECASTS, SYSTEMS
 
 Published = tuple[float, float | None] | str
 SELECTORS = ("systems", "columns", "variants", "protocols")
+ERRORS = ("mse",)  # metrics that are better when they are lower
 CHANGES = ("data", "model", "train", "choose", "budget", "splits", "seeds", "note", "skip")
 
 
@@ -67,10 +68,10 @@ class Variant:
     name: str
     title: str
     systems: tuple[str, ...]
-    recipe: str | None
-    model: Mapping[str, Any]
-    train: Mapping[str, Any]
     varied: Mapping[str, Any]  # options of a grid: no rule overrides them
+    recipe: str | None = None
+    model: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    train: Mapping[str, Any] = field(default_factory=dict[str, Any])
     choose: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
     lowest: str | None = None
 
@@ -154,6 +155,20 @@ class Spec:
             if system in self.variants[variant].systems
         ]
 
+    @property
+    def unit(self) -> tuple[int, int]:
+        """What figures are multiplied by, and their decimals."""
+        return (100, 1) if self.percent else (1, 3)
+
+    def sign(self, column: str) -> int:
+        """1 if a higher figure is better in a column, else −1."""
+        return -1 if self.metric_of(column) in ERRORS else 1
+
+    def shown(self, value: float) -> str:
+        """A figure as text, in the unit of the table."""
+        scale, digits = self.unit
+        return f"{value * scale:.{digits}f}" if value < 100 else f"{value:,.0f}"
+
     def metric_of(self, column: str) -> str:
         """The metric shown for a column."""
         return (self.columns[column].metric if column in self.columns else None) or self.metric
@@ -233,31 +248,21 @@ def parse_spec(name: str, text: str) -> Spec:
 
 
 def _changed(cell: Cell, rule: Mapping[str, Any]) -> Cell:
-    how = cell.protocol
-    how = replace(
-        how,
-        splits=tuple(rule.get("splits", how.splits)),
-        seeds=tuple(rule.get("seeds", how.seeds)),
-    )
-    return replace(
-        cell,
-        protocol=how,
-        data={**cell.data, **rule.get("data", {})},
-        model={**cell.model, **rule.get("model", {})},
-        train={**cell.train, **rule.get("train", {})},
-        choose={**cell.choose, **rule.get("choose", {})},
-        budget=rule.get("budget", cell.budget),
-        note=rule.get("note", cell.note),
-        skip=rule.get("skip", cell.skip),
-    )
+    runs = {key: tuple(rule[key]) for key in ("splits", "seeds") if key in rule}
+    changed: dict[str, Any] = {"protocol": replace(cell.protocol, **runs)}
+    for key in CHANGES:
+        if key in rule and key not in runs:
+            value = rule[key]
+            changed[key] = {**getattr(cell, key), **value} if isinstance(value, dict) else value
+    return replace(cell, **changed)
 
 
 def _column(spec: str, name: str, given: Mapping[str, Any]) -> Column:
     check_keys(given, ("title", "dataset", "data", "metric"), f"spec {spec} [columns.{name}]")
     dataset = given.get("dataset", name)
     _known(f"spec {spec} [columns.{name}]: dataset", [dataset], DATASETS)
-    title, data = given.get("title", name), given.get("data", {})
-    return Column(name, title, dataset, data, given.get("metric"))
+    kept: dict[str, Any] = {"name": name, "title": name, "dataset": dataset, **given}
+    return Column(**kept)
 
 
 def _protocol(spec: str, name: str, given: Mapping[str, Any]) -> Protocol:
@@ -274,28 +279,17 @@ def _variants(spec: str, name: str, given: Mapping[str, Any]) -> list[Variant]:
     check_keys(given, keys, where)
     systems = tuple(given.get("systems", SYSTEMS))
     _known(f"{where}: systems", systems, {**SYSTEMS, **FORECASTS})
+    _lists(where, given.get("choose", {}))
     grid = cast("dict[str, list[Any]]", given.get("grid", {}))
-    title = given.get("title", name)
-    choose = given.get("choose", {})
-    _lists(where, choose)
+    rest = {key: value for key, value in given.items() if key not in ("grid", "systems", "title")}
     found: list[Variant] = []
     for values in product(*grid.values()):
         varied = dict(zip(grid, values, strict=True))
         point = ",".join(f"{key}={value}" for key, value in varied.items())
-        full = f"{name}:{point}" if point else name
-        found.append(
-            Variant(
-                name=full,
-                title=f"{title}, {point}" if point else title,
-                systems=systems,
-                recipe=given.get("recipe"),
-                model=given.get("model", {}),
-                train=given.get("train", {}),
-                varied=varied,
-                choose=choose,
-                lowest=given.get("lowest"),
-            )
-        )
+        full, title = name, given.get("title", name)
+        if point:
+            full, title = f"{name}:{point}", f"{title}, {point}"
+        found.append(Variant(full, title, systems, varied, **rest))
     return found
 
 

@@ -11,41 +11,46 @@ from difformer.settings import (
     POSITIVE,
     RATE,
     SHARE,
-    Options,
     option,
     unit_interval,
     whole,
 )
-from difformer.systems.of_graphs import DENSE, GAT, GATConfig, attention_bytes
+from difformer.systems.families import DENSE, GAT
 from difformer.systems.system import (
     CLASSES,
-    FLOAT,
     KIPF,
     SCALE,
+    Config,
     Convolutions,
+    GATConfig,
     Perceptron,
     Stack,
     System,
     Width,
-    by_edge,
-    features,
-    linear,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGCConfig(Options):
+class Propagated(Config):
+    """A linear model on features that are propagated once."""
+
+    def numbers(self, n: int, e: int, p: int, c: int) -> float:
+        """Dense features before, during and after propagation, and a sparse adjacency."""
+        return 3 * n * p + 5 * e
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGCConfig(Propagated):
     """Simplified graph convolution."""
 
     steps: int = option(2, "propagation steps K", COUNT)
 
 
 _SGC = System(
-    name="sgc",
-    title="SGC",
-    model="difformer_paper.rivals.diffusions.SGC",
-    config=SGCConfig,
-    memory=features,
+    "sgc",
+    "SGC",
+    "difformer_paper.rivals.diffusions.SGC",
+    SGCConfig,
     needs_graph=True,
     train={"lr": 0.2, "weight_decay": 5e-6},
     space={"steps": (2, 4, 8)},
@@ -53,7 +58,7 @@ _SGC = System(
 
 
 @dataclass(frozen=True, kw_only=True)
-class DGCConfig(Options):
+class DGCConfig(Propagated):
     """Decoupled graph convolution by Euler steps."""
 
     steps: int = option(100, "Euler steps K", COUNT)
@@ -61,11 +66,10 @@ class DGCConfig(Options):
 
 
 _DGC = System(
-    name="dgc",
-    title="DGC-Euler",
-    model="difformer_paper.rivals.diffusions.DGC",
-    config=DGCConfig,
-    memory=features,
+    "dgc",
+    "DGC-Euler",
+    "difformer_paper.rivals.diffusions.DGC",
+    DGCConfig,
     needs_graph=True,
     train={"lr": 0.2, "weight_decay": 1e-5},
     space={"time": (3.8, 5.3, 6.0)},
@@ -81,19 +85,17 @@ class GDCConfig(Convolutions):
     time: float = option(5.0, "diffusion time of heat", POSITIVE)
     top_k: int = option(128, "entries kept in each column", COUNT)
 
-
-def _largest(n: int, e: int, p: int, c: int, config: GDCConfig) -> float:
-    """A block of columns of the diffusion and its work space, and the entries that are kept."""
-    kept = n * min(config.top_k, n)
-    return FLOAT * (8 * min(n * n, 2**22) + 12 * kept) + linear(n, kept, p, c, config)
+    def numbers(self, n: int, e: int, p: int, c: int) -> float:
+        """A block of columns of the diffusion and its work space, and the entries kept."""
+        kept = n * min(self.top_k, n)
+        return 8 * min(n * n, 2**22) + 12 * kept + super().numbers(n, kept, p, c)
 
 
 _GDC = System(
-    name="gdc",
-    title="GDC",
-    model="difformer_paper.rivals.gdc.GDC",
-    config=GDCConfig,
-    memory=_largest,
+    "gdc",
+    "GDC",
+    "difformer_paper.rivals.gdc.GDC",
+    GDCConfig,
     needs_graph=True,
     train=KIPF,
     space={"alpha": (0.05, 0.1), "top_k": (64, 128), "hidden_channels": (16, 64)},
@@ -108,11 +110,10 @@ class HeatConfig(Stack):
 
 
 _HEAT = System(
-    name="graphheat",
-    title="GraphHeat",
-    model="difformer_paper.rivals.diffusions.GraphHeat",
-    config=HeatConfig,
-    memory=linear,
+    "graphheat",
+    "GraphHeat",
+    "difformer_paper.rivals.diffusions.GraphHeat",
+    HeatConfig,
     needs_graph=True,
     defaults={"hidden_channels": 16},
     train=KIPF,
@@ -144,22 +145,20 @@ class GRANDConfig(Width):
     )
     scale_features: bool = option(False, SCALE)
 
-
-def _solver(n: int, e: int, p: int, c: int, config: GRANDConfig) -> float:
-    """Every evaluation of the field keeps its states, and its attention where it has its own."""
-    evaluations = config.time / config.step * {"rk4": 4, "midpoint": 2}.get(config.method, 1)
-    attention = e * config.num_heads * (2 * config.attention_channels + 3)
-    states = evaluations * n * config.hidden_channels * 7
-    often = evaluations if config.nonlinear else 1
-    return linear(n, e, p, c, config) + FLOAT * (states + often * attention)
+    def numbers(self, n: int, e: int, p: int, c: int) -> float:
+        """Every evaluation of the field keeps its states, and its attention if it is its own."""
+        evaluations = self.time / self.step * {"rk4": 4, "midpoint": 2}.get(self.method, 1)
+        attention = e * self.num_heads * (2 * self.attention_channels + 3)
+        states = evaluations * n * self.hidden_channels * 7
+        often = evaluations if self.nonlinear else 1
+        return super().numbers(n, e, p, c) + states + often * attention
 
 
 _GRAND = System(
-    name="grand-l",
-    title="GRAND-l",
-    model="difformer_paper.rivals.diffusions.GRAND",
-    config=GRANDConfig,
-    memory=_solver,
+    "grand-l",
+    "GRAND-l",
+    "difformer_paper.rivals.diffusions.GRAND",
+    GRANDConfig,
     needs_graph=True,
     package="torchdiffeq",
     extra="ode",
@@ -185,7 +184,7 @@ DIFFUSIONS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class LDSConfig(Options):
+class LDSConfig(Propagated):
     """Learning discrete structures."""
 
     hidden_channels: int = option(16, "width of the hidden layer", COUNT)
@@ -203,21 +202,19 @@ class LDSConfig(Options):
     top_k: int = option(32, "pairs each row may propose, and learned edges kept per row", COUNT)
     samples: int = option(4, "graphs averaged in a prediction", COUNT)
 
-
-def _bilevel(n: int, e: int, p: int, c: int, config: LDSConfig) -> float:
-    """Pairs with their chances, drawn graphs, the narrow factors of the hypergradient, features."""
-    pairs = 24 * (e + 2 * n * config.top_k)
-    factors = 40 * n * (config.hidden_channels + c) * (config.unroll + 1)
-    block = 2 * min(n * n, 2**22)
-    return FLOAT * (pairs + factors + block) + features(n, e, p, c, config)
+    def numbers(self, n: int, e: int, p: int, c: int) -> float:
+        """Pairs and their chances, drawn graphs, narrow factors of the hypergradient, features."""
+        pairs = 24 * (e + 2 * n * self.top_k)
+        factors = 40 * n * (self.hidden_channels + c) * (self.unroll + 1)
+        block = 2 * min(n * n, 2**22)
+        return pairs + factors + block + super().numbers(n, e, p, c)
 
 
 _LDS = System(
-    name="lds",
-    title="LDS",
-    model="difformer_paper.rivals.learned.LDS",
-    config=LDSConfig,
-    memory=_bilevel,
+    "lds",
+    "LDS",
+    "difformer_paper.rivals.learned.LDS",
+    LDSConfig,
     needs_graph=True,
     tasks=CLASSES,
     train={"lr": 0.01, "weight_decay": 5e-4, "epochs": 100},
@@ -234,18 +231,16 @@ class GLCNConfig(Stack):
     gamma: float = option(0.1, "weight of its sparsity term", NOT_NEGATIVE)
     beta: float = option(0.0, "weight of its distance to the given graph", NOT_NEGATIVE)
 
-
-def _edge_weights(n: int, e: int, p: int, c: int, config: GLCNConfig) -> float:
-    """The projected rows; per edge its score, square, weight and normalised weight, no gap."""
-    return by_edge(16, n, e, p, c, config) + FLOAT * 4 * config.graph_channels * (n + p)
+    def numbers(self, n: int, e: int, p: int, c: int) -> float:
+        """The projected rows; per edge its score, square, weight and normalised weight."""
+        return super().numbers(n, e, p, c) + 20 * e + 4 * self.graph_channels * (n + p)
 
 
 _GLCN = System(
-    name="glcn",
-    title="GLCN",
-    model="difformer_paper.rivals.learned.GLCN",
-    config=GLCNConfig,
-    memory=_edge_weights,
+    "glcn",
+    "GLCN",
+    "difformer_paper.rivals.learned.GLCN",
+    GLCNConfig,
     needs_graph=True,
     defaults={"hidden_channels": 30, "dropout": 0.6, "input_dropout": 0.6},
     train={"lr": 0.005, "weight_decay": 5e-4},
@@ -269,13 +264,12 @@ class NodeFormerConfig(Stack):
     activation: bool = option(False, "ELU after every layer, not after the first linear one only")
     scale_features: bool = option(True, SCALE)
 
-
-def _gumbel(n: int, e: int, p: int, c: int, config: NodeFormerConfig) -> float:
-    """Random features of rows and of the ends of edges, a noise per sample, and wider graphs."""
-    rows = 8 * config.features + 4 * max(1, config.gumbels) + 10 * config.hidden_channels
-    kept = config.num_heads * (n * rows + 3 * e * config.features)
-    wide = sum(min(n**2, n * (e / max(1, n)) ** 2**r) for r in range(1, config.bias_order))
-    return linear(n, e, p, c, config) + FLOAT * (config.num_layers * kept + 6 * wide)
+    def numbers(self, n: int, e: int, p: int, c: int) -> float:
+        """Random features of rows and of the ends of edges, noise per sample, wider graphs."""
+        rows = 8 * self.features + 4 * max(1, self.gumbels) + 10 * self.hidden_channels
+        kept = self.num_heads * (n * rows + 3 * e * self.features)
+        wide = sum(min(n**2, n * (e / max(1, n)) ** 2**r) for r in range(1, self.bias_order))
+        return super().numbers(n, e, p, c) + self.num_layers * kept + 6 * wide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,31 +290,28 @@ class SGFormerConfig(Stack):
     graph_dropout: float = option(0.5, "dropout on the states of the convolutions", RATE)
     scale_features: bool = option(True, SCALE)
 
-
-def _two_branches(n: int, e: int, p: int, c: int, config: SGFormerConfig) -> float:
-    """Attention keeps its queries, keys, values and norms; the convolutions beside it theirs."""
-    states = n * config.hidden_channels * (16 * config.num_layers + 5 * config.graph_layers)
-    return linear(n, e, p, c, config) + FLOAT * states
+    def numbers(self, n: int, e: int, p: int, c: int) -> float:
+        """Attention keeps its queries, keys, values and norms; convolutions theirs."""
+        states = n * self.hidden_channels * (16 * self.num_layers + 5 * self.graph_layers)
+        return super().numbers(n, e, p, c) + states
 
 
 TRANSFORMERS = (
     System(
-        name="nodeformer",
-        title="NodeFormer",
-        model="difformer_paper.rivals.nodeformer.NodeFormer",
-        config=NodeFormerConfig,
-        memory=_gumbel,
+        "nodeformer",
+        "NodeFormer",
+        "difformer_paper.rivals.nodeformer.NodeFormer",
+        NodeFormerConfig,
         all_pairs=True,
         defaults={"hidden_channels": 32, "dropout": 0.2, "input_dropout": 0.0},
         train={"lr": 0.001, "weight_decay": 5e-3},
         space={"hidden_channels": (32, 64), "bias_order": (1, 2), "penalty": (0.1, 1.0)},
     ),
     System(
-        name="sgformer",
-        title="SGFormer",
-        model="difformer_paper.rivals.attention.SGFormer",
-        config=SGFormerConfig,
-        memory=_two_branches,
+        "sgformer",
+        "SGFormer",
+        "difformer_paper.rivals.attention.SGFormer",
+        SGFormerConfig,
         needs_graph=True,
         all_pairs=True,
         tasks=CLASSES,
@@ -332,7 +323,17 @@ TRANSFORMERS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiasedGATConfig(GATConfig):
+class DenseGATConfig(GATConfig):
+    """Attention over all pairs."""
+
+    def numbers(self, n: int, e: int, p: int, c: int) -> float:
+        """Two cumulative sums of the values per layer, their terms, and each row's entries."""
+        sums = 12 * n * self.hidden_channels * self.num_heads * self.num_layers
+        return super().numbers(n, e, p, c) + sums
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasedGATConfig(DenseGATConfig):
     """Attention over all pairs with a bias for those that an edge joins."""
 
     edge_bias: float = option(
@@ -340,24 +341,13 @@ class BiasedGATConfig(GATConfig):
     )
 
 
-def _running_sums(n: int, e: int, p: int, c: int, config: GATConfig) -> float:
-    """Two cumulative sums of the values per layer, their terms, and each row's entries of them."""
-    sums = 12 * n * config.hidden_channels * config.num_heads * config.num_layers
-    return linear(n, 0, p, c, config) + FLOAT * sums
-
-
-def _sums_and_edges(n: int, e: int, p: int, c: int, config: GATConfig) -> float:
-    """The sums over all pairs, and the edges' part of them."""
-    return _running_sums(n, e, p, c, config) + attention_bytes(n, e, p, c, config)
-
-
 _DENSE_GAT = replace(
     GAT,
     name="densegat",
     title="Dense GAT",
     model="difformer_paper.rivals.attention.DenseGAT",
+    config=DenseGATConfig,
     graph="dense",
-    memory=_running_sums,
     needs_graph=False,
     all_pairs=True,
     defaults={**DENSE, "hidden_channels": 16},
@@ -371,7 +361,6 @@ _DENSE_GAT_EDGES = replace(
     model="difformer_paper.rivals.attention.BiasedDenseGAT",
     config=BiasedGATConfig,
     graph="given",
-    memory=_sums_and_edges,
     needs_graph=True,
 )
 
@@ -385,11 +374,10 @@ class ManiRegConfig(Perceptron):
 
 
 _MANIREG = System(
-    name="manireg",
-    title="ManiReg",
-    model="difformer_paper.rivals.learned.ManiReg",
-    config=ManiRegConfig,
-    memory=linear,
+    "manireg",
+    "ManiReg",
+    "difformer_paper.rivals.learned.ManiReg",
+    ManiRegConfig,
     needs_graph=True,
     defaults={"input_dropout": 0.0},
     train={"lr": 0.01, "weight_decay": 5e-3},

@@ -30,7 +30,6 @@ BEGIN = re.compile(r"<!-- results: (\S+)((?: [^>]*?)?) -->\n")
 END = "<!-- end of results -->"
 KINDS = ("verdicts", "ranks", "losses")  # of tables, beside that of figures
 CANNOT = "cannot run here"
-ERRORS = ("mse",)  # metrics that are better when they are lower
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,13 @@ class View:
 
     def line(self, system: str, variant: Variant, protocol: Protocol) -> Line:
         """What was measured for one system, variant and protocol."""
-        by_cell = {result.cell: result for result in self.results}
-        for cell in self.spec.cells(
+        found = {result.cell: result for result in self.results}
+        cells = self.spec.cells(
             systems=[system], variants=[variant.name], protocols=[protocol.name]
-        ):
-            if cell.name in by_cell:  # it may have been measured when fewer runs were asked for
-                by_cell[cell.name] = by_cell[cell.name].asked(cell)
-        keys = [f"{name}.{system}.{variant.name}.{protocol.name}" for name in self.names]
-        return Line(system, variant, protocol, tuple(by_cell.get(key) for key in keys))
+        )
+        # It may have been measured when fewer runs were asked for.
+        asked = {c.column.name: found[c.name].asked(c) for c in cells if c.name in found}
+        return Line(system, variant, protocol, tuple(asked.get(name) for name in self.names))
 
     def lines(self) -> Iterator[Line]:
         """The lines of the table, measured or not, in the order of the spec."""
@@ -166,6 +164,8 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
         from difformer.compare.comparison import comparison_block
 
         return comparison_block(results / f"{name}.json")
+    from difformer_paper import verdicts
+
     filters: dict[str, list[str]] = {}
     for word in (word for word in words if word not in KINDS):
         key, _, values = word.partition("=")
@@ -175,21 +175,13 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
     paired, settings = filters.pop("paired", None), filters.pop("settings", None)
     view = View(load_spec(name), read_results(results, name), **filters)
     if paired is not None:
-        from difformer_paper.verdicts import paired_table
-
-        return markdown(paired_table(view, ",".join(paired)))
+        return markdown(verdicts.paired_table(view, ",".join(paired)))
     if settings is not None:
-        from difformer_paper.verdicts import differing_settings
-
-        return differing_settings(view, settings[0])
+        return verdicts.differing_settings(view, settings[0])
     if "losses" in words:
-        from difformer_paper.verdicts import losses
-
-        return losses(view)
+        return verdicts.losses(view)
     if "ranks" in words:
-        from difformer_paper.verdicts import ranks_table
-
-        return markdown(ranks_table(view))
+        return markdown(verdicts.ranks_table(view))
     return markdown(verdicts_table(view) if "verdicts" in words else figures_table(view))
 
 
@@ -218,10 +210,10 @@ def measured_text(spec: Spec, result: CellResult | None, notes: list[str]) -> st
         return EMPTY
     metric = spec.metric_of(result.column)
     std = result.std(metric)
-    text = _number(spec, result.mean(metric))
-    text += "" if std is None else f" ± {_number(spec, std)}"
-    if spec.beside is not None and result.values("test", spec.beside):
-        text += f" [{_number(spec, result.mean(spec.beside))}]"
+    text = spec.shown(result.mean(metric))
+    text += "" if std is None else f" ± {spec.shown(std)}"
+    if spec.beside is not None and result.by_run("test", spec.beside):
+        text += f" [{spec.shown(result.mean(spec.beside))}]"
     done, wanted = len(result.runs), len(result.wanted)
     text += f" ({done} of {wanted} runs)" if result.missing else f" ({done})"
     if result.note:
@@ -252,17 +244,10 @@ def _compared(spec: Spec, result: CellResult | None, published: Published | None
         return EMPTY
     if isinstance(published, str):
         return f"better ({published})"
-    scale = 100 if spec.percent else 1
-    metric = spec.metric_of(result.column)
+    (scale, digits), metric = spec.unit, spec.metric_of(result.column)
     ours, std = scale * result.mean(metric), scale * (result.std(metric) or 0.0)
     gap = ours - published[0]
     if abs(gap) <= 2 * (published[1] or std) + 1e-9:
         return "within"
-    good = (gap > 0) is not (metric in ERRORS)
-    return f"{'better' if good else 'worse'} ({gap:+.{1 if spec.percent else 3}f})"
-
-
-def _number(spec: Spec, value: float) -> str:
-    if spec.percent:
-        return f"{100 * value:.1f}"
-    return f"{value:.3f}" if value < 100 else f"{value:,.0f}"
+    good = gap * spec.sign(result.column) > 0
+    return f"{'better' if good else 'worse'} ({gap:+.{digits}f})"

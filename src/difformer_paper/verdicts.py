@@ -8,12 +8,12 @@ from math import sqrt
 from typing import Any
 
 from difformer.blocks import EMPTY, Table
-from difformer.statistics import CONFIDENCE, Difference, paired_difference
+from difformer.statistics import CONFIDENCE, Difference, matched
 from difformer.systems.registry import get_system
 from difformer.systems.system import OURS
 from difformer_paper.measure import CellResult
 from difformer_paper.specs import Cell, Spec
-from difformer_paper.tables import ERRORS, Line, View
+from difformer_paper.tables import Line, View
 
 
 def differing_settings(view: View, base: str) -> str:
@@ -98,19 +98,13 @@ def difference(
     """ours − theirs over the splits and seeds that both have; None where there are none."""
     if ours is None or theirs is None:
         return None
-    a, b = _by_run(ours, metric), _by_run(theirs, metric)
-    both = [key for key in a if key in b]
-    return paired_difference([a[k] for k in both], [b[k] for k in both]) if both else None
-
-
-def _by_run(result: CellResult, metric: str) -> dict[tuple[str, int], float]:
-    return {(r["split"], r["seed"]): r["metrics"]["test"][metric] for r in result.runs}
+    return matched(ours.by_run("test", metric), theirs.by_run("test", metric))
 
 
 def _shown(spec: Spec, found: Difference | None) -> str:
     if found is None:
         return EMPTY
-    text = found.shown(100, 1) if spec.percent else found.shown(1, 3)
+    text = found.shown(*spec.unit)
     bold = f"**{text}**" if found.certain else text
     return f"{bold} ({found.pairs})"
 
@@ -183,9 +177,11 @@ def ranks_table(view: View) -> Table:
 
 
 def _figures(view: View, line: Line) -> list[float]:
-    metrics = [view.spec.metric_of(name) for name in view.names]
-    pairs = zip(metrics, line.cells, strict=True)
-    return [(-1 if m in ERRORS else 1) * cell.mean(m) for m, cell in pairs if cell is not None]
+    return [view.spec.sign(cell.column) * _mean(view, cell) for cell in line.cells if cell]
+
+
+def _mean(view: View, cell: CellResult) -> float:
+    return cell.mean(view.spec.metric_of(cell.column))
 
 
 def losses(view: View) -> str:
@@ -201,31 +197,20 @@ def _told(view: View, line: Line, others: list[Line]) -> str:
     for place, (title, cell) in enumerate(zip(view.titles, line.cells, strict=True)):
         if cell is None or not cell.runs:
             continue
-        own, told = _figure(view, cell), list[str]()
+        spec, told = view.spec, list[str]()
+        (scale, digits), sign = spec.unit, spec.sign(cell.column)
+        own = sign * round(scale * _mean(view, cell), digits)  # in the digits that are shown
         published = view.published(line.system)[place]
-        if isinstance(published, tuple) and _below(view, cell, own, published[0]):
+        if isinstance(published, tuple) and own < sign * round(published[0], digits):
             told.append(f"the published {published[0]:g}")
         there = [(other.title, other.cells[place]) for other in others]
-        figures = [(_figure(view, theirs), who) for who, theirs in there if theirs and theirs.runs]
-        ahead = sorted((f for f in figures if _below(view, cell, own, f[0])), reverse=True)
+        figures = [(_mean(view, theirs), who) for who, theirs in there if theirs and theirs.runs]
+        ahead = [f for f in figures if own < sign * round(scale * f[0], digits)]
         if ahead:
+            best, who = max(ahead)
             more = f" and {len(ahead) - 1} more" if ahead[1:] else ""
-            told.append(f"{ahead[0][1]} {_shown_loss(view, ahead[0][0])}{more}")
+            told.append(f"{who} {spec.shown(best)}{more}")
         if told:
-            found.append(f"{title} {_shown_loss(view, own)}, behind {' and '.join(told)}")
+            shown = spec.shown(_mean(view, cell))
+            found.append(f"{title} {shown}, behind {' and '.join(told)}")
     return f"{line.title}, {line.variant.title}: {'; '.join(found) or 'nowhere'}."
-
-
-def _figure(view: View, cell: CellResult) -> float:
-    return (100 if view.spec.percent else 1) * cell.mean(view.spec.metric_of(cell.column))
-
-
-def _below(view: View, cell: CellResult, ours: float, theirs: float) -> bool:
-    """Whether ours is worse, in the digits that are shown."""
-    sign = -1 if view.spec.metric_of(cell.column) in ERRORS else 1
-    digits = 1 if view.spec.percent else 3
-    return sign * round(ours, digits) < sign * round(theirs, digits)
-
-
-def _shown_loss(view: View, figure: float) -> str:
-    return f"{figure:.1f}" if view.spec.percent else f"{figure:.3f}"

@@ -34,7 +34,6 @@ from difformer_paper.tables import (
     View,
     figures_table,
     fill_page,
-    markdown,
     verdicts_table,
 )
 
@@ -98,6 +97,26 @@ def test_every_split_is_run_with_every_seed_and_kept(
     assert result.mean("accuracy") == pytest.approx(0.805)
     assert result.std("accuracy") == pytest.approx(0.00577, abs=1e-5)
     assert read_results(tmp_path, "toy") == [result]
+    assert result.mean("epoch_seconds") == 0.25  # the cost may be the figure of a table
+
+
+def test_what_is_there_is_not_run_again_and_what_was_cut_off_goes_on(
+    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+) -> None:
+    """An option that is new since then counts as its default."""
+    whole = measure(spec, cell, tmp_path)
+    file = result_path(tmp_path, spec, cell)
+    before = file.read_bytes()
+    assert measure(spec, cell, tmp_path) == whole
+    assert file.read_bytes() == before
+    content = json.loads(before)
+    del content["settings"]["train"]["warmup"]
+    del content["settings"]["model"]["num_layers"]
+    content["runs"] = content["runs"][:3]
+    file.write_text(json.dumps(content), encoding="utf-8")
+    assert len(runs) == 4
+    assert measure(spec, cell, tmp_path).runs == whole.runs
+    assert runs[4:] == [("random:1", 1)]
 
 
 def test_a_result_says_how_it_was_made_and_nothing_of_whose_machine(
@@ -112,30 +131,6 @@ def test_a_result_says_how_it_was_made_and_nothing_of_whose_machine(
     assert [run["commit"] for run in written["runs"]] == [commit()] * 4
     assert "published" not in written
     assert str(tmp_path) not in json.dumps(written)
-
-
-def test_what_is_there_is_not_run_again(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
-) -> None:
-    first = measure(spec, cell, tmp_path)
-    file = result_path(tmp_path, spec, cell)
-    before = file.read_bytes()
-    assert measure(spec, cell, tmp_path) == first
-    assert len(runs) == 4
-    assert file.read_bytes() == before
-
-
-def test_a_cell_that_was_cut_off_goes_on_with_the_run_that_was_not_made(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
-) -> None:
-    whole = measure(spec, cell, tmp_path)
-    file = result_path(tmp_path, spec, cell)
-    content = json.loads(file.read_text(encoding="utf-8"))
-    content["runs"] = content["runs"][:3]
-    file.write_text(json.dumps(content), encoding="utf-8")
-    runs.clear()
-    assert measure(spec, cell, tmp_path).runs == whole.runs
-    assert runs == [("random:1", 1)]
 
 
 def test_a_call_for_fewer_runs_takes_nothing_away(
@@ -184,19 +179,6 @@ def test_other_settings_are_an_error_that_says_which_unless_fresh(
     with pytest.raises(RunError, match=r"train.epochs: 1 there, 2 now.*--fresh"):
         measure(other, changed, tmp_path)
     assert measure(other, changed, tmp_path, fresh=True).settings["train"]["epochs"] == 2
-
-
-def test_an_option_that_is_new_since_counts_as_its_default(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
-) -> None:
-    measure(spec, cell, tmp_path)
-    file = result_path(tmp_path, spec, cell)
-    content = json.loads(file.read_text(encoding="utf-8"))
-    del content["settings"]["train"]["warmup"]
-    del content["settings"]["model"]["num_layers"]
-    file.write_text(json.dumps(content), encoding="utf-8")
-    measure(spec, cell, tmp_path)
-    assert len(runs) == 4
 
 
 def test_a_system_that_cannot_run_has_its_reason_in_the_table(spec: Spec, tmp_path: Path) -> None:
@@ -276,21 +258,13 @@ def test_an_unfinished_cell_says_how_many_runs_it_has(
     spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
 ) -> None:
     result = measure(spec, cell, tmp_path)
-    part = replace(result, runs=result.runs[:1], note="slow")
-    table = figures_table(View(spec, [part]))
+    part = replace(result, runs=result.runs[:1], wanted=result.wanted[:2], note="slow")
+    table = figures_table(View(spec, [part]))  # the spec asks for more runs than it did then
     assert table.rows[1][-1] == "80.0 (1 of 4 runs)¹"
     assert table.notes == (
         "¹ slow",
         f"Measured: random splits; mean ± standard deviation (runs); {', '.join(part.commits)}.",
     )
-
-
-def test_runs_that_the_spec_asks_for_since_then_are_missing(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
-) -> None:
-    result = measure(spec, cell, tmp_path)
-    few = replace(result, runs=result.runs[:2], wanted=result.wanted[:2])
-    assert figures_table(View(spec, [few])).rows[1][-1].endswith("(2 of 4 runs)")
 
 
 # The others hold runs from before some options of kernels they do not use had a default of none.
@@ -318,7 +292,7 @@ def test_every_committed_cell_has_all_its_runs_and_at_least_five_or_a_reason(nam
     assert {name: len(result.runs) for name, result in found.items() if len(result.runs) < 5} == {}
 
 
-def test_a_table_names_the_commits_of_its_runs(
+def test_a_table_names_the_commits_of_its_runs_and_marks_each_note(
     spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
 ) -> None:
     result = measure(spec, cell, tmp_path)
@@ -327,12 +301,6 @@ def test_a_table_names_the_commits_of_its_runs(
     older = replace(result, runs=[{k: v for k, v in first.items() if k != "commit"}, *rest])
     (note,) = figures_table(View(spec, [older])).notes
     assert note.endswith(f"; {', '.join(sorted([*result.commits, 'before 2a0c100']))}.")
-
-
-def test_each_note_has_a_mark_of_its_own(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
-) -> None:
-    result = measure(spec, cell, tmp_path)
     notes = {"cora": "slow", "citeseer": "one seed", "pubmed": "slow"}
     results = [
         replace(result, cell=f"{column}.mlp.default.released", column=column, note=note)
@@ -360,12 +328,6 @@ def test_a_page_with_a_wrong_marker_is_refused(tmp_path: Path) -> None:
         fill_page("<!-- results: table2 rows=mlp -->\n<!-- end of results -->", tmp_path)
 
 
-def test_a_bar_in_a_cell_does_not_end_it() -> None:
-    from difformer_paper.tables import Table
-
-    assert markdown(Table("", ("a",), (("x|y",),))).endswith("| x\\|y |")
-
-
 def test_data_that_is_nowhere_is_a_reason_in_the_row_and_names_no_folder(
     spec: Spec, cell: Cell, runs: list[tuple[str, int]], tmp_path: Path
 ) -> None:
@@ -380,17 +342,3 @@ def test_data_that_is_nowhere_is_a_reason_in_the_row_and_names_no_folder(
     shown = figures_table(View(spec, read_results(tmp_path, "toy")))
     assert [row[1] for row in shown.rows] == ["published"]
     assert shown.notes[-1].endswith("the data is not here and cannot be fetched: digits.")
-
-
-def test_the_cost_of_a_run_can_be_the_figure_of_a_table(
-    cell: Cell, runs: list[tuple[str, int]], tmp_path: Path
-) -> None:
-    spec = parse_spec("toy", TOY.replace('"accuracy"', '"epoch_seconds"').replace("true", "false"))
-    result, _ = measure_cell(spec, cell, tmp_path, dataset=lambda e: load_dataset("digits"))
-    assert result.mean("epoch_seconds") == 0.25
-
-
-def test_a_column_may_have_a_metric_of_its_own(cell: Cell) -> None:
-    spec = parse_spec("toy", TOY.replace("[protocols", 'metric = "macro_f1"\n[protocols', 1))
-    assert spec.metric_of("digits") == "macro_f1"
-    assert spec.metric_of("another") == "accuracy"

@@ -25,6 +25,7 @@ systems = ["mlp", "difformer-s"]
 [columns.digits]
 [columns.few]
 dataset = "digits"
+metric = "macro_f1"
 [protocols.random]
 splits = ["random:0", "random:1"]
 seeds = [0, 1]
@@ -109,21 +110,13 @@ def test_a_grid_is_a_variant_for_each_combination_and_stands_against_rules(toy: 
         ("random:0", (3,)),
         ("random:1", (3,)),
     ]
-
-
-def test_a_variant_says_what_validation_chooses(toy: Spec) -> None:
     depth = toy.variants["depth:num_layers=2,tau=0.5"]
     assert (depth.choose, depth.lowest) == ({"lr": [0.1, 0.2]}, "default")
-    assert (toy.variants["default"].choose, toy.variants["default"].lowest) == ({}, None)
-
-
-def test_only_the_systems_of_a_variant_have_cells(toy: Spec) -> None:
     assert {cell.system for cell in toy.cells(variants=["default"])} == {"mlp"}
     assert len(toy.cells()) == 2 + 4
-
-
-def test_published_figures_may_be_a_mean_or_a_word(toy: Spec) -> None:
     assert toy.published["mlp"] == {"digits": (90.5, 1.5), "few": "out of memory"}
+    assert toy.metric_of("digits") == "accuracy"
+    assert toy.metric_of("few") == "macro_f1"
 
 
 @pytest.mark.parametrize(

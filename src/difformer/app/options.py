@@ -15,7 +15,7 @@ from difformer.jobs.job import Experiment
 from difformer.jobs.series import SeriesSettings
 from difformer.nn.config import ALONE_RECIPE, DEFAULT_RECIPE
 from difformer.settings import Option, check_keys, options_of
-from difformer.systems.of_difformer import DIFFormerOptions
+from difformer.systems.families import DIFFormerOptions
 from difformer.train.settings import TrainSettings
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from difformer.blocks import EMPTY, Table, markdown
 from difformer.files import counted, read_json, reading
 from difformer.machine import commit_of
-from difformer.statistics import Difference, paired_difference, spread
+from difformer.statistics import Difference, matched, spread
 from difformer.systems.registry import get_system
-from difformer.systems.system import OURS
+from difformer.systems.system import OURS, System
 
 COMPARISON = "comparison.json"  # what `difformer compare --out FOLDER` leaves
 SHARES = ("accuracy", "roc_auc", "macro_f1")  # metrics shown in per cent
@@ -30,8 +30,13 @@ class Row:
     errors: Mapping[str, str] = field(default_factory=dict[str, str])  # split -> what happened
 
     @property
+    def kind(self) -> System:
+        """The entry of the system."""
+        return get_system(self.system)
+
+    @property
     def title(self) -> str:
-        return get_system(self.system).title
+        return self.kind.title
 
     def values(self, part: str) -> dict[str, float]:
         """The metric of one part, by split."""
@@ -82,9 +87,10 @@ class Comparison:
 
     def difference(self, ours: Row, theirs: Row) -> Difference:
         """How much better ours is, over the splits both have; positive is better."""
-        a, b = ours.values("test"), theirs.values("test")
-        both = [s for s in self.splits if s in a and s in b]
-        return paired_difference([self.sign * a[s] for s in both], [self.sign * b[s] for s in both])
+        a, b = ({s: self.sign * v for s, v in r.values("test").items()} for r in (ours, theirs))
+        found = matched(a, b)
+        assert found is not None  # both ran on some split
+        return found
 
     def figure(self, row: Row) -> str:
         """The test metric of a system as text: mean ± deviation over splits."""
@@ -215,8 +221,8 @@ def _all_pairs(comparison: Comparison, rows: Sequence[Row]) -> str:
     ours = _speaker(comparison, [r for r in rows if _is_ours(r)])
     if ours is None:
         return f"{question} Not asked: no DIFFormer ran."
-    alone = next((r for r in rows if _is_difformer(r) and not _has_all_pairs(r)), None)
-    other = alone or _speaker(comparison, [r for r in rows if not _has_all_pairs(r)])
+    alone = next((r for r in rows if _is_difformer(r) and not r.kind.all_pairs), None)
+    other = alone or _speaker(comparison, [r for r in rows if not r.kind.all_pairs])
     if other is None:
         return f"{question} Not asked: every system has all pairs."
     gap, told = _gap(comparison, ours, other)
@@ -230,8 +236,8 @@ def _graph(comparison: Comparison, rows: Sequence[Row]) -> str:
     question = "Does the graph help?"
     if not comparison.has_graph:
         return f"{question} The data has none."
-    with_graph = _speaker(comparison, [r for r in rows if get_system(r.system).graph == "given"])
-    without = _speaker(comparison, [r for r in rows if get_system(r.system).graph != "given"])
+    with_graph = _speaker(comparison, [r for r in rows if r.kind.graph == "given"])
+    without = _speaker(comparison, [r for r in rows if r.kind.graph != "given"])
     if with_graph is None or without is None:
         return f"{question} Not asked: it needs a system with the graph and one without."
     gap, told = _gap(comparison, with_graph, without)
@@ -240,8 +246,8 @@ def _graph(comparison: Comparison, rows: Sequence[Row]) -> str:
 
 def _gcn(comparison: Comparison, rows: Sequence[Row]) -> str:
     question = "Is a GCN enough?"
-    graph = "given" if comparison.has_graph else "knn"
-    convolutions = [r for r in rows if _is_gcn(r) and get_system(r.system).graph == graph]
+    graph, model = "given" if comparison.has_graph else "knn", get_system("gcn").model
+    convolutions = [r for r in rows if r.kind.model == model and r.kind.graph == graph]
     gcn = _speaker(comparison, convolutions)
     if gcn is None:
         return f"{question} Not asked: no GCN ran."
@@ -260,19 +266,11 @@ def _gcn(comparison: Comparison, rows: Sequence[Row]) -> str:
 
 
 def _is_difformer(row: Row) -> bool:
-    return get_system(row.system).module == OURS
-
-
-def _is_gcn(row: Row) -> bool:
-    return get_system(row.system).model == get_system("gcn").model
-
-
-def _has_all_pairs(row: Row) -> bool:
-    return get_system(row.system).all_pairs
+    return row.kind.module == OURS
 
 
 def _is_ours(row: Row) -> bool:
-    return _is_difformer(row) and _has_all_pairs(row)
+    return _is_difformer(row) and row.kind.all_pairs
 
 
 def _speaker(comparison: Comparison, rows: Sequence[Row]) -> Row | None:

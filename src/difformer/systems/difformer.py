@@ -18,7 +18,7 @@ from difformer.nn.model import DIFFormer
 from difformer.systems.fitted import LEAST, Fitted
 
 if TYPE_CHECKING:
-    from difformer.systems.of_difformer import AutoOptions, DIFFormerOptions
+    from difformer.systems.families import AutoOptions, DIFFormerOptions
 
 
 Estimator = DIFFormerClassifier | DIFFormerRegressor

@@ -15,7 +15,7 @@ from difformer.data.table.columns import standardise
 from difformer.nn.inputs import Remembered
 
 if TYPE_CHECKING:
-    from difformer.systems.of_rows import (
+    from difformer.systems.families import (
         BoostingConfig,
         ForestConfig,
         KNNConfig,

@@ -19,8 +19,7 @@ from difformer.systems.layers import (
     FeatureLinear,
     edge_softmax,
 )
-from difformer.systems.of_graphs import GATConfig
-from difformer.systems.system import Convolutions
+from difformer.systems.system import Convolutions, GATConfig
 
 
 class GCN(ConvStack):

@@ -6,21 +6,18 @@ import torch
 from torch import Tensor, nn
 
 from difformer.data.dataset import Batch
-from difformer.systems.of_naive import NaiveConfig
+from difformer.systems.registry import NaiveConfig
 
 
-class LastValue(nn.Module):
-    """Predict the newest lag of every row. O(n). x (n, lags) -> (n, 1)."""
+class Lags(nn.Module):
+    """Predict the newest lag of every row, or the mean of them. O(n lags). (n, lags) -> (n, 1)."""
 
-    def forward(self, x: Tensor, *_: object) -> Tensor:
-        return x[:, -1:]
-
-
-class MeanOfLags(nn.Module):
-    """Predict the mean of the lags of every row. O(n lags). x (n, lags) -> (n, 1)."""
+    def __init__(self, *, mean: bool) -> None:
+        super().__init__()
+        self.mean = mean
 
     def forward(self, x: Tensor, *_: object) -> Tensor:
-        return x.mean(1, keepdim=True)
+        return x.mean(1, keepdim=True) if self.mean else x[:, -1:]
 
 
 class Autoregression(nn.Module):
@@ -67,8 +64,6 @@ class Autoregression(nn.Module):
 def build(in_channels: int, out_channels: int, config: NaiveConfig) -> nn.Module:
     if out_channels != 1:
         raise ValueError(f"a naive forecast has one output, got {out_channels}")
-    if config.rule == "last":
-        return LastValue()
-    if config.rule == "mean":
-        return MeanOfLags()
+    if config.rule in ("last", "mean"):
+        return Lags(mean=config.rule == "mean")
     return Autoregression(in_channels, per_node=config.rule == "node", ridge=config.ridge)

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Batch
+from difformer.systems.families import APPNPConfig
 from difformer.systems.layers import FeatureLinear, GraphModel, make_norm
-from difformer.systems.of_graphs import APPNPConfig
 from difformer.systems.system import Perceptron
 
 

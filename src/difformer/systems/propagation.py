@@ -10,8 +10,8 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Batch
+from difformer.systems.families import LPConfig, SmoothConfig
 from difformer.systems.layers import GraphModel
-from difformer.systems.of_graphs import LPConfig, SmoothConfig
 from difformer.systems.perceptrons import MLP
 
 

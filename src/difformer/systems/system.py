@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, make_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, make_dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,11 +17,25 @@ if TYPE_CHECKING:
 
 
 GraphKind = Literal["given", "knn", "dense", "none"]
-Memory = Callable[[int, int, int, int, Any], float]
 UNTRAINED = ("seed", "device", "threads", "checkpoint_every")
 """The options of the training loop that systems use which it does not train."""
 OURS = "difformer.systems.difformer"  # the module of the model that all of our systems share
+FLOAT = 4  # bytes
 ALL_TASKS = ("multiclass", "multilabel", "regression")
+
+
+class Config(Options):
+    """Options of a system, and a rough estimate of what a training step with them takes."""
+
+    def numbers(self, n: int, e: int, p: int, c: int) -> float:
+        """How many numbers of 4 bytes, for n rows, e directed edges, p features and c outputs.
+
+        As it stands: states kept for the backward pass, a sparse adjacency, first weights with
+        Adam's moments.
+        """
+        width, heads = getattr(self, "hidden_channels", 16), getattr(self, "num_heads", 1)
+        layers = getattr(self, "num_layers", 2)
+        return 4 * n * width * heads * layers + 5 * e + 4 * p * width * heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +48,7 @@ class Neighbours(Options):
     weights: str = option("uniform", "weights of the edges", ("uniform", "similarity"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class System:
     """What the experiments need to know about a method; no code depends on its name.
 
@@ -44,7 +58,6 @@ class System:
         model: "module.callable", dotted, called as (in_channels, out_channels, config) when
             a model is built.
         config: a frozen keyword-only dataclass type: every option, its default and help.
-        memory: (rows, directed edges, features, outputs, config) -> bytes of a training step.
         graph: the graph it takes: the data's own ("given"), neighbours by features ("knn"), every
             pair ("dense"), or "none".
         needs_graph: cannot run without the data's own graph.
@@ -60,8 +73,8 @@ class System:
     name: str
     title: str
     model: str
-    config: type[Options]
-    memory: Memory
+    config: type[Config]
+    _: KW_ONLY
     graph: GraphKind = "given"
     needs_graph: bool = False
     all_pairs: bool = False
@@ -148,35 +161,7 @@ class System:
             "knn": 2 * n * min(getattr(config, "k", 0), n),
             "given": dataset.num_edges + n if dataset.num_edges else 0,
         }[self.graph]
-        return int(self.memory(n, edges, dataset.num_features, dataset.num_outputs, config))
-
-
-FLOAT = 4  # bytes
-
-
-def _width(config: Any) -> int:
-    return int(getattr(config, "hidden_channels", 16)) * int(getattr(config, "num_heads", 1))
-
-
-def linear(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """States kept for the backward pass, a sparse adjacency, first weights with Adam's moments."""
-    d, layers = _width(config), int(getattr(config, "num_layers", 2))
-    return FLOAT * (4 * n * d * layers + 5 * e + 4 * p * d)
-
-
-def by_edge(numbers: float, n: int, e: int, p: int, c: int, config: Any) -> float:
-    """`linear`, and `numbers` per edge; sources and targets of the edges as int64."""
-    return linear(n, e, p, c, config) + FLOAT * e * (numbers + 4)
-
-
-def features(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """Dense features before, during and after propagation, and a sparse adjacency."""
-    return FLOAT * (3 * n * p + 5 * e)
-
-
-def labels(n: int, e: int, p: int, c: int, config: Any) -> float:
-    """Labels before and after they are spread, and one message per edge."""
-    return FLOAT * (3 * n * c + e * c)
+        return int(FLOAT * config.numbers(n, edges, dataset.num_features, dataset.num_outputs))
 
 
 CLASSES = ("multiclass",)
@@ -186,7 +171,7 @@ SCALE = "divide the features by the mean size of their entries that are not zero
 
 
 @dataclass(frozen=True, kw_only=True)
-class Width(Options):
+class Width(Config):
     """A network on states of one width."""
 
     hidden_channels: int = option(64, "width of the hidden states", COUNT)
@@ -222,3 +207,18 @@ class Convolutions(NormedStack):
     residual: bool = option(False, "add a linear map of each layer's input to its output")
     head: bool = option(False, "end with a linear layer rather than with a convolution")
     scale_features: bool = option(False, SCALE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GATConfig(Convolutions):
+    """Graph attention; `hidden_channels` is the width of one head."""
+
+    num_heads: int = option(8, "heads of the hidden layers, concatenated", COUNT)
+    out_heads: int = option(1, "heads of the last layer, averaged", COUNT)
+    attention_dropout: float = option(0.6, "dropout on the attention weights", RATE)
+
+    def numbers(self, n: int, e: int, p: int, c: int) -> float:
+        """Scores and weights per edge, head and layer, and both ends as int64; no message."""
+        layers = self.num_layers - (not self.head)
+        heads = self.num_heads * layers + (0 if self.head else self.out_heads)
+        return super().numbers(n, e, p, c) + e * (7 * heads + 4)

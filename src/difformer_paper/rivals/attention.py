@@ -12,8 +12,7 @@ from torch_geometric.nn.models import SGFormer as Library
 from difformer.core.graph import Graph
 from difformer.systems.gnn import GAT, GCN, EdgeGATConv
 from difformer.systems.layers import EdgeProduct, FeatureLinear, GraphModel
-from difformer.systems.of_graphs import GATConfig
-from difformer.systems.system import Convolutions
+from difformer.systems.system import Convolutions, GATConfig
 from difformer_paper.systems import BiasedGATConfig, SGFormerConfig
 
 

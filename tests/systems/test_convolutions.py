@@ -39,33 +39,31 @@ def test_glorot_draws_the_numbers_of_the_library() -> None:
     assert torch.equal(layer.linear.weight, theirs)
 
 
-@pytest.mark.parametrize("prepared", [True, False])
-def test_gcn_is_the_librarys_layers_on_the_raw_edges(
-    small: Dataset, prepared: bool, build: Any, own_graph: Any
+@pytest.mark.parametrize(
+    ("name", "theirs", "act", "names"),
+    [
+        ("gcn", [GCNConv(6, 8), GCNConv(8, 2)], F.relu, ["bias"]),
+        (
+            "gat",
+            [GATConv(6, 4, heads=2), GATConv(8, 2, heads=1, concat=False)],
+            F.elu,
+            ["att_src", "att_dst", "bias"],
+        ),
+    ],
+)
+def test_gcn_and_gat_are_the_librarys_layers_on_the_raw_edges(
+    small: Dataset, name: str, theirs: Any, act: Any, names: list[str], build: Any, own_graph: Any
 ) -> None:
-    model = build("gcn", small)
-    theirs = [GCNConv(6, 64), GCNConv(64, 2)]
+    options = {"num_heads": 2, "hidden_channels": 4} if name == "gat" else {"hidden_channels": 8}
+    model = build(name, small, **options)
     with torch.no_grad():
         for layer, ours in zip(theirs, model.convs, strict=True):
             layer.lin.weight.copy_(next(p for n, p in ours.named_parameters() if "weight" in n))
-            layer.bias.copy_(ours.bias)
-    expected = theirs[1](F.relu(theirs[0](small.x, small.edge_index)), small.edge_index)
-    edges = own_graph(small) if prepared else small.edge_index
-    torch.testing.assert_close(model(small.x, edges), expected, atol=1e-5, rtol=1e-5)
-
-
-def test_gat_is_the_librarys_layers_on_the_raw_edges(
-    small: Dataset, build: Any, own_graph: Any
-) -> None:
-    model = build("gat", small, num_heads=2, hidden_channels=4)
-    theirs = [GATConv(6, 4, heads=2), GATConv(8, 2, heads=1, concat=False)]
-    with torch.no_grad():
-        for layer, ours in zip(theirs, model.convs, strict=True):
-            layer.lin.weight.copy_(next(p for n, p in ours.named_parameters() if "weight" in n))
-            for name in ("att_src", "att_dst", "bias"):
-                getattr(layer, name).copy_(getattr(ours, name))
-    expected = theirs[1](F.elu(theirs[0](small.x, small.edge_index)), small.edge_index)
-    torch.testing.assert_close(model(small.x, own_graph(small)), expected, atol=1e-5, rtol=1e-5)
+            for kept in names:
+                getattr(layer, kept).copy_(getattr(ours, kept))
+    expected = theirs[1](act(theirs[0](small.x, small.edge_index)), small.edge_index)
+    for edges in (own_graph(small), small.edge_index):
+        torch.testing.assert_close(model(small.x, edges), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_residual_gcn_adds_a_linear_map_of_each_layers_input(

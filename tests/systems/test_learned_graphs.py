@@ -20,8 +20,7 @@ from difformer.train.loop import fit
 from difformer.train.objective import objective_for
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
-from difformer_paper.rivals import learned as glcn
-from difformer_paper.rivals import learned as lds_module
+from difformer_paper.rivals import learned
 from difformer_paper.rivals.learned import GLCN, LDS, DrawnGraph
 
 
@@ -43,15 +42,15 @@ def test_glcn_weights_are_its_equation_on_one_row(
 
 
 def test_glcn_makes_gaps_in_chunks_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glcn, "EDGE_CHUNK", 5)
+    monkeypatch.setattr(learned, "EDGE_CHUNK", 5)
     p = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
     a = torch.randn(3, dtype=torch.float64, requires_grad=True)
     source, target = torch.randint(7, (2, 13))
     gap = p[source] - p[target]
-    score, square = glcn.edge_gaps(p, a, source, target)
+    score, square = learned.edge_gaps(p, a, source, target)
     torch.testing.assert_close(score, gap.abs() @ a)
     torch.testing.assert_close(square, gap.square().sum(1))
-    assert torch.autograd.gradcheck(lambda p, a: glcn.edge_gaps(p, a, source, target), (p, a))
+    assert torch.autograd.gradcheck(lambda p, a: learned.edge_gaps(p, a, source, target), (p, a))
 
 
 def test_glcn_convolves_on_the_symmetrised_normalised_weights(
@@ -134,7 +133,7 @@ def test_lds_keeping_all_pairs_moves_each_down_its_slope() -> None:
 def test_lds_keeps_the_largest_chances_in_a_room_of_fixed_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lds_module, "BLOCK", 10)  # several blocks of rows
+    monkeypatch.setattr(learned, "BLOCK", 10)  # several blocks of rows
     model, batch = lds(9, top_k=1, theta_lr=5.0)
     room = model.theta.numel()
     before = dense_theta(model, 9)
@@ -150,18 +149,14 @@ def test_lds_keeps_the_largest_chances_in_a_room_of_fixed_size(
     assert int((after > 0).sum()) <= 2 * room
 
 
-def test_lds_samples_edges_at_their_probability() -> None:
-    pairs = torch.triu_indices(60, 60, 1)
-    draw = torch.Generator().manual_seed(0)
+def test_lds_draws_edges_at_their_probability(ring: Graph) -> None:
+    pairs, draw = torch.triu_indices(60, 60, 1), torch.Generator().manual_seed(0)
     dense = DrawnGraph.draw(pairs, torch.full((pairs.shape[1],), 0.3), 60, draw).matrix.csr
     edges = dense.to_dense() > 0
     assert (int(edges.sum()) - 60) / (60 * 59) == pytest.approx(0.3, abs=0.03)
     assert torch.equal(edges, edges.T)
-
-
-def test_lds_certain_edges_give_the_graph_itself(ring: Graph) -> None:
-    pairs = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 5, 5]])
-    drawn = DrawnGraph.draw(pairs, torch.ones(6), 6)
+    certain = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 5, 5]])
+    drawn = DrawnGraph.draw(certain, torch.ones(6), 6)
     torch.testing.assert_close(drawn.matrix.csr.to_dense(), ring.dense())
 
 

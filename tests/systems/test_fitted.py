@@ -55,34 +55,15 @@ def digits() -> Dataset:
     return load_dataset("digits")
 
 
-@pytest.mark.parametrize("name", FITTED)
-def test_learns_digits_from_twenty_labels_per_class(name: str, digits: Dataset) -> None:
-    _, result, output = run(name, digits, digits.split("random:0"))
-    assert result.metrics["test"]["accuracy"] > 0.8
-    torch.testing.assert_close(output.exp().sum(1), torch.ones(len(output)), atol=1e-4, rtol=0)
-
-
 @pytest.mark.parametrize("name", PEERS)
-def test_learns_a_small_graph(name: str, small: Dataset) -> None:
-    _, result, _ = run(name, small, halves(small.num_rows))
+def test_equal_seeds_and_training_labels_give_equal_bits(name: str, small: Dataset) -> None:
+    """Whatever the labels of the other rows; validation rows would pick the epoch."""
+    split = replace(halves(small.num_rows), val=torch.zeros(0, dtype=torch.int64))
+    _, result, first = run(name, small, split, seed=4)
     assert result.metrics["test"]["accuracy"] >= 0.8
-
-
-@pytest.mark.parametrize("name", PEERS)
-def test_equal_seeds_give_equal_bits(name: str, small: Dataset) -> None:
-    split = halves(small.num_rows)
-    first, again = (run(name, small, split, seed=4)[2] for _ in range(2))
-    assert torch.equal(first, again)
-
-
-@pytest.mark.parametrize("name", PEERS)
-def test_the_labels_of_other_rows_change_nothing(name: str, small: Dataset) -> None:
-    split = halves(small.num_rows)
-    blind = replace(split, val=split.val[:0])  # else validation rows pick the epoch
-    flipped = small.y.clone()
-    flipped[split.test] = 1 - flipped[split.test]
-    flipped[split.val] = 1 - flipped[split.val]
-    first, other = (run(name, data, blind)[2] for data in (small, replace(small, y=flipped)))
+    flipped = 1 - small.y
+    flipped[split.train] = small.y[split.train]
+    other = run(name, replace(small, y=flipped), split, seed=4)[2]
     assert torch.equal(first, other)
 
 

@@ -9,7 +9,7 @@ import torch
 from difformer.data.snapshots import from_windows
 from difformer.metrics import broadcast_mse
 from difformer.systems.naive import build
-from difformer.systems.of_naive import NaiveConfig
+from difformer.systems.registry import NaiveConfig
 from difformer.train.batches import Snapshots
 from difformer.train.loop import fit
 from difformer.train.objective import SnapshotError
