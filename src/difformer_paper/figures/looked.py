@@ -80,7 +80,7 @@ def _look_at_states(run: LoadedRun) -> Tables:
                 "share_within_class": few(flow.within),
                 "share_if_uniform": few(flow.expected),
                 "strongest_within_class": few(float(same)),
-                "effective_neighbours": few(each.median),
+                "effective_neighbours": few(float(each.median())),
             }
         )
     return tables
