@@ -240,7 +240,7 @@ def test_the_address_told_is_one_to_open(
     def serve(*_: Any, ready: Callable[[], None], **__: Any) -> None:
         ready()
 
-    monkeypatch.setattr("difformer.app.service.serve", serve)
+    monkeypatch.setattr("difformer.app.service.server.serve", serve)
     with pytest.raises(SystemExit, match="0"):
         cli.main(["serve", str(run), "--host", "::1", "--port", "8000"])
     assert "http://[::1]:8000/" in "".join(capsys.readouterr())

@@ -14,8 +14,6 @@ from difformer.files import not_a_file
 from difformer.nn.config import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
 from difformer.train.settings import TrainSettings
 
-SERIES = "Your own series"  # the heading of its options in --help
-
 LOOP = {
     **{name: name for name in TrainSettings.names() if name in FitSettings.__dataclass_fields__},
     "seed": "random_state",
@@ -43,107 +41,93 @@ class Asked:
         ),
     ] = None
     split: str | None = ask(
-        None,
+        "SPLIT",
         "public, released, random[:SEED], ratio:A/B/C[:SEED] or a JSON file.",
-        metavar="SPLIT",
         usual="the data's own, else random:0",
         panel="Data",
     )
     neighbours: int | None = ask(
-        None,
+        "K",
         "Join each row to its K nearest by features, where the data has no graph.",
-        metavar="K",
         panel="Data",
     )
     data_dir: shared.DataDir = None
     nodes: Path | None = ask(
-        None,
+        "FILE",
         "A table: .csv, .tsv, .jsonl, .parquet or .npz, one line per row. Its defaults are those "
         f"of the estimators: {_own_defaults()}.",
-        metavar="FILE",
         panel=shared.TABLE,
     )
     label: shared.Label = None
     id: shared.Id = None
     edges: shared.EdgesFile = None
-    no_header: bool = ask(False, shared.HEADLESS, "--no-header", panel=shared.TABLE, hidden=True)
+    no_header: bool = ask(
+        "", shared.HEADLESS, "--no-header", default=False, panel=shared.TABLE, hidden=True
+    )
     kind: shared.Kinds = None
     task: shared.Task = None
     series: Path | None = ask(
-        None,
+        "FILE.csv",
         "A series, with a column of times and one column per node.",
-        metavar="FILE.csv",
-        panel=SERIES,
+        panel=shared.SERIES,
     )
     known: Path | None = ask(
-        None,
+        "FILE.csv",
         "Values known ahead, such as holidays: times of the series and of the steps to forecast, "
         "and one column per value.",
-        metavar="FILE.csv",
-        panel=SERIES,
+        panel=shared.SERIES,
     )
     places: Path | None = ask(
-        None,
+        "FILE.csv",
         "node, x and y (or longitude, latitude), for a map on the page.",
-        metavar="FILE.csv",
-        panel=SERIES,
+        panel=shared.SERIES,
         hidden=True,
     )
     model: str | None = ask(
-        None,
+        "NAME",
         "One of the models that `difformer settings` lists, such as difformer-s, mlp or gcn.",
         "--model",
         "-m",
-        metavar="NAME",
         usual="difformer, which tries several forms; difformer-s if settings of the model or of "
         "the loop are given",
         panel="Model",
     )
     recipe: str | None = ask(
-        None,
+        "NAME",
         f"Named settings, which those given here override: {', '.join(RECIPES)}.",
-        metavar="NAME",
         usual=f"{DEFAULT_RECIPE}; {ALONE_RECIPE} without a graph",
         panel="Model",
     )
     seeds: str | None = ask(
-        None,
+        "N|LIST",
         "How many seeds, from --seed on, or a list of them: 5, or 0,3,7.",
-        metavar="N|LIST",
         usual="--seed alone",
         panel="Training",
     )
     set: list[str] | None = ask(
-        None,
-        "Any setting that `difformer settings` lists; may be repeated.",
-        metavar="NAME=VALUE",
+        "NAME=VALUE", "Any setting that `difformer settings` lists; may be repeated."
     )
-    config: Path | None = ask(
-        None,
-        "Settings from a file, such as the config.toml of a run.",
-        metavar="FILE.toml",
-    )
+    config: Path | None = ask("FILE.toml", "Settings from a file, such as a run's config.toml.")
     out: Annotated[
         Path | None,
         shared.out("FOLDER", "Where the run is kept.", default="runs/NAME-MODEL, numbered"),
     ] = None
     resume: bool = ask(
-        False, "Resume the run in --out; without --out, the last run of this name.", "--resume"
+        "",
+        "Resume the run in --out; without --out, the last run of this name.",
+        "--resume",
+        default=False,
     )
-    report: bool = ask(
-        True, "Write FOLDER/report.html.", "--report/--no-report", usual="report", hidden=True
+    report: bool = ask("", "Write FOLDER/report.html.", default=True, usual="report", hidden=True)
+    tensorboard: bool = ask(
+        "", "Also log to FOLDER/tensorboard.", "--tensorboard", default=False, hidden=True
     )
-    tensorboard: bool = ask(False, "Also log to FOLDER/tensorboard.", "--tensorboard", hidden=True)
-    monitor: str | None = ask(
-        None, "Also log each layer's energy to metrics.csv.", metavar="energy", hidden=True
-    )
+    monitor: str | None = ask("energy", "Also log each layer's energy to metrics.csv.", hidden=True)
     engine: str | None = ask(
-        None, "Train from parts with the workers of a Ray cluster.", metavar="ray", hidden=True
+        "ray", "Train from parts with the workers of a Ray cluster.", hidden=True
     )
-    workers: int | None = ask(
-        None, "With --engine ray: the number of workers.", metavar="N", hidden=True
-    )
-    address: str | None = ask(None, shared.ADDRESS, metavar="HOST:PORT", hidden=True)
+    workers: int | None = ask("N", "With --engine ray: the number of workers.", hidden=True)
+    address: str | None = ask("HOST:PORT", shared.ADDRESS, hidden=True)
     json: shared.Json = False
     quiet: shared.Quiet = False
 

@@ -87,16 +87,16 @@ def _declared(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 
 def _parameter(asked: Option, panel: str) -> inspect.Parameter:
     """An option that takes text, so that "none" is possible, or a pair of flags."""
-    flag = asked.kind is bool and not asked.optional
-    info = option(
-        f"{asked.flag}/--no-{asked.flag[2:]}" if flag else asked.flag,
-        metavar=None if flag else asked.metavar if len(asked.metavar) <= WIDEST else "NAME",
-        help=asked.help,
-        default=shown_default(asked.name),
+    pair = asked.kind is bool and not asked.optional
+    info = flag(
+        "" if pair else asked.metavar if len(asked.metavar) <= WIDEST else "NAME",
+        asked.help,
+        f"{asked.flag}/--no-{asked.flag[2:]}" if pair else asked.flag,
+        usual=shown_default(asked.name),
         panel=panel,
         hidden=asked.name not in SHOWN,
     )
-    return _declared(asked.name, None, Annotated[bool | None if flag else str | None, info])
+    return _declared(asked.name, None, Annotated[bool | None if pair else str | None, info])
 
 
 def shown_default(name: str, system: str = "difformer-s") -> str:
@@ -170,25 +170,33 @@ def set_names(pairs: list[str] | None) -> set[str]:
     return {pair.partition("=")[0].strip().replace("-", "_") for pair in pairs or []}
 
 
-TABLE = "Your own table"  # the heading of its options in --help
+TABLE, SERIES = "Your own table", "Your own series"  # headings of their options in --help
 TASKS = ("multiclass", "multilabel", "regression")
 
 
-def option(*names: str, help: str, default: str = "", panel: str | None = None, **more: Any) -> Any:
-    """An option; its help ends with its default in words, if one is given here.
+def flag(
+    metavar: str, help: str, *names: str, usual: str = "", panel: str | None = None, **more: Any
+) -> Any:
+    """An option, called as its parameter unless `names` are given.
 
     Args:
+        usual: its default in words, where the value does not say it.
         panel: its heading in --help.
-        more: what `typer.Option` takes, such as metavar and min.
+        more: what else `typer.Option` takes.
     """
-    text = f"{help} [{default}]" if default else help
-    return typer.Option(*names, help=text, show_default=False, rich_help_panel=panel, **more)
+    text = f"{help} [{usual}]" if usual else help
+    more |= {"show_default": not usual, "rich_help_panel": panel}
+    return typer.Option(*names, metavar=metavar or None, help=text, **more)
 
 
-def ask(default: Any, help: str, *names: str, usual: str = "", **more: Any) -> Any:
-    """A field of a dataclass for `with_options`; `usual` is its default in words, see `option`."""
-    info = option(*names, help=help, default=usual, **more)
-    return field(default=default, metadata={"option": info})
+def option(*names: str, help: str, default: str = "", metavar: str = "", **more: Any) -> Any:
+    """`flag` by keywords."""
+    return flag(metavar, help, *names, usual=default, **more)
+
+
+def ask(metavar: str, help: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """A field of a dataclass for `with_options`; see `flag`."""
+    return field(default=default, metadata={"option": flag(metavar, help, *names, **more)})
 
 
 def argument(metavar: str, help: str) -> Any:
@@ -198,15 +206,14 @@ def argument(metavar: str, help: str) -> Any:
 
 def out(metavar: str, help: str, default: str = "") -> Any:
     """--out: where a command puts what it makes."""
-    return option("--out", "-o", metavar=metavar, help=help, default=default)
+    return flag(metavar, help, "--out", "-o", usual=default)
 
 
 def setting(settings: type[Any], name: str) -> Any:
     """An option with the name and the help of a field of a settings dataclass; never None."""
     found = options_of(settings)[name]
     text = found.help.partition("; none:")[0]
-    metavar = found.metavar.removesuffix("|none")
-    return typer.Option(found.flag, metavar=metavar, help=f"{text[0].upper()}{text[1:]}.")
+    return flag(found.metavar.removesuffix("|none"), f"{text[0].upper()}{text[1:]}.")
 
 
 def flag_of(name: str) -> str:
@@ -222,79 +229,63 @@ def _show_all(ctx: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-HELP_ALL = option(
-    "--help-all", help="Show every option and exit.", callback=_show_all, is_eager=True
+HELP_ALL = flag("", "Show every option and exit.", "--help-all", callback=_show_all, is_eager=True)
+ADDRESS = "With --engine ray: the address of the cluster; without it, this machine alone."
+HEADLESS = (
+    "The first line of .csv files, also of --edges, is a row already: the columns are column1, "
+    "column2, ..."
 )
-Json = Annotated[
-    bool, option("--json", help="Print one JSON document on stdout, and nothing else.")
-]
-Quiet = Annotated[bool, option("--quiet", "-q", help="No progress bar.")]
+Json = Annotated[bool, flag("", "Print one JSON document on stdout, and nothing else.", "--json")]
+Quiet = Annotated[bool, flag("", "No progress bar.", "--quiet", "-q")]
 DataDir = Annotated[
-    str | None,
-    option(
-        "--data-dir", metavar="DIR", help="The folder of the datasets; used before $DIFFORMER_DATA."
-    ),
+    str | None, flag("DIR", "The folder of the datasets; used before $DIFFORMER_DATA.")
 ]
-Overwrite = Annotated[bool, option("--overwrite", help="Replace FILE if it exists.")]
+Overwrite = Annotated[bool, flag("", "Replace FILE if it exists.", "--overwrite")]
 RunFolder = Annotated[Path, argument("RUN", "The folder of a run of `train`.")]
 DatasetName = Annotated[str, argument("DATASET", "A name of `difformer datasets`, or a table.")]
-ADDRESS = "With --engine ray: the address of the cluster; without it, this machine alone."
-Address = Annotated[str | None, option("--address", metavar="HOST:PORT", help=ADDRESS)]
+Address = Annotated[str | None, flag("HOST:PORT", ADDRESS)]
 Epochs = Annotated[int, setting(TrainSettings, "epochs")]
 Patience = Annotated[int, setting(TrainSettings, "patience")]
-
 Label = Annotated[
     list[str] | None,
-    option(
-        "--label",
-        metavar="COLUMN",
-        help="The column to predict; its empty cells are predicted. May be repeated, for several "
+    flag(
+        "COLUMN",
+        "The column to predict; its empty cells are predicted. May be repeated, for several "
         "columns of yes or no, or of numbers.",
         panel=TABLE,
     ),
 ]
 Id = Annotated[
     str | None,
-    option(
-        "--id",
-        metavar="COLUMN",
-        help="The column that names each row, for predictions, the page and --edges.",
+    flag(
+        "COLUMN",
+        "The column that names each row, for predictions, the page and --edges.",
         panel=TABLE,
     ),
 ]
 EdgesFile = Annotated[
     Path | None,
-    option(
-        "--edges",
-        metavar="FILE",
-        help="The edges of the rows, or of the nodes of --series: source, target and, if wanted, "
+    flag(
+        "FILE",
+        "The edges of the rows, or of the nodes of --series: source, target and, if wanted, "
         "weight.",
         panel=TABLE,
     ),
 ]
-HEADLESS = (
-    "The first line of .csv files, also of --edges, is a row already: the columns are column1, "
-    "column2, ..."
-)
-NoHeader = Annotated[
-    bool,
-    option("--no-header", help=HEADLESS, panel=TABLE),
-]
+NoHeader = Annotated[bool, flag("", HEADLESS, "--no-header", panel=TABLE)]
 Kinds = Annotated[
     list[str] | None,
-    option(
-        "--kind",
-        metavar="COLUMN=KIND",
-        help="The kind of a column: number, date, category, text or skip. May be repeated.",
+    flag(
+        "COLUMN=KIND",
+        "The kind of a column: number, date, category, text or skip. May be repeated.",
         panel=TABLE,
     ),
 ]
 Task = Annotated[
     str | None,
-    option(
-        "--task",
-        metavar="TASK",
-        help=f"{', '.join(TASKS[:-1])} or {TASKS[-1]}, if it cannot be told from the label.",
+    flag(
+        "TASK",
+        f"{', '.join(TASKS[:-1])} or {TASKS[-1]}, if it cannot be told from the label.",
         panel=TABLE,
     ),
 ]
