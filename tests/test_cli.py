@@ -87,22 +87,6 @@ def test_every_option_appears_once(name: str) -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["trian"], "No such command 'trian'"),
-        (["train", "--epochz", "3"], "No such option"),
-        (["train", "--series", "a.csv", "--steps", "3"], "is given as --set steps=VALUE"),
-        (["datasets", "fetch", "corra"], "dataset must be one of"),
-        (["reproduce", "table99"], "table must be one of"),
-        (["reproduce"], "TABLE must be given"),
-        (["reproduce", "table4", "--splits", "random:0"], "--splits must be among per-class:10:0"),
-    ],
-)
-def test_wrong_words_are_one_line_and_code_two(words: list[str], message: str, cli: Any) -> None:
-    assert message in cli.refused(*words)
-
-
 def test_reproduce_gives_a_cell_no_split_but_its_own() -> None:
     from difformer_paper.reproduce import _narrowed
     from difformer_paper.specs import load_spec

@@ -186,7 +186,6 @@ def make_app(
     """
     try:
         import prometheus_client  # noqa: F401 # pyright: ignore[reportUnusedImport]
-        import pydantic  # noqa: F401 # pyright: ignore[reportUnusedImport]
         from fastapi import FastAPI, Request
     except ImportError as error:
         raise missing_extra("serve", "serve") from error
