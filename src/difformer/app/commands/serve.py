@@ -53,7 +53,9 @@ def command(
     work with a 503. Give the token by the environment variable: other users of the machine can
     see the options of a command.
     """
-    from difformer.app.service.server import serve
+    from difformer.app.service.app import make_app
+    from difformer.app.service.server import listen, make_server
+    from difformer.jobs.own import OwnRun
     from difformer.runs.run import need_kind
 
     need_kind(run, ("table",), "serve")
@@ -63,13 +65,8 @@ def command(
     limits = Limits(
         bytes=max_bytes, rows=max_rows, connections=max_connections, seconds=seconds, idle=idle
     )
-    serve(
-        run,
-        host=host,
-        port=port,
-        limits=limits,
-        token=token,
-        hosts=allowed_host or (),
-        level=level,
-        ready=lambda: say(f"http://{named}:{port}/ (Ctrl-C stops)"),
-    )
+    answers = OwnRun.load(run, level=level)
+    with listen(host, port) as listening:
+        say(f"http://{named}:{port}/ (Ctrl-C stops)")
+        app = make_app(answers, limits, token=token, hosts=(host, *(allowed_host or ())))
+        make_server(app, limits).run([listening])
