@@ -20,9 +20,12 @@ from difformer.app import COMMANDS
 from difformer.app.cli import load_command
 from difformer.app.commands import datasets
 from difformer.errors import DataError
+from difformer.extensions import added
+from difformer.systems.registry import SYSTEMS, get_system
+from difformer.train.settings import TrainSettings
 
 SOURCE = Path(difformer.__file__).parent.parent
-SHOWN = [name for name in COMMANDS if (SOURCE / f"difformer/commands/{name}.py").exists()]
+SHOWN = [*added("commands"), *COMMANDS]
 
 
 def python(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -46,7 +49,7 @@ def test_help_names_every_command_in_the_order_of_the_list(cli: Any) -> None:
     text = cli("--help").out
     positions = [text.index(f"\n  {name} ") for name in SHOWN]
     assert positions == sorted(positions)
-    for name in SHOWN:
+    for name in COMMANDS:
         assert COMMANDS[name].split(",")[0] in " ".join(text.split())
 
 
@@ -82,22 +85,6 @@ def test_every_command_has_an_example_json_and_debug(name: str, cli: Any) -> Non
 def test_every_option_appears_once(name: str) -> None:
     names = [n for p in load_command(name).params for n in (*p.opts, *p.secondary_opts)]
     assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["trian"], "No such command 'trian'"),
-        (["train", "--epochz", "3"], "No such option"),
-        (["train", "--series", "a.csv", "--steps", "3"], "is given as --set steps=VALUE"),
-        (["datasets", "fetch", "corra"], "dataset must be one of"),
-        (["reproduce", "table99"], "table must be one of"),
-        (["reproduce"], "TABLE must be given"),
-        (["reproduce", "table4", "--splits", "random:0"], "--splits must be among per-class:10:0"),
-    ],
-)
-def test_wrong_words_are_one_line_and_code_two(words: list[str], message: str, cli: Any) -> None:
-    assert message in cli.refused(*words)
 
 
 def test_reproduce_gives_a_cell_no_split_but_its_own() -> None:
@@ -231,25 +218,47 @@ def test_an_embedded_dataset_needs_no_fetching(cli: Any) -> None:
     assert json.loads(cli("datasets", "fetch", "digits", "--json").out)["folder"] is None
 
 
-def test_the_help_shows_the_values_a_run_records(cli: Any) -> None:
-    from difformer.app.options import given_options, shown_default
+def test_the_help_of_train_fits_on_two_screens(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cli("train", "--help").out.count("\n") <= 80
+
+
+def test_help_all_and_settings_show_the_values_a_run_records(cli: Any) -> None:
+    from difformer.app.options import PANELS, shown_default
+    from difformer.settings import options_of
     from difformer.train.folder import read_config
 
-    text = " ".join(cli("train", "--help").out.split())
+    text = " ".join(cli("train", "--help-all").out.split())
+    listed = {
+        row["name"]: row["default"] for row in json.loads(cli("settings", "--json").out)["settings"]
+    }
     cli("train", "digits", "--epochs", "1", "--no-report", "--out", "r")
     kept = read_config(Path("r/config.toml"))
-    panels = zip(given_options().items(), (kept["model"], kept["train"]), strict=True)
-    for (panel, options), recorded in panels:
-        for option in options.values():
-            shown = shown_default(option.name, panel)
+    for settings, recorded in zip(PANELS.values(), (kept["model"], kept["train"]), strict=True):
+        for option in options_of(settings).values():
+            shown = shown_default(option.name)
             assert f" {option.flag}" in text
             assert f"{' '.join(option.help.split())} [{shown}]" in text
+            assert listed[option.name] == shown
             usual, *others = shown.split("; ")
             alone = [o.split()[0] for o in others if o.endswith("without a graph")]
             found = recorded.get(option.name, "none")
             said = str(found).lower() if isinstance(found, bool) else f"{found}"
             if option.name != "epochs":
                 assert option.parse((alone or [usual])[0]) == option.parse(said), option.name
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_settings_lists_each_setting_of_a_system_with_default_range_and_meaning(
+    cli: Any, system: str
+) -> None:
+    rows = json.loads(cli("settings", system, "--json").out)["settings"]
+    names = [row["name"] for row in rows]
+    kind = get_system(system)
+    assert names[: len(kind.config.names())] == [*kind.config.names()]
+    assert {name for name in TrainSettings.names() if kind.uses(name)} <= set(names)
+    assert len(names) == len(set(names))
+    assert all(row["default"] and row["range"] and row["meaning"] for row in rows)
 
 
 @pytest.mark.parametrize("name", ["compare", "tune"])
@@ -315,11 +324,9 @@ def test_a_series_is_trained_with_the_defaults_of_the_forecaster() -> None:
     assert {name: ours[name] for name in theirs if name in ours}.items() <= theirs.items()
 
 
-def test_model_and_training_options_have_different_names() -> None:
-    from difformer.app.options import given_options
-
-    model, training = given_options().values()
-    assert not set(model) & set(training)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_settings_of_a_model_and_of_training_have_different_names(system: str) -> None:
+    assert not {*get_system(system).config.names()} & {*TrainSettings.names()}
 
 
 def test_a_shell_can_complete_commands(tmp_path: Path) -> None:

@@ -56,9 +56,18 @@ def test_json_is_one_document_and_nothing_else(cli: Any) -> None:
     assert 0 <= record["metrics"]["test"]["accuracy"]["mean"] <= 1
 
 
-def test_what_is_given_reaches_the_config(cli: Any) -> None:
+SET = (
+    *("hidden_channels=4", "epochs=2", "kernel=constant", "use_graph=no", "graph_weight=none"),
+    *("lr=0.02", "patience=1", "seed=9"),
+)
+
+
+def test_what_is_given_by_a_flag_or_by_set_reaches_the_config(cli: Any) -> None:
     cli(*QUICK, "--out", "r", "--kernel", "constant", "--no-use-graph", "--graph-weight", "none",
         "--lr", "0.02", "--patience", "1", "--split", "random:4", "--seed", "9")  # fmt: skip
+    cli("train", "digits", "--no-report", "--out", "s", "--split", "random:4", "--set",
+        "num-layers=1", *(word for pair in SET for word in ("--set", pair)))  # fmt: skip
+    assert Path("s/config.toml").read_text() == Path("r/config.toml").read_text()
     config = read_config(Path("r/config.toml"))
     assert config["split"] == "random:4"
     assert config["model"]["kernel"] == "constant"
@@ -98,30 +107,16 @@ def test_data_without_a_graph_takes_the_recipe_for_it_unless_it_gets_neighbours(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train"], "NAME must be given"),
-        (["train", "corra"], "dataset must be one of"),
-        (["train", "digits", "--model", "gnc"], "model must be one of"),
-        (["train", "digits", "--recipe", "stabel"], "recipe must be one of"),
-        (["train", "digits", "--epochs", "many"], "epochs must be a whole number, got 'many'"),
-        (["train", "digits", "--epochs", "0"], "epochs must be a whole number of at least 1"),
-        (["train", "digits", "--kernel", "gauss"], "kernel must be one of"),
-        (["train", "digits", "--tau", "1.5"], "tau must"),
+        (["train", "digits", "--epochs", "many"], "epochs must be a whole number of at least 1"),
         (["train", "digits", "--split", "radnom"], "split must be"),
-        (["train", "digits", "--seeds", "a"], "seeds must be"),
-        (["train", "digits", "--model", "mlp", "--tau", "0.2"], "model (mlp) has no key 'tau'"),
-        (["train", "digits", "--model", "mlp", "--set", "depth=3"], "--set has no key 'depth'"),
-        (["train", "digits", "--set", "tau"], "set must be key=value"),
+        (["train", "digits", "--set", "epocs=3"], "has no key 'epocs' (did you mean 'epochs'?)"),
         (["train", "digits", "--model", "gcn"], "needs a graph"),
-        (["train", "digits", "--model", "difformer", "--lr", "1"], "--lr must be left out with"),
-        (["train", "digits", "--model", "forest", "--epochs", "9"], "--epochs must be left out"),
-        (["train", "digits", "--config", "nowhere.toml"], "cannot read the config nowhere.toml"),
-        (["train", "digits", "--resume"], "there is no run runs/digits-difformer-* to resume"),
-        (["train", "cora", "--data-dir", "nowhere"], "the data folder nowhere does not exist"),
+        (["train", "digits", "--batch-size", "1798", "--epochs", "1"], "batch_size must lie in 1"),
         (["train", "digits", "--device", "cuda:99"], "device"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_run(words: list[str], message: str, cli: Any) -> None:
-    assert message in cli.refused(*words, *(() if words == ["train"] else ("--quiet",)))
+    assert message in cli.refused(*words, "--quiet")
     assert not list(Path("runs").rglob("result.json"))
 
 
@@ -243,8 +238,3 @@ def test_reproduce_measures_a_cell_and_goes_on(cli: Any, monkeypatch: pytest.Mon
     assert cell["mean"] > 0.5
     assert cell["published"] == [68.2, None]
     assert json.loads(cli(*words, "--show").out)["cells"][0]["mean"] == cell["mean"]
-
-
-def test_a_batch_larger_than_the_data_is_refused(cli: Any) -> None:
-    said = cli.refused("train", "digits", "--batch-size", "1798", "--epochs", "1")
-    assert "batch_size must lie in 1 to 1797, the number of rows, got 1798" in said

@@ -42,7 +42,6 @@ USES: dict[str, tuple[str, Callable[[], Any]]] = {
     "ray": ("ray", lambda: connect(None)),
     "fastapi": ("serve", lambda: make_app(Path("none"))),
     "prometheus_client": ("serve", lambda: make_app(Path("none"))),
-    "pydantic": ("serve", lambda: make_app(Path("none"))),
     "uvicorn": ("serve", lambda: make_server(None)),
     "tensorboard": ("tensorboard", lambda: TensorBoard("logs").on_start(SimpleNamespace(epoch=0))),  # type: ignore[arg-type]
     "onnx": ("onnx", lambda: export_run("none", "none.onnx")),

@@ -1,4 +1,4 @@
-"""Options check themselves, say what they are, and appear in signatures."""
+"""Options check themselves, say what they are, appear in signatures, and are read from text."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import pytest
 from difformer.settings import (
     Options,
     check_count,
+    check_keys,
+    check_options,
     like,
     number,
     option,
+    options_of,
     takes,
     unit_interval,
     whole,
@@ -31,6 +34,7 @@ class Example(Options):
     shade: str | None = option(None, "how dark", ("light", "dark"))
     maker: Any = option("plain", "a name or an object", ("plain", "rich"))
     loud: bool = option(False, "whether it is heard")
+    norm: str = option("all", "what is normalised", ("all", "none"))
 
 
 @pytest.mark.parametrize(
@@ -47,6 +51,7 @@ class Example(Options):
         ({"shade": "grey"}, "shade must be one of light, dark or None, got 'grey'"),
         ({"maker": "poor"}, "maker must be one of plain, rich, got 'poor'"),
         ({"loud": "no"}, "loud must be true or false, got 'no'"),
+        ({"loud": 1}, "loud must be true or false, got 1"),
     ],
     ids=str,
 )
@@ -60,6 +65,67 @@ def test_good_values_pass():
     made = Example(share=np.float32(1.0), rate=3, shade="dark", maker=maker, loud=True)
     assert made.maker is maker
     assert Example(rate=None) == Example()
+
+
+def test_each_field_gives_an_option_with_its_type_default_and_help():
+    options = options_of(Example)
+    assert list(options) == list(Example.names())
+    assert (options["count"].kind, options["count"].default) == (int, 2)
+    assert options["count"].help == "how many"
+    assert options["rate"].optional
+    assert not options["share"].optional
+    assert [options[name].metavar for name in ("maker", "rate")] == ["plain|rich", "X|none"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("count", "7", 7),
+        ("share", "1e-3", 0.001),
+        ("rate", "none", None),
+        ("rate", "2", 2.0),
+        ("shade", "None", None),
+        ("loud", "Yes", True),
+        ("maker", "rich", "rich"),
+        ("norm", "none", "none"),  # a choice of that name is text
+    ],
+)
+def test_text_becomes_a_value_of_the_fields_type(name, text, value):
+    found = options_of(Example)[name].parse(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("count", "1.5", "count must be a whole number of at least 1, got '1.5'"),
+        ("count", "0", "count must be a whole number of at least 1, got 0"),
+        ("share", "none", r"share must lie in \(0, 1\], got 'none'"),
+        ("loud", "perhaps", "loud must be true or false, got 'perhaps'"),
+        ("maker", "c", "maker must be one of plain, rich, got 'c'"),
+    ],
+)
+def test_a_wrong_text_names_the_option_the_rule_and_the_text(name, text, message):
+    with pytest.raises(ValueError, match=message):
+        options_of(Example)[name].parse(text)
+
+
+def test_toml_values_are_checked_and_whole_numbers_may_stand_for_fractions():
+    found = check_options(Example, {"share": 1, "rate": "none"}, "x")
+    assert [(name, type(value)) for name, value in found.items()] == [
+        ("share", float),
+        ("rate", type(None)),
+    ]
+    with pytest.raises(ValueError, match="loud must be true or false, got 1"):
+        check_options(Example, {"loud": 1}, "x")
+    with pytest.raises(ValueError, match="count must be a whole number of at least 1, got True"):
+        check_options(Example, {"count": True}, "x")
+
+
+def test_an_unknown_key_is_named_with_the_nearest_known_one():
+    with pytest.raises(ValueError, match=r"\[train\] has no key 'epoch' \(did you mean 'epochs'"):
+        check_keys(["epoch"], ["epochs", "lr"], "[train]")
 
 
 def test_numbers_of_numpy_are_taken_as_python_s_own():

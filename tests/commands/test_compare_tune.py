@@ -64,26 +64,6 @@ def test_tune_names_the_best_setting_by_validation(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["compare", "digits", "--models", "gnc"], "model must be one of"),
-        (["compare", "digits", "--splits", "0"], "splits must be at least 1"),
-        (["compare", "cats"], "dataset must be one of"),
-        (["tune", "digits", "--trials", "0"], "trials must be at least 1"),
-        (["tune", "digits", "--search", "luck"], "search must be one of search, grid"),
-        (["tune", "digits", "--model", "mlp", "--set", "width=3"], "width"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_two(
-    capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    code, out, err = call(capsys, *words)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
     ("name", "option", "where"), [("compare", "--out", "kept"), ("tune", "--storage", "s.sqlite")]
 )
 def test_ctrl_c_says_whether_the_same_command_goes_on(

@@ -59,31 +59,6 @@ def test_a_series_and_its_edges_leave_a_run_folder(
     assert kept >= {"config.toml", "metrics.csv", "model.safetensors", "series.json", "result.json"}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["cora"], "NAME must be left out with --series"),
-        (["--set", "lag=3"], "lag"),
-        (["--set", "lags=40"], "lags must be at least two fewer than the 40 steps"),
-        (["--split", "random:0"], "--split must be left out with --series"),
-        (["--data-dir", "d"], "--data-dir must be left out with --series"),
-        (["--consistency", "1"], "--consistency must be left out with --series"),
-        (["--model", "gcn"], "--model must be one of difformer-s, difformer-a with --series"),
-        (["--recipe", "pap"], "recipe must be one of"),
-    ],
-)
-def test_bad_words_are_answered_in_one_line(
-    files: tuple[Path, Path],
-    tmp_path: Path,
-    words: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code = run("train", *words, "--series", str(files[0]), "--out", str(tmp_path / "run"))
-    assert code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_every_option_of_the_loop_and_the_model_is_obeyed(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,17 +95,6 @@ def test_ctrl_c_is_no_finished_forecast_and_the_run_goes_on(
     assert run(*words, str(out), "--resume") == 0
     for name in ("metrics.csv", "model.safetensors", "forecast.csv"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-
-
-def test_a_graph_of_other_nodes_is_answered_in_one_line(
-    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files[1].write_text("source,target\na,z\n")
-    words = ["train", "--series", str(files[0]), "--edges", str(files[1])]
-    assert run(*words, "--out", str(tmp_path / "run")) == 2
-    assert "'z' is not a node of the series" in capsys.readouterr().err
-    assert run("train", "cora", "--edges", str(files[1])) == 2
-    assert "--edges must come with --series" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -280,5 +244,3 @@ def test_what_is_known_ahead_and_places_go_with_a_series(
     assert [line.split(",")[0] for line in done.out.splitlines()] == ["time", *days[24:26]]
     early = ["--set", "steps=3", "--out", str(tmp_path / "other")]
     assert "must have rows for 3 steps after the series, it has 2" in cli.refused(*words, *early)
-    for option in ("--known", "--places"):
-        assert f"{option} must come with --series" in cli.refused("train", "cora", option, "x.csv")

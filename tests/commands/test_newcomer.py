@@ -114,20 +114,6 @@ def test_separators_decimal_commas_and_grouped_numbers_give_the_same_columns(
     assert 1_000 < found[0] < 60_000  # in the units of the price
 
 
-def test_latin_1_is_hinted_at_and_repeated_ids_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = patients()
-    latin = write(tmp_path / "latin.csv", rows, encoding="latin-1")
-    assert run("train", "--nodes", latin, "--label", "state", *QUICK) == 2
-    assert "latin" in capsys.readouterr().err.lower()
-    twice = write(tmp_path / "twice.csv", [*rows, rows[0]])
-    assert run("train", "--nodes", twice, "--label", "state", "--id", "patient", *QUICK) == 2
-    told = capsys.readouterr().err
-    assert "P000" in told
-    assert len([line for line in told.splitlines() if line.startswith("error")]) == 1
-
-
 def test_labels_of_minus_one_and_two_targets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

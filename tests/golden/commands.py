@@ -12,8 +12,8 @@ from doors import answer, call, write_edges, write_links, write_series, write_ta
 from pages import read_page
 
 COMMANDS = (
-    "demo", "datasets", "train", "compare", "tune", "predict", "reproduce", "report", "runs",
-    "energy", "shard", "features", "bench", "serve", "export",
+    "demo", "datasets", "train", "settings", "compare", "tune", "predict", "reproduce", "report",
+    "runs", "energy", "shard", "features", "bench", "serve", "export",
 )  # fmt: skip
 RESULTS = Path(__file__).resolve().parent.parent.parent / "results"
 OWN = ("train", "--nodes", "table.csv", "--id", "name", "-q")

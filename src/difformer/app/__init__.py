@@ -11,6 +11,7 @@ from __future__ import annotations
 COMMANDS: dict[str, str] = {
     "datasets": "List the datasets, or fetch one.",
     "train": "Train a model on a dataset and keep the run in a folder.",
+    "settings": "List every setting of a model and of training.",
     "compare": "Compare systems on the same splits, and say which is enough.",
     "tune": "Search for settings, by validation only.",
     "predict": "Predict new rows with a trained model.",

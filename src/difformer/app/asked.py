@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from difformer.app import options as shared
-from difformer.app.options import Given, argument, flag_of, option
+from difformer.app.options import Given, argument, ask, flag_of
 from difformer.estimators.settings import FitSettings
 from difformer.files import not_a_file
 from difformer.nn.config import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
-from difformer.systems.registry import SYSTEMS
 from difformer.train.settings import TrainSettings
-
-KERNELS = {"difformer-s": "simple", "difformer-a": "sigmoid"}
-"""The systems that --model may name with a table or a series, and their kernels."""
 
 LOOP = {
     **{name: name for name in TrainSettings.names() if name in FitSettings.__dataclass_fields__},
@@ -41,155 +37,104 @@ class Asked:
         str | None,
         argument(
             "NAME",
-            "A dataset of `difformer datasets`, a .pt file with a Data of PyG, or a folder that "
-            "`difformer shard` made.",
+            "A dataset, a table, a .pt file with a Data of PyG, or a folder of `difformer shard`.",
         ),
     ] = None
-    model: Annotated[
-        str | None,
-        option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            help=f"One of {', '.join(SYSTEMS)}.",
-            default="difformer, which tries several forms; difformer-s if options of the model "
-            "or of the loop are given",
-        ),
-    ] = None
-    recipe: Annotated[
-        str | None,
-        option(
-            "--recipe",
-            metavar="|".join(RECIPES),
-            help="A named set of model options; options given here override it.",
-            default=f"{DEFAULT_RECIPE}; {ALONE_RECIPE} without a graph",
-        ),
-    ] = None
-    split: Annotated[
-        str | None,
-        option(
-            "--split",
-            metavar="SPLIT",
-            help="public, released, random[:SEED], ratio:A/B/C[:SEED] or a JSON file.",
-            default="the one that comes with the data, else random:0",
-        ),
-    ] = None
-    seeds: Annotated[
-        str | None,
-        option(
-            "--seeds",
-            metavar="N|LIST",
-            help="How many seeds, from --seed on, or a list of them: 5, or 0,3,7.",
-            default="--seed alone",
-        ),
-    ] = None
-    set: Annotated[
-        list[str] | None,
-        option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="An option of a system other than DIFFormer, or of --series (lags, steps, "
-            "origins); may be repeated.",
-        ),
-    ] = None
-    config: Annotated[
-        Path | None,
-        option(
-            "--config",
-            metavar="FILE.toml",
-            help="Settings from a file, such as the config.toml of a run; options override it.",
-        ),
-    ] = None
-    neighbours: Annotated[
-        int | None,
-        option(
-            "--neighbours",
-            metavar="K",
-            help="Join each row to its K nearest by features, where the data has no graph.",
-        ),
-    ] = None
-    series: Annotated[
-        Path | None,
-        option(
-            "--series",
-            metavar="FILE.csv",
-            help="In place of NAME: a series, with a column of times and one column per node.",
-        ),
-    ] = None
-    known: Annotated[
-        Path | None,
-        option(
-            "--known",
-            metavar="FILE.csv",
-            help="With --series: values known ahead, such as holidays. A column of times, for the "
-            "series and the steps to forecast, and one column per value.",
-        ),
-    ] = None
-    places: Annotated[
-        Path | None,
-        option(
-            "--places",
-            metavar="FILE.csv",
-            help="With --series: node, x and y (or longitude, latitude), for a map on the page.",
-        ),
-    ] = None
-    nodes: Annotated[
-        Path | None,
-        option(
-            "--nodes",
-            metavar="FILE",
-            help="A table: .csv, .tsv, .jsonl, .parquet or .npz, one line per row. Its defaults "
-            f"are those of the estimators: {_own_defaults()}.",
-            panel=shared.TABLE,
-        ),
-    ] = None
+    split: str | None = ask(
+        "SPLIT",
+        "public, released, random[:SEED], ratio:A/B/C[:SEED] or a JSON file.",
+        usual="the data's own, else random:0",
+        panel="Data",
+    )
+    neighbours: int | None = ask(
+        "K",
+        "Join each row to its K nearest by features, where the data has no graph.",
+        panel="Data",
+    )
+    data_dir: shared.DataDir = None
+    nodes: Path | None = ask(
+        "FILE",
+        "A table: .csv, .tsv, .jsonl, .parquet or .npz, one line per row. Its defaults are those "
+        f"of the estimators: {_own_defaults()}.",
+        panel=shared.TABLE,
+    )
     label: shared.Label = None
     id: shared.Id = None
     edges: shared.EdgesFile = None
-    no_header: shared.NoHeader = False
+    no_header: bool = ask(
+        "", shared.HEADLESS, "--no-header", default=False, panel=shared.TABLE, hidden=True
+    )
     kind: shared.Kinds = None
     task: shared.Task = None
-    data_dir: shared.DataDir = None
+    series: Path | None = ask(
+        "FILE.csv",
+        "A series, with a column of times and one column per node.",
+        panel=shared.SERIES,
+    )
+    known: Path | None = ask(
+        "FILE.csv",
+        "Values known ahead, such as holidays: times of the series and of the steps to forecast, "
+        "and one column per value.",
+        panel=shared.SERIES,
+    )
+    places: Path | None = ask(
+        "FILE.csv",
+        "node, x and y (or longitude, latitude), for a map on the page.",
+        panel=shared.SERIES,
+        hidden=True,
+    )
+    model: str | None = ask(
+        "NAME",
+        "One of the models that `difformer settings` lists, such as difformer-s, mlp or gcn.",
+        "--model",
+        "-m",
+        usual="difformer, which tries several forms; difformer-s if settings of the model or of "
+        "the loop are given",
+        panel="Model",
+    )
+    recipe: str | None = ask(
+        "NAME",
+        f"Named settings, which those given here override: {', '.join(RECIPES)}.",
+        usual=f"{DEFAULT_RECIPE}; {ALONE_RECIPE} without a graph",
+        panel="Model",
+    )
+    seeds: str | None = ask(
+        "N|LIST",
+        "How many seeds, from --seed on, or a list of them: 5, or 0,3,7.",
+        usual="--seed alone",
+        panel="Training",
+    )
+    set: list[str] | None = ask(
+        "NAME=VALUE", "Any setting that `difformer settings` lists; may be repeated."
+    )
+    config: Path | None = ask("FILE.toml", "Settings from a file, such as a run's config.toml.")
     out: Annotated[
         Path | None,
         shared.out("FOLDER", "Where the run is kept.", default="runs/NAME-MODEL, numbered"),
     ] = None
-    resume: Annotated[
-        bool,
-        option(
-            "--resume", help="Resume the run in --out; without --out, the last run of this name."
-        ),
-    ] = False
-    tensorboard: Annotated[
-        bool, option("--tensorboard", help="Also log to FOLDER/tensorboard.")
-    ] = False
-    monitor: Annotated[
-        str | None,
-        option("--monitor", metavar="energy", help="Also log each layer's energy to metrics.csv."),
-    ] = None
-    report: Annotated[
-        bool, option("--report/--no-report", help="Write FOLDER/report.html.", default="report")
-    ] = True
-    engine: Annotated[
-        str | None,
-        option(
-            "--engine",
-            metavar="ray",
-            help="Train from parts with the workers of a Ray cluster.",
-        ),
-    ] = None
-    workers: Annotated[
-        int | None,
-        option("--workers", metavar="N", help="With --engine ray: the number of workers."),
-    ] = None
-    address: shared.Address = None
+    resume: bool = ask(
+        "",
+        "Resume the run in --out; without --out, the last run of this name.",
+        "--resume",
+        default=False,
+    )
+    report: bool = ask("", "Write FOLDER/report.html.", default=True, usual="report", hidden=True)
+    tensorboard: bool = ask(
+        "", "Also log to FOLDER/tensorboard.", "--tensorboard", default=False, hidden=True
+    )
+    monitor: str | None = ask("energy", "Also log each layer's energy to metrics.csv.", hidden=True)
+    engine: str | None = ask(
+        "ray", "Train from parts with the workers of a Ray cluster.", hidden=True
+    )
+    workers: int | None = ask("N", "With --engine ray: the number of workers.", hidden=True)
+    address: str | None = ask("HOST:PORT", shared.ADDRESS, hidden=True)
     json: shared.Json = False
     quiet: shared.Quiet = False
 
 
-SHARED = ("edges", "out", "resume", "report", "json", "quiet", "model", "recipe")
+SHARED = ("edges", "out", "resume", "report", "json", "quiet", "model", "recipe", "set")
 ALLOWED = {
-    "--series": ("series", "known", "places", "set", *SHARED),
+    "--series": ("series", "known", "places", *SHARED),
     "--nodes": ("nodes", "label", "id", "no_header", "kind", "task", "neighbours", *SHARED),
 }
 NOT_ALONE = {

@@ -68,7 +68,7 @@ class HeadedCommand(TyperCommand):
 app = typer.Typer(
     cls=LazyGroup,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start here: difformer demo. Each command has its own --help, with an example.",
 )
 
@@ -99,8 +99,7 @@ def load_command(name: str) -> Any:
     group = getattr(module, "app", None)
     if group is None:
         group = typer.Typer(add_completion=False, rich_markup_mode=None)
-        make = group.command(name, cls=HeadedCommand, context_settings=app.info.context_settings)
-        make(with_debug(module.command))
+        group.command(name, cls=HeadedCommand)(with_debug(module.command))
     command = get_command(group)
     command.name = name
     return command

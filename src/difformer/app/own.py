@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from difformer.app.asked import KERNELS, LOOP, Asked, check_files, chosen
-from difformer.app.options import TASKS, Given, flag_of, parse_set
+from difformer.app.asked import LOOP, Asked, check_files, chosen
+from difformer.app.options import KERNELS, TASKS, Given, flag_of, series_options
 from difformer.app.output import finish_run, print_table, run_folder, say, stopped
 from difformer.blocks import Table
 from difformer.estimators.settings import ONE_FORM, FitSettings
 from difformer.jobs.job import OwnTable
 from difformer.jobs.series import SeriesSettings
 from difformer.jobs.series import train_series as train
+from difformer.nn.config import DIFFormerConfig
 from difformer.settings import options_of
+from difformer.systems.of_difformer import DIFFormerOptions
 
 SYSTEMS = {"difformer": None, **KERNELS, "auto": "auto"}
 
@@ -123,6 +124,7 @@ def train_table(nodes: Path, asked: Asked, given: Given) -> None:
 
 def _params(asked: Asked, given: Given) -> dict[str, Any]:
     """The options of the model and of the loop as parameters of the estimators."""
+    given = given.with_set(asked.set, options_of(DIFFormerOptions))
     found = chosen(asked, given, "--nodes", systems=SYSTEMS, loop=LOOP)
     if asked.neighbours is not None:
         found |= {"n_neighbors": asked.neighbours, "graph": "knn"}
@@ -166,10 +168,9 @@ def train_series(series: Path, asked: Asked, given: Given) -> None:
 
 def _settings(asked: Asked, given: Given) -> SeriesSettings:
     """The settings that the command line gives; ValueError for an option that is not for series."""
-    names = {f.name for f in fields(SeriesSettings)}
-    loop = {name: name for name in names}
-    found = chosen(asked, given, "--series", systems=KERNELS, loop=loop)
-    found |= {k: v for k, v in given.model.items() if k in names}
-    found["options"] = {k: v for k, v in given.model.items() if k not in names}
-    known = {k: v for k, v in options_of(SeriesSettings).items() if k != "options"}
-    return SeriesSettings(**{**found, **parse_set(asked.set, known)})
+    own = series_options()
+    given = given.with_set(asked.set, {**own, **options_of(DIFFormerConfig)})
+    found = chosen(asked, given, "--series", systems=KERNELS, loop={name: name for name in own})
+    found |= {k: v for k, v in given.model.items() if k in own}
+    found["options"] = {k: v for k, v in given.model.items() if k not in own}
+    return SeriesSettings(**found)

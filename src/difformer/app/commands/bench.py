@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from runpy import run_module
 from threading import Thread
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from difformer.app.options import DataDir, Json, argument, option
+from difformer.app.options import DataDir, Json, argument, flag
 from difformer.app.output import print_json, say
 from difformer.errors import DifformerError
 
@@ -49,10 +49,7 @@ BENCHMARKS = (
     "hostile",
     "simclr",
 )
-
-
-def _of_suite(flag: str, metavar: str, help: str) -> Any:
-    return option(flag, metavar=metavar, help=help, panel="Of the suite")
+SUITE = "Of the suite"  # the heading of its options in --help
 
 
 def command(
@@ -61,17 +58,17 @@ def command(
         argument("[NAME]...", f"Some of {', '.join(BENCHMARKS)}. [steps]"),
     ] = None,
     datasets: Annotated[
-        str | None, _of_suite("--datasets", "A,B,...", "Its tables and graphs. [all]")
+        str | None, flag("A,B,...", "Its tables and graphs. [all]", panel=SUITE)
     ] = None,
     systems: Annotated[
-        str | None, _of_suite("--systems", "A,B,...", "difformer and its peers. [all]")
+        str | None, flag("A,B,...", "difformer and its peers. [all]", panel=SUITE)
     ] = None,
-    splits: Annotated[int | None, _of_suite("--splits", "N", "The first N of ten. [10]")] = None,
+    splits: Annotated[int | None, flag("N", "The first N of ten. [10]", panel=SUITE)] = None,
     workers: Annotated[
-        int | None, _of_suite("--workers", "N", "Processes side by side. [one per core]")
+        int | None, flag("N", "Processes side by side. [one per core]", panel=SUITE)
     ] = None,
     again: Annotated[
-        bool, _of_suite("--again", "", "Measure again what the result file holds.")
+        bool, flag("", "Measure again what the result file holds.", "--again", panel=SUITE)
     ] = False,
     data_dir: DataDir = None,
     json: Json = False,

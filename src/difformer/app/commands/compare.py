@@ -9,10 +9,8 @@ from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from difformer.app import options as shared
-from difformer.app.options import option, parse_names
+from difformer.app.options import flag, parse_names
 from difformer.app.output import print_json, print_table, say, search_stopped
 from difformer.app.own import own_table
 from difformer.compare.compare import DEFAULT_MODELS, DEFAULT_TRAIN, compare
@@ -23,29 +21,20 @@ from difformer.systems.registry import SYSTEMS
 
 def command(
     dataset: shared.DatasetName,
-    models: Annotated[
-        str,
-        typer.Option("--models", metavar="A,B,...", help=f"Systems, or all: {', '.join(SYSTEMS)}."),
-    ] = ",".join(DEFAULT_MODELS),
-    splits: Annotated[int, typer.Option("--splits", metavar="N", help="How many splits.")] = 10,
+    models: Annotated[str, flag("A,B,...", f"Systems, or all: {', '.join(SYSTEMS)}.")] = ",".join(
+        DEFAULT_MODELS
+    ),
+    splits: Annotated[int, flag("N", "How many splits.")] = 10,
     trials: Annotated[
         int,
-        typer.Option(
-            "--trials",
-            metavar="N",
-            help="Settings that each system tries on each split, by validation; 0: its defaults.",
-        ),
+        flag("N", "Settings each system tries on each split, by validation; 0: its defaults."),
     ] = 0,
     epochs: shared.Epochs = DEFAULT_TRAIN["epochs"],
     patience: shared.Patience = DEFAULT_TRAIN["patience"],
     out: Annotated[
-        Path | None,
-        shared.out("FOLDER", "Keep the results; the same command resumes there."),
+        Path | None, shared.out("FOLDER", "Keep the results; the same command resumes there.")
     ] = None,
-    workers: Annotated[
-        int | None,
-        option("--workers", metavar="N", help="Number of processes.", default="one per core"),
-    ] = None,
+    workers: Annotated[int | None, flag("N", "Number of processes.", usual="one per core")] = None,
     label: shared.Label = None,
     id: shared.Id = None,
     edges: shared.EdgesFile = None,

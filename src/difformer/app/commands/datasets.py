@@ -11,12 +11,7 @@ from difformer.app.output import print_json, print_table
 from difformer.blocks import Table
 from difformer.data.registry import DATASETS
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_command=True)
 
 
 @app.callback()

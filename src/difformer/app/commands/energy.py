@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from difformer.app.options import DataDir, Json, RunFolder, option
+from difformer.app.options import DataDir, Json, RunFolder, flag
 from difformer.app.output import print_blocks, print_json
 from difformer.errors import DifformerError
 
 
 def command(
     run: RunFolder,
-    seed: Annotated[
-        int | None, option("--seed", metavar="N", help="The run of this seed.", default="the first")
-    ] = None,
-    weight: Annotated[
-        float | None,
-        option("--weight", metavar="X", help="The energy's weight λ.", default="1/rows"),
-    ] = None,
+    seed: Annotated[int | None, flag("N", "The run of this seed.", usual="the first")] = None,
+    weight: Annotated[float | None, flag("X", "The energy's weight λ.", usual="1/rows")] = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:

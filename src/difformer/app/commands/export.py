@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from difformer.app.options import DataDir, Json, Overwrite, RunFolder, option
+from difformer.app.options import DataDir, Json, Overwrite, RunFolder, flag
 from difformer.app.output import print_json, say
 from difformer.files import counted
 
 
 def command(
     run: RunFolder,
-    onnx: Annotated[Path, option("--onnx", metavar="FILE", help="Where the model goes, as ONNX.")],
+    onnx: Annotated[Path, flag("FILE", "Where the model goes, as ONNX.")],
     overwrite: Overwrite = False,
     data_dir: DataDir = None,
     json: Json = False,

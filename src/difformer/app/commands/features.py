@@ -6,12 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from difformer.app import options as shared
 from difformer.app.encoders import ENCODERS
 from difformer.app.encoders.settings import FeatureSettings
-from difformer.app.options import argument, option, setting
+from difformer.app.options import argument, flag, setting
 from difformer.app.output import print_json
 from difformer.data.registry import raw_datasets
 from difformer.files import counted
@@ -32,28 +30,15 @@ def command(
     out: Annotated[
         Path, shared.out("FILE", "The .npz to write; of a .txt also .npy, line by line.")
     ],
-    encoder: Annotated[
-        str, typer.Option("--encoder", metavar="NAME", help=f"One of {NAMES}.")
-    ] = USUAL.encoder,
+    encoder: Annotated[str, flag("NAME", f"One of {NAMES}.")] = USUAL.encoder,
     epochs: shared.Epochs = USUAL.train.epochs,
     lr: Annotated[float, setting(TrainSettings, "lr")] = USUAL.train.lr,
-    width: Annotated[
-        int, typer.Option("--width", metavar="N", help="Width of ResNet-18's first stage.")
-    ] = USUAL.width,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", metavar="N", help="Images per step of SimCLR.")
-    ] = USUAL.batch_size,
-    side: Annotated[
-        int, typer.Option("--side", metavar="N", help="Pixels per side of a folder's images.")
-    ] = 32,
+    width: Annotated[int, flag("N", "Width of ResNet-18's first stage.")] = USUAL.width,
+    batch_size: Annotated[int, flag("N", "Images per step of SimCLR.")] = USUAL.batch_size,
+    side: Annotated[int, flag("N", "Pixels per side of a folder's images.")] = 32,
     seed: Annotated[int, setting(TrainSettings, "seed")] = USUAL.train.seed,
-    device: Annotated[
-        str, typer.Option("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... or auto.")
-    ] = USUAL.train.device,
-    run: Annotated[
-        Path | None,
-        option("--run", metavar="FOLDER", help="Keep SimCLR's run here, and resume it."),
-    ] = None,
+    device: Annotated[str, flag("NAME", "cpu, cuda, cuda:1, ... or auto.")] = USUAL.train.device,
+    run: Annotated[Path | None, flag("FOLDER", "Keep SimCLR's run here, and resume it.")] = None,
     data_dir: shared.DataDir = None,
     json: shared.Json = False,
     quiet: shared.Quiet = False,

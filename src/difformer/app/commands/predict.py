@@ -6,49 +6,39 @@ from pathlib import Path
 from typing import Annotated
 
 from difformer.app import options as shared
-from difformer.app.options import argument, option
+from difformer.app.options import argument, flag
 from difformer.app.output import print_json, say
 from difformer.files import counted
 
 
 def command(
     run: shared.RunFolder,
-    out: Annotated[
-        str,
-        shared.out("FILE.csv", "Where predictions go; - is standard output."),
-    ],
+    out: Annotated[str, shared.out("FILE.csv", "Where predictions go; - is standard output.")],
     table: Annotated[Path | None, argument("FILE", "New rows; see below.")] = None,
     series: Annotated[
         Path | None,
-        option(
-            "--series",
-            metavar="FILE",
-            help="In place of FILE: newer values, whose next steps are forecast without refitting.",
+        flag(
+            "FILE",
+            "In place of FILE: newer values, whose next steps are forecast without refitting.",
         ),
     ] = None,
     edges: Annotated[
         Path | None,
-        option(
-            "--edges",
-            metavar="FILE",
-            help="Id, id (and weight): what joins new rows to known ones and to one another.",
-        ),
+        flag("FILE", "Id, id (and weight): what joins new rows to known ones and to one another."),
     ] = None,
     known: Annotated[
         Path | None,
-        option(
-            "--known",
-            metavar="FILE",
-            help="With a run of `train --series --known`: the same columns for the newer values.",
+        flag(
+            "FILE",
+            "With a run of `train --series --known`: the same columns for the newer values.",
         ),
     ] = None,
     level: Annotated[
         float | None,
-        option(
-            "--level",
-            metavar="SHARE",
-            help="Add intervals (of numbers) or sets (of classes) that hold the truth this often, "
-            "such as 0.9.",
+        flag(
+            "SHARE",
+            "Add intervals (of numbers) or sets (of classes) that hold the truth this often, such "
+            "as 0.9.",
         ),
     ] = None,
     no_header: shared.NoHeader = False,

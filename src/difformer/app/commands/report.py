@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from difformer.app import options as shared
 from difformer.app.output import print_json
 
@@ -14,20 +12,16 @@ from difformer.app.output import print_json
 def command(
     run: shared.RunFolder,
     out: Annotated[
-        Path | None,
-        shared.out("FILE", "Where the page goes.", default="RUN/report.html"),
+        Path | None, shared.out("FILE", "Where the page goes.", default="RUN/report.html")
     ] = None,
     projection: Annotated[
         str,
-        typer.Option(
-            "--projection",
-            metavar="auto|pca|tsne",
-            help="How states are drawn in two dimensions; auto: t-SNE where there are few rows.",
+        shared.flag(
+            "auto|pca|tsne",
+            "How states are drawn in two dimensions; auto: t-SNE where there are few rows.",
         ),
     ] = "auto",
-    points: Annotated[
-        int, typer.Option("--points", metavar="N", help="Rows drawn; more are sampled.", min=2)
-    ] = 20_000,
+    points: Annotated[int, shared.flag("N", "Rows drawn; more are sampled.", min=2)] = 20_000,
     data_dir: shared.DataDir = None,
     json: shared.Json = False,
 ) -> None:

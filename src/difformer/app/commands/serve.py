@@ -3,56 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
-from difformer.app.options import argument, option
+from difformer.app.options import argument, flag
 from difformer.app.output import say
 from difformer.app.service.limits import Limits
-
-
-def _limit(flag: str, help: str, least: float = 1) -> Any:
-    return typer.Option(flag, min=least, help=help)
 
 
 def command(
     run: Annotated[Path, argument("RUN", "The folder of a run of `train --nodes`.")],
     host: Annotated[
-        str, typer.Option("--host", help="The address to listen on; 0.0.0.0 is every one.")
+        str, flag("HOST", "The address to listen on; 0.0.0.0 is every one.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=1, max=65535, help="The port to listen on.")
-    ] = 8000,
-    max_bytes: Annotated[int, _limit("--max-bytes", "The most bytes per request.")] = Limits.bytes,
-    max_rows: Annotated[int, _limit("--max-rows", "The most rows per request.")] = Limits.rows,
+    port: Annotated[int, flag("N", "The port to listen on.", min=1, max=65535)] = 8000,
+    max_bytes: Annotated[int, flag("N", "The most bytes per request.", min=1)] = Limits.bytes,
+    max_rows: Annotated[int, flag("N", "The most rows per request.", min=1)] = Limits.rows,
     max_connections: Annotated[
-        int, _limit("--max-connections", "The most connections at a time; of one client half.")
+        int, flag("N", "The most connections at a time; of one client half.", min=1)
     ] = Limits.connections,
     seconds: Annotated[
-        float, _limit("--seconds", "Seconds a header, or a body, may take to arrive.", 0.1)
+        float, flag("X", "Seconds a header, or a body, may take to arrive.", min=0.1)
     ] = Limits.seconds,
     idle: Annotated[
-        float, _limit("--idle", "Seconds a connection may stay open between two requests.")
+        float, flag("X", "Seconds a connection may stay open between two requests.", min=1)
     ] = Limits.idle,
     level: Annotated[
-        float | None,
-        option(
-            "--level", metavar="SHARE", help="Add intervals or sets of this level, such as 0.9."
-        ),
+        float | None, flag("SHARE", "Add intervals or sets of this level, such as 0.9.")
     ] = None,
     token: Annotated[
         str | None,
-        option(
-            "--token", envvar="DIFFORMER_TOKEN", help="What clients must send as a Bearer token."
-        ),
+        flag("TEXT", "What clients must send as a Bearer token.", envvar="DIFFORMER_TOKEN"),
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
-        option(
-            "--allowed-host",
-            help="A host name that clients may use besides localhost and the address; may be "
-            "repeated, and * is any.",
+        flag(
+            "HOST",
+            "A host name that clients may use besides localhost and the address; may be repeated, "
+            "and * is any.",
         ),
     ] = None,
 ) -> None:
@@ -66,7 +53,9 @@ def command(
     work with a 503. Give the token by the environment variable: other users of the machine can
     see the options of a command.
     """
-    from difformer.app.service.server import serve
+    from difformer.app.service.app import make_app
+    from difformer.app.service.server import listen, make_server
+    from difformer.jobs.own import OwnRun
     from difformer.runs.run import need_kind
 
     need_kind(run, ("table",), "serve")
@@ -76,13 +65,8 @@ def command(
     limits = Limits(
         bytes=max_bytes, rows=max_rows, connections=max_connections, seconds=seconds, idle=idle
     )
-    serve(
-        run,
-        host=host,
-        port=port,
-        limits=limits,
-        token=token,
-        hosts=allowed_host or (),
-        level=level,
-        ready=lambda: say(f"http://{named}:{port}/ (Ctrl-C stops)"),
-    )
+    answers = OwnRun.load(run, level=level)
+    with listen(host, port) as listening:
+        say(f"http://{named}:{port}/ (Ctrl-C stops)")
+        app = make_app(answers, limits, token=token, hosts=(host, *(allowed_host or ())))
+        make_server(app, limits).run([listening])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.app.asked import Asked, check_dataset
-from difformer.app.options import Given, flag_of, parse_seeds, parse_set, with_options
+from difformer.app.options import Given, flag_of, parse_seeds, set_names, with_options
 from difformer.app.output import finish_run, run_folder, stopped
 from difformer.app.own import table_named, train_series, train_table
 from difformer.jobs.job import AUTO_SPLIT, Experiment, read_config_file, recipe_for
@@ -22,24 +22,20 @@ if TYPE_CHECKING:
 
 
 def train(asked: Asked, given: Given) -> None:
-    """Train a model on a dataset and keep the run in a folder.
+    """Train a model on a dataset, your own table or series, and keep the run in a folder.
 
     Example: difformer train cora --model difformer-s --split random:0 --seeds 5
 
-    Your own table: difformer train --nodes table.csv --label COLUMN [--id COLUMN --edges edges.csv]
+    Your own table: difformer train table.csv --label COLUMN [--id COLUMN --edges edges.csv]
     finds the kind of each column, trains on the rows with a label and predicts the others. --model
-    auto tries DIFFormer-a as well, and keeps it if it validates better.
+    auto tries DIFFormer-a as well, and keeps it if it validates better. --series fits a
+    forecaster, tests it from rolling origins beside naive forecasts, and writes forecast.csv.
 
-    The folder holds config.toml, split.json, metrics.csv, model.safetensors, result.json and
-    report.html. Ctrl-C or SIGTERM keeps the best epoch so far; --resume continues from there.
-    Validation picks the epoch; the test rows are used once, at the end.
+    Validation picks the epoch; the test rows are used once, at the end. Ctrl-C keeps the best epoch
+    so far, and --resume goes on. The folder has the settings, split, metrics, model and a page. A
+    folder of `difformer shard` is trained from its parts, by one process, torchrun or Ray.
 
-    A folder that `difformer shard` made is trained from its parts. Each process of torchrun opens
-    its own parts and writes the predictions of their rows; --batch-size streams them from disk.
-    With --engine ray --workers N the workers of a Ray cluster train, and are restarted if one dies.
-
-    --series fits a forecaster to your own series (--set lags=8, for example), tests it from rolling
-    origins beside naive forecasts, and writes forecast.csv.
+    Settings: these flags, or --set name=value with any name that `difformer settings` lists.
     """
     table = asked.nodes or (table_named(asked.name) if asked.config is None else None)
     if asked.series is not None:
@@ -105,8 +101,8 @@ def _is_whole(data: Dataset) -> bool:
 
 def _default_system(asked: Asked, given: Given, *, whole: bool) -> str:
     """The estimators' default, unless an option of a single model or of its loop is given."""
-    of_one = asked.recipe or asked.set or asked.config or asked.tensorboard or asked.monitor
-    of_one = of_one or given.model or set(given.train) - {"seed"}
+    of_one = asked.recipe or asked.config or asked.tensorboard or asked.monitor or given.model
+    of_one = of_one or {*given.train, *set_names(asked.set)} - {"seed"}
     return "difformer" if whole and not of_one else "difformer-s"
 
 
@@ -120,6 +116,7 @@ def _experiment(
         raise ValueError("NAME must be given: a dataset of `difformer datasets`, such as cora")
     default = _default_system(asked, given, whole=whole)
     system = asked.model or base.get("system", default)
+    given = given.with_set(asked.set, options_of(get_system(system).config))
     if unused := next((name for name in given.train if not get_system(system).uses(name)), None):
         raise ValueError(
             f"{flag_of(unused)} must be left out with --model {system}: it is of models that the "
@@ -132,7 +129,7 @@ def _experiment(
     )
     recipe = asked.recipe or (None if changed else base.get("recipe"))
     options = {} if changed else dict(base.get("model", {}))
-    options |= given.model | parse_set(asked.set, options_of(get_system(system).config))
+    options |= given.model
     loop = {**base.get("train", {}), **given.train}
     data = dict(base.get("data", {}))
     if asked.neighbours is not None:

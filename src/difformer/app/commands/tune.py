@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from difformer.app import options as shared
-from difformer.app.options import option, parse_set
+from difformer.app.options import flag, parse_set
 from difformer.app.output import print_json, print_table, say, search_stopped
 from difformer.app.own import own_table
 from difformer.blocks import Table
@@ -23,31 +21,23 @@ SHOWN = 10  # trials in the table
 
 def command(
     dataset: shared.DatasetName,
-    model: Annotated[
-        str, typer.Option("--model", metavar="NAME", help="The system to tune.")
-    ] = "difformer-s",
-    trials: Annotated[int, typer.Option("--trials", metavar="N", help="Settings to try.")] = 30,
+    model: Annotated[str, flag("NAME", "The system to tune.")] = "difformer-s",
+    trials: Annotated[int, flag("N", "Settings to try.")] = 30,
     search: Annotated[
         str,
-        typer.Option(
-            "--search",
-            metavar="|".join(SEARCHES),
-            help="grid: the paper's grid, in random order; search: guided by earlier trials.",
+        flag(
+            "|".join(SEARCHES),
+            "grid: the paper's grid, in random order; search: guided by earlier trials.",
         ),
     ] = "search",
-    split: Annotated[
-        str,
-        typer.Option("--split", metavar="SPLIT", help="The split; its test rows are never used."),
-    ] = AUTO_SPLIT,
+    split: Annotated[str, flag("SPLIT", "The split; its test rows are never used.")] = AUTO_SPLIT,
     epochs: shared.Epochs = DEFAULT_TRAIN["epochs"],
     patience: shared.Patience = DEFAULT_TRAIN["patience"],
     set_: Annotated[
-        list[str] | None,
-        option("--set", metavar="KEY=VALUE", help="Fix an option of the system."),
+        list[str] | None, flag("NAME=VALUE", "Fix an option of the system.", "--set")
     ] = None,
     storage: Annotated[
-        Path | None,
-        option("--storage", metavar="FILE", help="An SQLite file to resume the search from."),
+        Path | None, flag("FILE", "An SQLite file to resume the search from.")
     ] = None,
     label: shared.Label = None,
     id: shared.Id = None,

@@ -7,7 +7,7 @@ import html
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -51,11 +51,17 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Counted:
-    """Counts the answers by status."""
+class Guard:
+    """Refuses who has no token, or asks for another host, and counts all answers by status.
+
+    A page of another host may have had its name point to this machine: answered are the names of
+    this machine, the address that the client has reached, and `hosts`.
+    """
 
     app: Any
     counter: Any
+    hosts: Sequence[str]
+    token: str | None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def counting(message: Any) -> None:
@@ -63,56 +69,37 @@ class Counted:
                 self.counter.labels(str(message["status"])).inc()
             await send(message)
 
-        await self.app(scope, receive, counting if scope["type"] == "http" else send)
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        headers = dict(scope["headers"])
+        app = self._for_host(scope, headers) or self._with_token(scope, headers) or self.app
+        return await app(scope, receive, counting)
 
-
-@dataclass(frozen=True)
-class ForHost:
-    """Refuses requests for another host: a page there may have had its name point to this machine.
-
-    Answered are the names of this machine, the address that the client has reached, and `hosts`.
-    """
-
-    app: Any
-    hosts: Sequence[str]
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        app = self.app
-        if scope["type"] == "http":
-            asked = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            name = re.sub(r":\d*$", "", asked).strip("[]").lower()
-            reached = scope["server"] and scope["server"][0]
-            if name != reached and not any(fnmatchcase(name, host) for host in self.hosts):
-                from starlette.responses import JSONResponse
-
-                say = f"{name[:100]!r} must be given to the service by --allowed-host"
-                app = JSONResponse({"detail": say}, 400, {"connection": "close"})
-        await app(scope, receive, send)
-
-
-@dataclass(frozen=True)
-class WithToken:
-    """Refuses requests without the token, which is compared in constant time.
-
-    The page is answered without it, as it holds nothing of the run, and /health by its status only.
-    """
-
-    app: Any
-    token: str
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    def _for_host(self, scope: Any, headers: Mapping[bytes, bytes]) -> Any:
         from starlette.responses import JSONResponse
 
-        app = self.app
-        if scope["type"] == "http" and scope["path"] != "/":
-            shown = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(shown, f"Bearer {self.token}".encode()):
-                say = {"detail": "the header Authorization must be 'Bearer ' and the token"}
-                headers = {"www-authenticate": "Bearer", "connection": "close"}
-                app = JSONResponse(say, 401, headers)
-                if (scope["method"], scope["path"]) == ("GET", "/health"):
-                    app = JSONResponse(ALIVE)
-        await app(scope, receive, send)
+        name = re.sub(r":\d*$", "", headers.get(b"host", b"").decode("latin-1"))
+        name = name.strip("[]").lower()
+        reached = scope["server"] and scope["server"][0]
+        if name == reached or any(fnmatchcase(name, host) for host in self.hosts):
+            return None
+        say = f"{name[:100]!r} must be given to the service by --allowed-host"
+        return JSONResponse({"detail": say}, 400, {"connection": "close"})
+
+    def _with_token(self, scope: Any, headers: Mapping[bytes, bytes]) -> Any:
+        """The page needs no token, as it holds nothing of the run; /health says only its status."""
+        from starlette.responses import JSONResponse
+
+        if self.token is None or scope["path"] == "/":
+            return None
+        shown = headers.get(b"authorization", b"")
+        if hmac.compare_digest(shown, f"Bearer {self.token}".encode()):
+            return None
+        if (scope["method"], scope["path"]) == ("GET", "/health"):
+            return JSONResponse(ALIVE)
+        say = "the header Authorization must be 'Bearer ' and the token"
+        closing = {"www-authenticate": "Bearer", "connection": "close"}
+        return JSONResponse({"detail": say}, 401, closing)
 
 
 class Service:
@@ -199,7 +186,6 @@ def make_app(
     """
     try:
         import prometheus_client  # noqa: F401 # pyright: ignore[reportUnusedImport]
-        import pydantic  # noqa: F401 # pyright: ignore[reportUnusedImport]
         from fastapi import FastAPI, Request
     except ImportError as error:
         raise missing_extra("serve", "serve") from error
@@ -233,8 +219,6 @@ def make_app(
     app.get("/metrics", summary="Counters for Prometheus", response_model=None)(service.metrics)
     app.get("/", include_in_schema=False, response_model=None)(service.page)
     app.get("/docs", include_in_schema=False, response_model=None)(service.help)
-    if token is not None:
-        app.add_middleware(WithToken, token=token)
-    app.add_middleware(ForHost, hosts=[*LOCAL, *(host.strip("[]").lower() for host in hosts)])
-    app.add_middleware(Counted, counter=service.answered)
+    named = [*LOCAL, *(host.strip("[]").lower() for host in hosts)]
+    app.add_middleware(Guard, counter=service.answered, hosts=named, token=token)
     return app

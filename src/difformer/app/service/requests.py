@@ -1,7 +1,6 @@
-"""One request of the service: its body, and the pydantic models of rows and answers.
+"""One request of the service: its body, its rows and edges, and the schema of both and of answers.
 
-The model that checks the rows is made from the columns of the run, and the service's OpenAPI schema
-from that model. pydantic is imported only where a model is made: it comes with the extra `serve`.
+What a row may have, and the service's OpenAPI schema, come from the columns of the run.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 from difformer.app.service.limits import Limits
 from difformer.data.table.cells import repeated
@@ -82,117 +80,93 @@ class RequestModel:
     """The rows and edges that a run takes: reads a request, and describes itself as JSON schema."""
 
     def __init__(self, run: OwnRun, limits: Limits) -> None:
-        from pydantic import TypeAdapter
-
         self.columns = [column.name for column in run.encoder.columns]
-        self.id = run.encoder.id
-        self.limits = limits
-        self.adapter: Any = TypeAdapter(_body_type(run, limits))
+        self.id, self.limits = run.encoder.id, limits
+        self.joins = run.estimator.graph_ is not None  # whether edges change anything
+        self.cells = {
+            column.name: _cell_schema(column.kind, column.learned, limits)
+            for column in run.encoder.columns
+        }
+        self.largest = {
+            column.name: max(FLOAT32, abs(column.learned["low"]), abs(column.learned["high"]))
+            for column in run.encoder.columns
+            if column.kind == "number"
+        }
+        self.required = [c.name for c in run.encoder.columns if c.kind != "skip"]
+        for name in run.encoder.labels:  # not looked at
+            self.cells.setdefault(name, _cell_schema("label", {}, limits))
+        if self.id is not None:
+            self.cells[self.id] = _cell_schema("id", {}, limits)
 
     def read(self, body: bytes) -> tuple[Chunk, int, Edges]:
         """The rows by column, how many, and the edges; RefusedError says what is wrong."""
-        from pydantic import ValidationError
-
         try:
             content = json.loads(body, parse_constant=_no_constant, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise RefusedError(400, f"the body must be JSON ({str(error)[:100]})") from error
-        try:
-            found = self.adapter.validate_python(content)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False)[0]
-            raise self._refusal(first["loc"], first["type"], first["msg"], content) from error
+        if not isinstance(content, dict) or not {"rows"} <= {*content} <= {"rows", "edges"}:
+            raise RefusedError(400, BODY)
+        if self.id is None and "edges" in content:
+            raise RefusedError(422, "edges must be left out: the table has no column of ids")
+        found = cast("dict[str, Any]", content)
+        edges = _read_edges(found.get("edges"), most=self.limits.edges)
+        rows = self._rows(found["rows"])
         names = self.columns if self.id is None else [*self.columns, self.id]
-        rows: list[dict[str, Any]] = found["rows"]
-        chunk = {name: [row.get(name) for row in rows] for name in names}
-        return chunk, len(rows), found.get("edges")
+        return {name: [row.get(name) for row in rows] for name in names}, len(rows), edges
+
+    def _rows(self, rows: Any) -> list[dict[str, Any]]:
+        """The rows; RefusedError names the first thing that is wrong by row and column."""
+        if not isinstance(rows, list) or not rows:
+            raise RefusedError(400, "rows must be a list of at least one object")
+        found = cast("list[dict[str, Any]]", rows)
+        if len(found) > self.limits.rows:
+            raise RefusedError(413, f"rows must be at most {self.limits.rows}, got {len(found)}")
+        for number, row in enumerate(found, 1):
+            if not isinstance(row, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise RefusedError(422, f"row {number} must be an object of column: value")
+            for name in (*self.cells, *row):
+                if fault := self._fault(row, name):
+                    raise RefusedError(422, f"row {number}, column {name[:50]!r} {fault}")
+        return found
+
+    def _fault(self, row: Mapping[str, Any], name: str) -> str | None:
+        """What is wrong with a column of a row, or None."""
+        if name not in self.cells:
+            return "was not there in training"
+        if name not in row:
+            return "is missing (null is a value)" if name in self.required else None
+        value, longest = row[name], self.limits.cell
+        if isinstance(value, dict | list):
+            return "must be one value"
+        if isinstance(value, str) and len(value) > longest:
+            return f"is longer than {longest}"
+        return "is too large a number" if _size(value) > self.largest.get(name, math.inf) else None
 
     def schema(self) -> dict[str, Any]:
-        """The `requestBody` of the OpenAPI schema, without references."""
-        found = self.adapter.json_schema()
-        found["properties"]["rows"]["items"] = found.pop("$defs")["Row"]
-        return {"required": True, "content": {"application/json": {"schema": found}}}
-
-    def _refusal(self, place: Sequence[Any], kind: str, told: str, content: Any) -> RefusedError:
-        """One line about the first thing that is wrong, by row and column."""
-        match list(place):
-            case ["rows"] if kind == "too_long":
-                most, got = self.limits.rows, len(content["rows"])
-                return RefusedError(413, f"rows must be at most {most}, got {got}")
-            case ["rows"] if kind != "missing":
-                return RefusedError(400, "rows must be a list of at least one object")
-            case ["rows", int(row)]:
-                return RefusedError(422, f"row {row + 1} must be an object of column: value")
-            case ["rows", int(row), column]:
-                reasons = {
-                    "extra_forbidden": "was not there in training",
-                    "missing": "is missing (null is a value)",
-                }
-                what = reasons.get(kind, told.removeprefix("Value error, "))
-                return RefusedError(422, f"row {row + 1}, column {str(column)[:50]!r} {what}")
-            case ["edges"] if self.id is None and set(content) == {"rows", "edges"}:
-                return RefusedError(422, "edges must be left out: the table has no column of ids")
-            case _:
-                return RefusedError(400, BODY)
+        """The `requestBody` of the OpenAPI schema."""
+        row = {**_object(self.cells, self.required), "additionalProperties": False}
+        rows = {"type": "array", "minItems": 1, "maxItems": self.limits.rows, "items": row}
+        properties: dict[str, Any] = {"rows": rows}
+        if self.id is not None:
+            row["x-edges"] = self.joins
+            properties["edges"] = _edges_schema(self.limits)
+        body = {**_object(properties, ["rows"]), "additionalProperties": False}
+        return {"required": True, "content": {"application/json": {"schema": body}}}
 
 
-def _body_type(run: OwnRun, limits: Limits) -> Any:
-    """The type of a request, made from the columns of the run."""
-    from pydantic import FailFast, Field, PlainValidator, WithJsonSchema
-    from typing_extensions import NotRequired
-
-    row: dict[str, Any] = {}
-    for column in run.encoder.columns:
-        found = _cell_type(column.kind, column.learned, limits)
-        row[column.name] = NotRequired[found] if column.kind == "skip" else found
-    for name in run.encoder.labels:  # not looked at
-        row.setdefault(name, NotRequired[_cell_type("label", {}, limits)])
-    body: dict[str, Any] = {}
-    about: dict[str, Any] = {}
-    if run.encoder.id is not None:
-        row[run.encoder.id] = NotRequired[_cell_type("id", {}, limits)]
-        about = {"x-edges": run.estimator.graph_ is not None}  # whether edges change anything
-        read = PlainValidator(partial(_read_edges, most=limits.edges))
-        body["edges"] = NotRequired[Annotated[Any, read, WithJsonSchema(_edges_schema(limits))]]
-    one = _typed("Row", row, extra="forbid", json_schema_extra=about)
-    size = Field(min_length=1, max_length=limits.rows)
-    body["rows"] = Annotated[list[one], size, FailFast()]  # all that is wrong may be far too much
-    return _typed("Body", body, extra="forbid")
+def _object(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": dict(properties), "required": [*required]}
 
 
-def _typed(name: str, fields: Mapping[str, Any], **config: Any) -> Any:
-    """A TypedDict, because columns may have any names; strict, without conversions."""
-    from typing_extensions import TypedDict
-
-    made = cast("Any", TypedDict)(name, fields)
-    made.__pydantic_config__ = {"strict": True, **config}
-    return made
-
-
-def _cell_type(kind: str, learned: Mapping[str, Any], limits: Limits) -> Any:
-    """The type of one cell of a column, with examples of its values."""
-    from pydantic import AfterValidator, WithJsonSchema
-
-    schema: dict[str, Any] = {"type": ["string", "number", "boolean", "null"], "description": kind}
-    largest = math.inf
+def _cell_schema(kind: str, learned: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """One cell of a column, with examples of its values."""
     if kind == "number":
-        schema |= {"type": ["number", "null"], "examples": [float(f"{learned['mean']:.4g}")]}
-        largest = max(FLOAT32, abs(learned["low"]), abs(learned["high"]))
-    else:
-        schema["maxLength"] = limits.cell
-        schema |= {"examples": list(learned["values"][:CHOICES])} if kind == "category" else {}
-    check = partial(_check_cell, longest=limits.cell, largest=largest)
-    return Annotated[Any, AfterValidator(check), WithJsonSchema(schema)]
-
-
-def _check_cell(value: Any, *, longest: int, largest: float) -> Any:
-    if isinstance(value, dict | list):
-        raise ValueError("must be one value")
-    if isinstance(value, str) and len(value) > longest:
-        raise ValueError(f"is longer than {longest}")
-    if _size(value) > largest:
-        raise ValueError("is too large a number")
-    return value
+        examples = [float(f"{learned['mean']:.4g}")]
+        return {"type": ["number", "null"], "description": kind, "examples": examples}
+    types = ["string", "number", "boolean", "null"]
+    schema = {"type": types, "description": kind, "maxLength": limits.cell}
+    examples = {"examples": list(learned["values"][:CHOICES])} if kind == "category" else {}
+    return {**schema, **examples}
 
 
 def _size(value: Any) -> float:
@@ -250,34 +224,26 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def answers_model(run: OwnRun) -> Any:
-    """The pydantic adapter of what a run answers."""
-    from pydantic import TypeAdapter
-
+def answers_schema(run: OwnRun) -> dict[str, Any]:
+    """The 200 of the OpenAPI schema."""
+    number, text = {"type": "number"}, {"type": "string"}
     several = len(run.labels) > 1
-    kind = (int if several else str) if run.classes else float
+    kind = ({"type": "integer"} if several else text) if run.classes else number
     one: dict[str, Any] = dict.fromkeys(run.labels, kind)
     if run.classes:
-        one |= {} if several else {"probability": float}
-        one["probabilities"] = dict[str, float]
+        one |= {} if several else {"probability": number}
+        one["probabilities"] = {"type": "object", "additionalProperties": number}
     if run.level is not None:
-        ends = {"intervals": dict[str, tuple[float, float]]}
-        one |= {"set": list[str]} if run.classes else ends
+        ends = {"type": "array", "items": number, "minItems": 2, "maxItems": 2}
+        intervals = {"intervals": {"type": "object", "additionalProperties": ends}}
+        one |= {"set": {"type": "array", "items": text}} if run.classes else intervals
     if run.influential:
-        one["influential"] = list[dict[str, str | float]]  # {"id", "weight"}
-    made: Any = list[_typed("Answer", one)]
-    return TypeAdapter(made)
-
-
-def answers_schema(run: OwnRun) -> dict[str, Any]:
-    """The 200 of the OpenAPI schema, without references."""
-    found = answers_model(run).json_schema()
-    found["items"] = found.pop("$defs")["Answer"]
-    told = {"type": "array", "items": {"type": "string"}}
-    parts = {"predictions": found, "warnings": told}
-    body = {"type": "object", "required": [*parts], "properties": parts}
+        weighed = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
+        one["influential"] = {"type": "array", "items": weighed}  # {"id", "weight"}
+    predictions = {"type": "array", "items": _object(one, [*one])}
+    parts = {"predictions": predictions, "warnings": {"type": "array", "items": text}}
     return {
         "description": "One answer per row, in the order of the rows; warnings name cells unlike "
         "all of training",
-        "content": {"application/json": {"schema": body}},
+        "content": {"application/json": {"schema": _object(parts, [*parts])}},
     }

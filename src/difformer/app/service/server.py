@@ -11,16 +11,13 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 
-from difformer.app.service.app import make_app
 from difformer.app.service.limits import Limits
 from difformer.app.service.requests import RETRY_AFTER
 from difformer.errors import DifformerError, missing_extra
-from difformer.jobs.own import OwnRun
 
 HEADER_BYTES = 16_384  # of one request's line and headers
 BUSY = (
@@ -31,31 +28,8 @@ BUSY = (
 logger = logging.getLogger("uvicorn.error")
 
 
-def serve(
-    folder: str | Path,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    limits: Limits | None = None,
-    token: str | None = None,
-    hosts: Sequence[str] = (),
-    level: float | None = None,
-    ready: Callable[[], None] = lambda: None,
-) -> None:
-    """Answer until stopped; requests under way at a SIGTERM or Ctrl-C are still answered.
-
-    `ready` is called once the run is read and the port taken.
-    """
-    run = OwnRun.load(folder, level=level)
-    with listen(host, port) as listening:
-        ready()
-        make_server(make_app(run, limits, token=token, hosts=(host, *hosts)), limits).run(
-            [listening]
-        )
-
-
 def make_server(app: Any, limits: Limits | None = None) -> Any:
-    """uvicorn's server of an app, bounded."""
+    """uvicorn's server of an app, bounded; at a SIGTERM or Ctrl-C it still answers what it has."""
     try:
         import uvicorn
     except ImportError as error:
