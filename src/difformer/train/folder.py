@@ -11,7 +11,6 @@ result.json          the final metrics; `interrupted` says whether the run can b
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import nan
@@ -24,6 +23,7 @@ from torch import nn
 from difformer.errors import RunError
 from difformer.files import (
     cannot_write,
+    csv_lines,
     finite,
     read_json,
     read_toml,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 Metrics = dict[str, float]
+RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,6 @@ class FitResult:
             word a callback gave.
         history: one row per evaluated epoch, as in metrics.csv.
         seconds: time spent training, including earlier sessions.
-        folder: where the run is kept, if it is.
         peak_memory: the peak memory of the process in bytes, including what it ran before; None if
             unknown.
     """
@@ -67,7 +67,6 @@ class FitResult:
     stopped: str
     history: list[Row]
     seconds: float
-    folder: Path | None = None
     peak_memory: int | None = None
 
     @property
@@ -77,12 +76,8 @@ class FitResult:
 
     def to_json(self) -> dict[str, Any]:
         """What result.json holds: everything but the history, which is metrics.csv."""
-        kept = [f.name for f in fields(self) if f.name not in ("metrics", "history", "folder")]
-        return {
-            "metrics": finite(self.metrics),
-            **{name: getattr(self, name) for name in kept},
-            "interrupted": self.interrupted,
-        }
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "history"}
+        return {**kept, "metrics": finite(self.metrics), "interrupted": self.interrupted}
 
 
 class RunFolder:
@@ -95,13 +90,12 @@ class RunFolder:
         self.checkpoint = self.path / "checkpoint.safetensors"
         self.model = self.path / "model.safetensors"
         self.metrics = self.path / "metrics.csv"
-        self.result = self.path / "result.json"
         if writes:
             self._agree(config, split)
 
     def _agree(self, config: Mapping[str, Any], split: Split) -> None:
         started = (self.path / "config.toml").exists()
-        if not started and (self.checkpoint.exists() or self.result.exists()):
+        if not started and (self.checkpoint.exists() or (self.path / RESULT).exists()):
             raise RunError(f"{self.path} has no config.toml: give another folder")
         agree_config(self.path, config)
         file, text = self.path / "split.json", split.to_json() + "\n"
@@ -145,7 +139,7 @@ class RunFolder:
             return
         write_atomic(self.metrics, csv_text(result.history).encode())
         save_model(model, self.model)
-        write_json(self.result, {**result.to_json(), "commit": commit()}, indent=2)
+        write_result(self.path, result.to_json())
         if not result.interrupted:
             self.checkpoint.unlink(missing_ok=True)
 
@@ -182,9 +176,14 @@ def save_model(model: nn.Module, path: Path) -> None:
         save(part)
 
 
+def write_result(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write result.json: a record with the commit that measured it."""
+    write_json(folder / RESULT, {**record, "commit": commit()}, indent=2)
+
+
 def read_result(path: Path) -> FitResult | None:
     """The result in a run folder, or None if there is none yet."""
-    file = path / "result.json"
+    file = path / RESULT
     if not file.exists():
         return None
     with reading(file):
@@ -195,7 +194,7 @@ def read_result(path: Path) -> FitResult | None:
             for part, values in content["metrics"].items()
         }
         history = read_metrics(path / "metrics.csv")
-        return FitResult(**content, history=history, folder=path)
+        return FitResult(**content, history=history)
 
 
 def read_metrics(path: Path) -> list[Row]:
@@ -209,14 +208,9 @@ def read_metrics(path: Path) -> list[Row]:
 
 def csv_text(history: Sequence[Mapping[str, Any]], *, header: bool = True) -> str:
     """Rows as CSV, numbers in full precision; the first row names the columns."""
-    if not history:
-        return ""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(history[0]), lineterminator="\n", extrasaction="ignore")
-    if header:
-        writer.writeheader()
-    writer.writerows(history)
-    return text.getvalue()
+    names = list(history[0]) if history else []
+    rows = [[row.get(name) for name in names] for row in history]
+    return csv_lines([names, *rows] if header and names else rows)
 
 
 def read_config(path: Path) -> dict[str, Any]:

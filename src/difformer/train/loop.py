@@ -43,8 +43,9 @@ from difformer.train.checkpoint import (
     State,
     copy_state,
     load_checkpoint,
-    load_optimizer,
+    load_moments,
     load_weights,
+    moments_of,
     save_checkpoint,
 )
 from difformer.train.companions import companion_for, consistency_loss
@@ -310,7 +311,6 @@ class Fit:
             stopped=self.stopped or "epochs",
             history=self.history,
             seconds=self._elapsed(),
-            folder=None if self.run is None else self.run.path,
             peak_memory=peak_memory(),
         )
         if self.run is not None:
@@ -331,7 +331,7 @@ class Fit:
             history=self.history,
             model=copy_state(self.model),
             best=self._best,
-            optimizer=self.optimizer.state_dict(),
+            optimizer=moments_of(self.optimizer),
             rng=RngState.now(),
             seconds=self._elapsed(),
             companion={} if self.companion is None else copy_state(self.companion),
@@ -348,7 +348,7 @@ class Fit:
             if self.companion is not None:
                 load_weights(self.companion, checkpoint.companion, path)
             if self.optimizer is not None:
-                load_optimizer(self.optimizer, checkpoint.optimizer, path)
+                load_moments(self.optimizer, checkpoint.optimizer, path)
             self.epoch, self.history = checkpoint.epoch, list(checkpoint.history)
             self._seconds, self._best = checkpoint.seconds, checkpoint.best
             for row in self.history:
