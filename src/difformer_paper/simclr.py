@@ -17,8 +17,8 @@ from difformer.app.encoders.settings import FeatureSettings
 from difformer.data.dataset import Batch
 from difformer.data.images import Images
 from difformer.data.split import Split
+from difformer.metrics import METRICS, Metric
 from difformer.train.loop import fit
-from difformer.train.objective import Monitor
 from difformer.train.seeding import seeded
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class NTXent:
     """The objective: outputs are pairs of projections, (n, 2 d). O(n² d)."""
 
     temperature: float = 0.5
-    monitor: Monitor = Monitor("loss", "min")
+    monitor: Metric = METRICS["loss"]
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         a, b = output.chunk(2, dim=1)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from difformer.blocks import EMPTY, Table, markdown
 from difformer.errors import RunError
+from difformer.metrics import METRICS
 from difformer.systems.registry import get_system
 from difformer_paper.measure import CellResult, read_results
 from difformer_paper.specs import SELECTORS, Protocol, Published, Spec, Variant, load_spec
@@ -30,7 +31,6 @@ BEGIN = re.compile(r"<!-- results: (\S+)((?: [^>]*?)?) -->\n")
 END = "<!-- end of results -->"
 KINDS = ("verdicts", "ranks", "losses")  # of tables, beside that of figures
 CANNOT = "cannot run here"
-ERRORS = ("mse",)  # metrics that are better when they are lower
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def _compared(spec: Spec, result: CellResult | None, published: Published | None
     gap = ours - published[0]
     if abs(gap) <= 2 * (published[1] or std) + 1e-9:
         return "within"
-    good = (gap > 0) is not (metric in ERRORS)
+    good = gap * METRICS[metric].better > 0
     return f"{'better' if good else 'worse'} ({gap:+.{1 if spec.percent else 3}f})"
 
 

@@ -8,12 +8,13 @@ from math import sqrt
 from typing import Any
 
 from difformer.blocks import EMPTY, Table
+from difformer.metrics import METRICS
 from difformer.statistics import CONFIDENCE, Difference, paired_difference
 from difformer.systems.registry import get_system
 from difformer.systems.system import OURS
 from difformer_paper.measure import CellResult
 from difformer_paper.specs import Cell, Spec
-from difformer_paper.tables import ERRORS, Line, View
+from difformer_paper.tables import Line, View
 
 
 def differing_settings(view: View, base: str) -> str:
@@ -185,7 +186,7 @@ def ranks_table(view: View) -> Table:
 def _figures(view: View, line: Line) -> list[float]:
     metrics = [view.spec.metric_of(name) for name in view.names]
     pairs = zip(metrics, line.cells, strict=True)
-    return [(-1 if m in ERRORS else 1) * cell.mean(m) for m, cell in pairs if cell is not None]
+    return [METRICS[m].better * cell.mean(m) for m, cell in pairs if cell is not None]
 
 
 def losses(view: View) -> str:
@@ -222,7 +223,7 @@ def _figure(view: View, cell: CellResult) -> float:
 
 def _below(view: View, cell: CellResult, ours: float, theirs: float) -> bool:
     """Whether ours is worse, in the digits that are shown."""
-    sign = -1 if view.spec.metric_of(cell.column) in ERRORS else 1
+    sign = METRICS[view.spec.metric_of(cell.column)].better
     digits = 1 if view.spec.percent else 3
     return sign * round(ours, digits) < sign * round(theirs, digits)
 

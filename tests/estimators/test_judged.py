@@ -10,7 +10,8 @@ import torch
 from difformer.estimators.choice import Form
 from difformer.estimators.judged import Judged, judge, weighed
 from difformer.estimators.problem import Outcome, Problem
-from difformer.train.objective import TEMPERED, CrossEntropy, Monitor, objective_for
+from difformer.metrics import METRICS, TEMPERED
+from difformer.train.objective import CrossEntropy, objective_for
 
 
 def judged(losses: list[float]) -> Judged:
@@ -65,7 +66,7 @@ def test_the_epoch_is_picked_by_the_loss_after_calibration() -> None:
     """Logits that are four times too large are as good as they are after division by four."""
     y = torch.tensor([0, 1, 0, 1, 1, 0])
     logits = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
-    objective = CrossEntropy(monitor=Monitor(TEMPERED, "min"))
+    objective = CrossEntropy(monitor=METRICS[TEMPERED])
     rows = torch.arange(6)
     plain, large = (objective.metrics(logits * c, y, rows) for c in (1.0, math.e))
     assert large["loss"] > plain["loss"]

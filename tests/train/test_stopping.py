@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from difformer.errors import TrainingError
-from difformer.train.objective import Monitor
+from difformer.metrics import Metric
 from difformer.train.optimizer import Stopping
 
 
 def run(values, direction="max", patience=None, losses=None):
-    stopping = Stopping(Monitor("m", direction), patience)
+    stopping = Stopping(Metric("m", "m", 1 if direction == "max" else -1), patience)
     for epoch, value in enumerate(values, start=1):
         stopping.update(epoch, {"m": value, "loss": losses[epoch - 1] if losses else 1.0})
         if stopping.exhausted(epoch):

@@ -16,7 +16,7 @@ from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.conformal import held_out
 from difformer.estimators.rows import Rows
 from difformer.jobs.own import Estimator, OwnRun
-from difformer.metrics import roc_auc
+from difformer.metrics import METRICS, roc_auc
 
 Array = NDArray[Any]
 Metrics = dict[str, float]
@@ -169,8 +169,7 @@ def _by_column(
 MOST_ROWS = 400  # held-out rows that are answered again
 MOST_COLUMNS = 60
 REPEATS = 3
-# The metric of each task, and 1 if a larger value is worse, else -1.
-METRICS = {"multiclass": ("log_loss", 1), "multilabel": ("roc_auc", -1), "regression": ("rmse", 1)}
+JUDGED_BY = {"multiclass": "log_loss", "multilabel": "roc_auc", "regression": "rmse"}
 
 
 def column_importance(
@@ -186,12 +185,12 @@ def column_importance(
     some = replace(kept, rows=kept.rows[pick], truth=kept.truth[pick], found=kept.found[pick])
     x: Any = data.x.numpy() if data.x.layout == torch.strided else scipy_csr(data.x)
     features, graph = x[some.rows], _edges(run, some.rows)
-    metric, sign = METRICS[kept.task]
+    metric = JUDGED_BY[kept.task]
 
     def loss(rows: Any) -> float:
         told = replace(some, found=run.outputs(Rows(rows, None), graph)).metrics()
         values = [v for k, v in told.items() if k.startswith(metric) and np.isfinite(v)]
-        return sign * float(np.mean(values))
+        return -METRICS[metric].better * float(np.mean(values))
 
     usual, found, place = loss(features), list[tuple[str, float]](), 0
     for column in run.encoder.columns:

@@ -57,7 +57,7 @@ def simple_peers(data: Dataset, split: Split, *, seed: int = 0) -> list[dict[str
         metric, value = ("rmse", value**0.5) if monitor.name == "mse" else (monitor.name, value)
         title = get_system(name).title_for(data.task)
         found.append({"system": name, "title": title, "metric": metric, "value": value})
-    return sorted(found, key=lambda one: one["value"], reverse=monitor.direction == "max")
+    return sorted(found, key=lambda one: one["value"], reverse=monitor.better > 0)
 
 
 def _score(data: Dataset, part: Split, system: str, seed: int) -> dict[str, float]:

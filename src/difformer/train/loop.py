@@ -34,6 +34,7 @@ from torch.optim import Optimizer
 from difformer.data.dataset import Batch
 from difformer.errors import TrainingError
 from difformer.files import reading
+from difformer.metrics import METRICS
 from difformer.train.batches import Source, predict
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import (
@@ -52,7 +53,7 @@ from difformer.train.companions import companion_for, consistency_loss
 from difformer.train.folder import FitResult, Metrics, RunFolder
 from difformer.train.interrupts import interruptible
 from difformer.train.memory import peak_memory
-from difformer.train.objective import CrossEntropy, Monitor, Objective, supervised_loss
+from difformer.train.objective import CrossEntropy, Objective, supervised_loss
 from difformer.train.optimizer import Stopping, lr_factor, make_optimizer
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
@@ -163,7 +164,7 @@ class Fit:
         self._lr = [float(group["lr"]) for group in groups]
         monitor, pick = self.objective.monitor, self.settings.pick_by
         if pick is not None:
-            monitor = Monitor(pick, "min" if pick == "loss" else "max")
+            monitor = METRICS[pick]
         self._stopping = Stopping(monitor, self.settings.patience)
         self._best: tuple[int, State] | None = None  # the epoch and its weights
         self._first_loss: float | None = None
