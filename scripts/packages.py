@@ -21,6 +21,7 @@ BEGIN, END = "<!-- packages -->\n", "<!-- end of packages -->"
 LAYERS = {
     "errors": -4,
     "machine": -3,
+    "progress": -3,
     "extensions": -3,
     "settings": -3,
     "statistics": -3,

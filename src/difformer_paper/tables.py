@@ -18,9 +18,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from difformer.blocks import EMPTY, Table, markdown
+from difformer.blocks import EMPTY, Table, markdown, mean_std
 from difformer.errors import RunError
 from difformer.metrics import METRICS
 from difformer.systems.registry import get_system
@@ -204,8 +205,7 @@ def published_text(value: Published | None) -> str:
         return EMPTY
     if isinstance(value, str):
         return value
-    mean, std = value
-    return f"{mean:g}" if std is None else f"{mean:g} ± {std:g}"
+    return mean_std(*value, "{:g}".format)
 
 
 def measured_text(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
@@ -217,9 +217,7 @@ def measured_text(spec: Spec, result: CellResult | None, notes: list[str]) -> st
     if not result.runs:
         return EMPTY
     metric = spec.metric_of(result.column)
-    std = result.std(metric)
-    text = _number(spec, result.mean(metric))
-    text += "" if std is None else f" ± {_number(spec, std)}"
+    text = mean_std(result.mean(metric), result.std(metric), partial(_number, spec))
     if spec.beside is not None and result.values("test", spec.beside):
         text += f" [{_number(spec, result.mean(spec.beside))}]"
     done, wanted = len(result.runs), len(result.wanted)

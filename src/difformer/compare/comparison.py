@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from difformer.blocks import EMPTY, Table, markdown
+from difformer.blocks import EMPTY, Table, markdown, mean_std
 from difformer.files import counted, read_json, reading
 from difformer.machine import commit_of
 from difformer.metrics import METRICS
@@ -89,9 +89,8 @@ class Comparison:
         """The test metric of a system as text: mean ± deviation over splits."""
         if not row.values("test"):
             return EMPTY
-        (scale, digits), (mean, std) = self.unit, row.mean_std("test")
-        deviation = "" if std is None else f" ± {std * scale:.{digits}f}"
-        return f"{mean * scale:.{digits}f}{deviation}"
+        scale, digits = self.unit
+        return mean_std(*row.mean_std("test"), lambda value: f"{value * scale:.{digits}f}")
 
     def behind(self, row: Row) -> Difference | None:
         """The paired difference to the best; None for a row without figures, or with no best."""

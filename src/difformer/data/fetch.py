@@ -12,7 +12,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from platformdirs import user_cache_path
 
 from difformer.errors import DataError
 from difformer.files import alone_in, give_name, reason_of
+from difformer.progress import progress
 
 ATTEMPTS = 3
 TIMEOUT = 30.0  # seconds without a byte
@@ -200,15 +201,14 @@ def _copy(stream: IO[bytes], part: Path, limit: int, *, append: bool = False) ->
     with _writing(part):
         part.parent.mkdir(parents=True, exist_ok=True)
         sink = part.open("ab" if append else "wb")
-    with sink, _progress(part.stem) as advance:
-        advance(sink.tell())
+    with sink, progress(part.stem, count="bytes") as step:
         while chunk := stream.read(CHUNK):
             if sink.tell() + len(chunk) > limit:
                 part.unlink()
                 raise FetchError(f"{part.stem} is larger than {limit >> 20} MiB")
             with _writing(part):
                 sink.write(chunk)
-            advance(len(chunk))
+            step(completed=sink.tell())
         with _writing(part):
             sink.flush()
 
@@ -220,21 +220,6 @@ def _keep(part: Path, target: Path, sha256: str) -> None:
         raise FetchError(f"{target.name} has the wrong checksum")
     with _writing(part):
         give_name(part, target)
-
-
-@contextmanager
-def _progress(name: str) -> Generator[Callable[[int], None], None, None]:
-    """A progress bar of bytes on a terminal's standard error; nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda amount: bar.advance(task, amount)
 
 
 @contextmanager

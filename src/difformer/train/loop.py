@@ -244,7 +244,10 @@ class Fit:
 
     def _step(self, batch: Batch, optimizer: Optimizer, epoch: int) -> float:
         optimizer.zero_grad(set_to_none=True)
-        loss = self._loss(batch, epoch)
+        if self.settings.consistency:
+            loss = consistency_loss(self.model, batch, self.objective, self.settings, epoch)
+        else:
+            loss = supervised_loss(self.objective, predict(self.model, batch), batch)
         value = float(loss.detach())
         self._check(value, epoch)  # before the step, so that no weight becomes nan
         loss.backward()  # pyright: ignore[reportUnknownMemberType]
@@ -255,11 +258,6 @@ class Fit:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.grad_clip)
         optimizer.step()
         return value
-
-    def _loss(self, batch: Batch, epoch: int) -> Tensor:
-        if self.settings.consistency:
-            return consistency_loss(self.model, batch, self.objective, self.settings, epoch)
-        return supervised_loss(self.objective, predict(self.model, batch), batch)
 
     def _check(self, loss: float, epoch: int) -> None:
         self._first_loss = loss if self._first_loss is None else self._first_loss
@@ -291,10 +289,10 @@ class Fit:
         with torch.no_grad():
             rows: dict[str, Tensor] = {part: getattr(self.split, part) for part in parts}
             some = getattr(self.source, "evaluate_rows", None)  # other rows are not run
-            if some is None:
-                output = self.source.evaluate(self.model)
-            else:
+            if some is not None:
                 output = some(self.model, torch.cat(list(rows.values())))
+            else:
+                output = self.source.evaluate(self.model)
             return {
                 part: self.objective.metrics(output, y, index.to(y.device))
                 for part, index in rows.items()
@@ -322,10 +320,8 @@ class Fit:
         return self._seconds + time.monotonic() - self._clock
 
     def _checkpoint(self, now: bool) -> None:
-        due = time.monotonic() - self._saved >= self.settings.checkpoint_every
-        if self.run is None or self.optimizer is None:
-            return
-        if not self.run.writes or not (now or due):
+        due = now or time.monotonic() - self._saved >= self.settings.checkpoint_every
+        if self.run is None or self.optimizer is None or not self.run.writes or not due:
             return
         checkpoint = Checkpoint(
             epoch=self.epoch,
