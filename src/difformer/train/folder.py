@@ -100,7 +100,7 @@ class RunFolder:
         agree_config(self.path, config)
         file, text = self.path / "split.json", split.to_json() + "\n"
         if not file.exists():
-            write_atomic(file, text.encode())
+            write_atomic(file, text)
         elif file.read_text(encoding="utf-8") != text:
             raise RunError(f"{self.path} holds a run on another split: give another folder")
 
@@ -119,9 +119,8 @@ class RunFolder:
 
     def start_metrics(self, history: Sequence[Row]) -> None:
         """Write exactly these rows to metrics.csv: epochs after the checkpoint are run again."""
-        if not self.writes:
-            return
-        write_atomic(self.metrics, csv_text(history).encode())
+        if self.writes:
+            write_atomic(self.metrics, csv_text(history))
 
     def add_metrics(self, row: Row, *, first: bool) -> None:
         """Append one row, for people who follow a run; the file is rewritten at its end."""
@@ -137,7 +136,7 @@ class RunFolder:
         """Write the result; result.json comes last, so that its presence means all is there."""
         if not self.writes:
             return
-        write_atomic(self.metrics, csv_text(result.history).encode())
+        write_atomic(self.metrics, csv_text(result.history))
         save_model(model, self.model)
         write_result(self.path, result.to_json())
         if not result.interrupted:
@@ -152,7 +151,7 @@ def agree_config(folder: Path, config: Mapping[str, Any], *, unused: Collection[
     """
     file, wanted = folder / "config.toml", plain(config)
     if not file.exists():
-        write_atomic(file, tomli_w.dumps(wanted).encode())
+        write_atomic(file, tomli_w.dumps(wanted))
         return
     found = differences(read_config(file), wanted)
     differing = [line for line in found if line.partition(":")[0] not in unused]

@@ -162,9 +162,8 @@ class Fit:
         self.optimizer = make_optimizer(self.model, *beside, settings=self.settings)
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         self._lr = [float(group["lr"]) for group in groups]
-        monitor, pick = self.objective.monitor, self.settings.pick_by
-        if pick is not None:
-            monitor = METRICS[pick]
+        pick = self.settings.pick_by
+        monitor = self.objective.monitor if pick is None else METRICS[pick]
         self._stopping = Stopping(monitor, self.settings.patience)
         self._best: tuple[int, State] | None = None  # the epoch and its weights
         self._first_loss: float | None = None
