@@ -264,6 +264,15 @@ def test_moments_of_another_shape_or_type_are_refused(problem, tmp_path, change,
         problem.fit(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["epoch", "seconds"])
+def test_a_checkpoint_without_a_number_is_refused(problem, tmp_path, name):
+    path = stopped(problem, tmp_path)
+    tensors, description = read_tensors(path, "checkpoint")
+    write_tensors(path, "checkpoint", tensors, {**description, name: None})
+    with pytest.raises(RunError, match="is damaged"):
+        problem.fit(tmp_path)
+
+
 def test_any_changed_byte_of_a_checkpoint_is_refused(problem, tmp_path):
     path = stopped(problem, tmp_path)
     whole, draw = path.read_bytes(), random.Random(0)

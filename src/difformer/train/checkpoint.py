@@ -141,13 +141,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         best_epoch = cast("int | None", rest["best_epoch"])
         return Checkpoint(
-            epoch=rest["epoch"],
+            epoch=int(rest["epoch"]),
             history=rest["history"],
             model=part("model"),
             best=None if best_epoch is None else (best_epoch, part("best")),
             optimizer=part("optimizer.state"),
             rng=RngState(part("rng"), rest["numpy"], rest["python"]),
-            seconds=rest["seconds"],
+            seconds=float(rest["seconds"]),
             companion=part("companion"),
         )
     except (KeyError, TypeError, ValueError) as error:
