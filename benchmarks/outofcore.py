@@ -203,8 +203,8 @@ def _rank(
     from difformer import DIFFormer
     from difformer.nn.config import RECIPES, DIFFormerConfig
     from difformer.shards.folder import ShardFolder
-    from difformer.train.memory import keep_freed_memory
     from difformer.train.distributed import fit_from_parts
+    from difformer.train.memory import keep_freed_memory
     from difformer.train.processes import Comm
     from difformer.train.seeding import seeded
     from difformer.train.settings import TrainSettings

@@ -30,6 +30,7 @@ STYLE = (
 LAYERS = {
     "errors": -4,
     "machine": -3,
+    "progress": -3,
     "extensions": -3,
     "settings": -3,
     "statistics": -3,

@@ -11,7 +11,8 @@ import pytest
 
 from difformer.machine import commit, commit_of
 
-SOURCE = Path(__file__).resolve().parent.parent / "src/difformer"
+SOURCE = Path(__file__).resolve().parent.parent / "src/difformer/machine.py"
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 
 
 def git(folder: Path, *words: str) -> str:
@@ -22,25 +23,23 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+def package_in(folder: Path) -> Path:
+    """A copy of the module in a package."""
+    folder.mkdir(parents=True)
+    shutil.copy(SOURCE, folder)
+    return folder
+
+
 def commit_in(package: Path) -> str:
     """What the copy of `commit` in a package says, in a process of its own."""
     code = "import runpy, sys; print(runpy.run_path(sys.argv[1])['commit']())"
-    words = [sys.executable, "-c", code, str(package / "commit.py")]
+    words = [sys.executable, "-c", code, str(package / SOURCE.name)]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A copy of the module where a checkout has it."""
-    found = tmp_path / "src/difformer"
-    found.mkdir(parents=True)
-    shutil.copy(SOURCE / "commit.py", found)
-    return found
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
-def test_a_checkout_is_named_with_whether_its_code_is_changed(package: Path) -> None:
-    top = package.parents[1]
+@needs_git
+def test_a_checkout_is_named_with_whether_its_code_is_changed(tmp_path: Path) -> None:
+    top, package = tmp_path, package_in(tmp_path / "src/difformer")
     assert commit_in(package) == "None"
     git(top, "init", "-q")
     assert commit_in(package) == "None"  # there is no commit yet
@@ -54,14 +53,11 @@ def test_a_checkout_is_named_with_whether_its_code_is_changed(package: Path) -> 
     assert commit_in(package) == f"{head[:12]}-dirty"
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+@needs_git
 def test_a_package_installed_inside_another_checkout_is_not_that_checkout(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     git(tmp_path, "commit", "-qm", "theirs", "--allow-empty")
-    installed = tmp_path / "site-packages/difformer"
-    installed.mkdir(parents=True)
-    shutil.copy(SOURCE / "commit.py", installed)
-    assert commit_in(installed) == "None"
+    assert commit_in(package_in(tmp_path / "site-packages/difformer")) == "None"
 
 
 def test_a_file_without_a_commit_is_older_than_the_first_that_names_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -216,9 +216,14 @@ def _exponent(value: float) -> int:
     return math.floor(math.log10(abs(value)))
 
 
-def mean_std(mean: float | None, std: float | None) -> str:
-    """'0.9123 ± 0.0045', without the deviation where there is none."""
-    return number(mean) if mean is None or std is None else f"{number(mean)} ± {number(std, 2)}"
+def mean_std(
+    mean: float | None, std: float | None, shown: Callable[[float], str] | None = None
+) -> str:
+    """'0.9123 ± 0.0045', without the deviation where there is none; `shown` writes both."""
+    first = number(mean) if mean is None or shown is None else shown(mean)
+    if mean is None or std is None:
+        return first
+    return f"{first} ± {number(std, 2) if shown is None else shown(std)}"
 
 
 def first_few(names: Sequence[str], most: int) -> str:

@@ -32,12 +32,10 @@ MISREAD = (
     EOFError,
     ValueError,
     TypeError,
-    KeyError,
-    IndexError,
+    LookupError,
     AttributeError,
     AssertionError,
     OverflowError,
-    RecursionError,
     RuntimeError,
     MemoryError,
 )

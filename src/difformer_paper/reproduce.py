@@ -13,6 +13,7 @@ import typer
 
 from difformer.app.options import DataDir, Json, Quiet, argument, option, parse_names, parse_seeds
 from difformer.app.output import interrupted, print_json, print_table, say
+from difformer.blocks import mean_std
 from difformer.errors import RunError
 from difformer.files import write_atomic
 from difformer_paper import demo
@@ -186,8 +187,7 @@ def _measure_all(
         found.append(result)
         if result.runs:
             metric = spec.metric_of(result.column)
-            std = result.std(metric)
-            figure = f"{result.mean(metric):.4f}" + ("" if std is None else f" ± {std:.4f}")
+            figure = mean_std(result.mean(metric), result.std(metric), "{:.4f}".format)
             tell(f"{cell.name}: {figure} ({len(result.runs)} runs)")
         elif result.cannot:
             tell(f"{cell.name}: {result.cannot}")

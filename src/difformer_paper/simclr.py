@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,8 @@ from difformer.app.encoders.settings import FeatureSettings
 from difformer.data.dataset import Batch
 from difformer.data.images import Images
 from difformer.data.split import Split
+from difformer.metrics import METRICS, Metric
 from difformer.train.loop import fit
-from difformer.train.objective import Monitor
 from difformer.train.seeding import seeded
 
 if TYPE_CHECKING:
@@ -136,35 +137,26 @@ class ResNet18(nn.Module):
 WATCHED = 256  # images whose two fixed views are used to monitor the loss
 
 
-def nt_xent(a: Tensor, b: Tensor, temperature: float) -> Tensor:
-    """The loss of two (n, d) sets of projections, row i of one belonging to row i of the other."""
-    if a.shape != b.shape or a.ndim != 2 or a.shape[0] < 2:
-        raise ValueError(
-            "a and b must be (n, d) of one shape with n of at least 2, "
-            f"got {tuple(a.shape)} and {tuple(b.shape)}"
-        )
-    n = a.shape[0]
-    z = F.normalize(torch.cat([a, b]), dim=1)
-    scores = (z @ z.T / temperature).masked_fill(
-        torch.eye(2 * n, dtype=torch.bool, device=z.device), float("-inf")
-    )
-    return F.cross_entropy(scores, torch.arange(2 * n, device=z.device).roll(n))
-
-
 @dataclass(frozen=True)
 class NTXent:
-    """The objective: outputs are pairs of projections, (n, 2 d). O(n² d)."""
+    """The objective: outputs are the projections of two views side by side, (n, 2 d). O(n² d).
+
+    Each projection is told from all others of the batch; the other view of its image is the answer.
+    """
 
     temperature: float = 0.5
-    monitor: Monitor = Monitor("loss", "min")
+    monitor: Metric = METRICS["loss"]
 
-    def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        a, b = output.chunk(2, dim=1)
-        return nt_xent(a, b, self.temperature)
+    def loss(self, output: Tensor, batch: Batch | None = None) -> Tensor:
+        n = output.shape[0]
+        z = F.normalize(torch.cat(output.chunk(2, dim=1)), dim=1)
+        scores = (z @ z.T / self.temperature).masked_fill(
+            torch.eye(2 * n, dtype=torch.bool, device=z.device), float("-inf")
+        )
+        return F.cross_entropy(scores, torch.arange(2 * n, device=z.device).roll(n))
 
     def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
-        a, b = output[rows].chunk(2, dim=1)
-        return {"loss": float(nt_xent(a, b, self.temperature))}
+        return {"loss": float(self.loss(output[rows]))}
 
 
 class SimCLR(nn.Module):
@@ -224,10 +216,8 @@ class ImageBatches:
         return model.project(unit_pixels(self.pixels[: self.watched]), generator)
 
     def to(self, device: torch.device) -> ImageBatches:
-        if device == self.pixels.device:
-            return self
-        moved = ImageBatches(self.pixels.to(device), self.batch_size, seed=self.seed)
-        moved.y = self.y.to(device)
+        moved = copy(self)
+        moved.pixels, moved.y = self.pixels.to(device), self.y.to(device)
         return moved
 
     def _batch(self, rows: Tensor) -> Batch:

@@ -35,12 +35,12 @@ from typing import Any, cast
 from difformer.data.registry import DATASETS
 from difformer.files import natural, read_toml
 from difformer.jobs.job import Experiment
+from difformer.metrics import METRICS
 from difformer.settings import check_keys
 from difformer.systems.registry import FORECASTS, SYSTEMS
 
 Published = tuple[float, float | None] | str
 SELECTORS = ("systems", "columns", "variants", "protocols")
-ERRORS = ("mse",)  # metrics that are better when they are lower
 CHANGES = ("data", "model", "train", "choose", "budget", "splits", "seeds", "note", "skip")
 
 
@@ -162,7 +162,7 @@ class Spec:
 
     def sign(self, column: str) -> int:
         """1 if a higher figure is better in a column, else −1."""
-        return -1 if self.metric_of(column) in ERRORS else 1
+        return METRICS[self.metric_of(column)].better
 
     def shown(self, value: float) -> str:
         """A figure as text, in the unit of the table."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from difformer.blocks import EMPTY, Table, markdown
+from difformer.blocks import EMPTY, Table, markdown, mean_std
 from difformer.errors import RunError
 from difformer.systems.registry import get_system
 from difformer_paper.measure import CellResult, read_results
@@ -196,8 +196,7 @@ def published_text(value: Published | None) -> str:
         return EMPTY
     if isinstance(value, str):
         return value
-    mean, std = value
-    return f"{mean:g}" if std is None else f"{mean:g} ± {std:g}"
+    return mean_std(*value, "{:g}".format)
 
 
 def measured_text(spec: Spec, result: CellResult | None, notes: list[str]) -> str:
@@ -209,9 +208,7 @@ def measured_text(spec: Spec, result: CellResult | None, notes: list[str]) -> st
     if not result.runs:
         return EMPTY
     metric = spec.metric_of(result.column)
-    std = result.std(metric)
-    text = spec.shown(result.mean(metric))
-    text += "" if std is None else f" ± {spec.shown(std)}"
+    text = mean_std(result.mean(metric), result.std(metric), spec.shown)
     if spec.beside is not None and result.by_run("test", spec.beside):
         text += f" [{spec.shown(result.mean(spec.beside))}]"
     done, wanted = len(result.runs), len(result.wanted)

@@ -240,7 +240,7 @@ def test_the_pairs_needed_are_those_whose_interval_leaves_zero_out() -> None:
     assert paired_difference([1.0], [0.0]).needed is None
 
 
-def made(values: dict[str, list[float]], *, direction: str = "max", graph: bool = True) -> Any:
+def made(values: dict[str, list[float]], *, metric: str = "accuracy", graph: bool = True) -> Any:
     """A comparison with these test figures; validation is the same."""
     number = len(next(iter(values.values())))
     names = tuple(f"s{i}" for i in range(number))
@@ -251,7 +251,7 @@ def made(values: dict[str, list[float]], *, direction: str = "max", graph: bool 
         )
         for system, figures in values.items()
     )
-    return Comparison("toy", "accuracy", direction, names, 0, rows, graph)
+    return Comparison("toy", metric, names, 0, rows, graph)
 
 
 LOSES = {
@@ -310,6 +310,6 @@ def test_the_verdict_claims_nothing_from_noise_or_from_one_system() -> None:
 
 
 def test_lower_is_better_where_the_metric_says_so() -> None:
-    result = made({"difformer-s": [1.0, 1.1, 1.0], "gcn": [2.0, 2.1, 2.0]}, direction="min")
+    result = made({"difformer-s": [1.0, 1.1, 1.0], "gcn": [2.0, 2.1, 2.0]}, metric="mse")
     assert result.ranked()[0].system == "difformer-s"
     assert verdict(result)[0].startswith("DIFFormer wins")

@@ -220,7 +220,7 @@ def test_a_comparison_and_a_series_fit_a_desk_and_a_phone(
 ) -> None:
     runs = {"a": {"val": 0.5, "test": 0.51, "seconds": 1.0}}
     rows = [Row("mlp", runs), Row("gcn", runs), Row("lp", cannot="it needs a graph " * 9)]
-    found = Comparison("blobs", "accuracy", "max", ("a",), 0, tuple(rows), True)
+    found = Comparison("blobs", "accuracy", ("a",), 0, tuple(rows), True)
     (tmp_path / "comparison.json").write_text(json.dumps(found.to_json()))
     x = torch.randn(48, 3, generator=torch.Generator().manual_seed(0))
     weeks = TemporalDataset("weeks", x, x[:, :1], "regression", num_nodes=6)

@@ -20,7 +20,7 @@ def record(**changes: Any) -> dict[str, Any]:
     }
     rows = [Row(name, runs[name], memory=2**20) for name in runs]
     rows.append(Row("lp", cannot="needs <b>a graph</b>"))
-    found = Comparison("blobs", "accuracy", "max", ("a", "b"), 0, tuple(rows), True)
+    found = Comparison("blobs", "accuracy", ("a", "b"), 0, tuple(rows), True)
     return {**found.to_json(), "command": "difformer compare blobs", **changes}
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
+from difformer import DIFFormer
 from difformer.data.dataset import Dataset, Prediction
 from difformer.data.split import Split
-from difformer.train.batches import FullBatch, hide_labels, predict
+from difformer.jobs.rows import given_graph
+from difformer.train.batches import FullBatch, background_worker, hide_labels, predict
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "regression"])
@@ -62,3 +66,25 @@ def test_a_source_moves_with_all_it_holds(problem):
     assert {t.device.type for t in (moved.y, batch.x, batch.y, batch.rows, batch.weight)} == {
         "meta"
     }
+
+
+def test_a_model_called_with_the_edge_list_answers_as_in_the_run_that_trained_it(problem):
+    edges = torch.randint(90, (2, 300), generator=torch.Generator().manual_seed(0))
+    object.__setattr__(problem.dataset, "edge_index", edges)
+    source = FullBatch(problem.dataset, problem.split, given_graph(problem.dataset))
+    model, _ = problem.fit(source=source, model=lambda: DIFFormer(5, 8, 3, num_layers=3))
+    with torch.no_grad():
+        trained = source.evaluate(model.eval())
+        torch.testing.assert_close(model(problem.dataset.x, edges), trained)
+
+
+def test_only_the_worker_of_batches_computes_alone():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with background_worker() as worker, ThreadPoolExecutor(1) as other:
+            assert worker.submit(torch.get_num_threads).result() == 1
+            assert torch.get_num_threads() == 3
+            assert other.submit(torch.get_num_threads).result() == 3
+    finally:
+        torch.set_num_threads(before)

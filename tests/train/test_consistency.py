@@ -61,3 +61,16 @@ def test_the_loop_trains_with_it_and_refuses_it_for_regression(problem, toy_data
     other = replace(problem, dataset=toy_dataset("regression")).with_settings(consistency=1.0)
     with pytest.raises(ValueError, match="consistency must be 0 for SquaredError"):
         other.fit()
+
+
+def test_the_weight_rises_linearly_over_the_ramp():
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 4, 3)
+    batch = Batch(torch.zeros(4, 1), torch.tensor([0, 2, -1, -1]), None, torch.tensor([0, 1]))
+    settings = TrainSettings(consistency=5.0, consistency_ramp=10)
+    first, half, full, after = (
+        float(consistency_loss(Alternating([a, b]), batch, CrossEntropy(), settings, epoch))
+        for epoch in (1, 6, 11, 12)
+    )
+    assert first < half < full == after
+    assert half - first == pytest.approx((full - first) / 2, rel=1e-4)

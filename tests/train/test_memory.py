@@ -18,7 +18,6 @@ FAULTS = """
 import resource, sys, torch
 from difformer.train.memory import keep_freed_memory
 if sys.argv[1] == "keep" and not keep_freed_memory():
-    print(-1)
     sys.exit()
 for turn in range(40):
     if turn == 30:  # by then the freed blocks have grown together
@@ -28,16 +27,15 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def faults(how: str) -> int:
-    words = [sys.executable, "-c", FAULTS, how]
-    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+def run(code: str, *words: str) -> list[int]:
+    """The numbers that a process of its own prints; without any the test is skipped."""
+    line = [sys.executable, "-c", code, *words]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    return list(map(int, done.stdout.split())) or pytest.skip("not the GNU C library")
 
 
 def test_kept_memory_is_taken_again_without_fresh_pages() -> None:
-    kept = faults("keep")
-    if kept < 0:
-        pytest.skip("not the GNU C library")
-    assert 10 * kept < faults("plain")
+    assert 10 * run(FAULTS, "keep")[0] < run(FAULTS, "plain")[0]
 
 
 FORGOTTEN = """
@@ -58,11 +56,7 @@ if keep_freed_memory():
 
 
 def test_a_forgotten_peak_does_not_count_what_was_freed_before() -> None:
-    words = [sys.executable, "-c", FORGOTTEN]
-    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    if not out:
-        pytest.skip("not the GNU C library")
-    fallen, taken = map(int, out.split())
+    fallen, taken = run(FORGOTTEN)
     assert fallen > 2**27
     assert taken > 2**27
 
@@ -86,9 +80,7 @@ subprocess.run([sys.executable, "-c", tell], check=True)
 
 
 def test_the_peak_is_not_that_of_the_process_that_started_this_one() -> None:
-    words = [sys.executable, "-c", STARTED]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert 2**20 < int(done.stdout) < 2**30
+    assert 2**20 < run(STARTED)[0] < 2**30
 
 
 def test_without_the_resource_module_the_peak_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

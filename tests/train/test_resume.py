@@ -10,14 +10,18 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from difformer import DIFFormer, Graph
 from difformer.errors import RunError
 from difformer.tensorfiles import read_tensors, write_tensors
+from difformer.train.batches import FullBatch
 from difformer.train.callbacks import Callback
 
 SCRIPT = Path(__file__).with_name("killable.py")
@@ -135,14 +139,34 @@ def test_an_interrupt_before_the_first_evaluation_has_nothing_to_keep(problem, t
     assert not (tmp_path / "result.json").exists()
 
 
-@pytest.mark.parametrize("epoch", [1, 5, 11])
-@pytest.mark.parametrize("every", [0.0, 1e9])
-def test_an_error_in_mid_run_loses_nothing(problem, tmp_path, epoch, every):
-    problem = problem.with_settings(checkpoint_every=every, eval_every=3, patience=6, warmup=4)
+def given(problem, kind):
+    """A problem of a kind, and how `fit` is called: a graph, sparse rows, or a teacher beside."""
+    if kind == "pseudo":
+        return problem.with_settings(pseudo_labels=1.0, pseudo_warmup=3), {}
+    if kind == "linear":
+        return problem.with_settings(eval_every=3, patience=6, warmup=4), {}
+    x, edges = problem.dataset.x, torch.randint(90, (2, 300), generator=torch.Generator())
+    rows = x.relu().to_sparse_csr() if kind == "sparse" else x
+    data = replace(problem.dataset, x=rows)
+    source = FullBatch(data, problem.split, Graph.from_edges(edges, 90, self_loops=True))
+    model = partial(DIFFormer, 5, 8, 3, num_layers=3, dropout=0.2)
+    return problem, {"source": source, "model": model}
+
+
+@pytest.mark.parametrize(
+    ("kind", "epoch", "every"),
+    [
+        *(("linear", epoch, every) for epoch in (1, 5, 11) for every in (0.0, 1e9)),
+        *((kind, 7, 0.0) for kind in ("difformer", "sparse", "pseudo")),
+    ],
+)
+def test_an_error_in_mid_run_loses_nothing(problem, tmp_path, kind, epoch, every):
+    problem, options = given(problem.with_settings(checkpoint_every=every), kind)
+    stop = StopAt(epoch, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        problem.fit(tmp_path / "cut", callbacks=[StopAt(epoch, ZeroDivisionError())])
-    model, result = problem.fit(tmp_path / "cut")
-    other, whole = problem.fit(tmp_path / "whole")
+        problem.fit(tmp_path / "cut", callbacks=[stop], **options)
+    model, result = problem.fit(tmp_path / "cut", **options)
+    other, whole = problem.fit(tmp_path / "whole", **options)
     assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
     assert result.history == whole.history
     for name, value in model.state_dict().items():
@@ -195,43 +219,28 @@ def test_another_configuration_is_refused_by_the_names_that_differ(problem, tmp_
     assert digests(tmp_path) == before
 
 
-def test_another_split_is_refused(problem, tmp_path):
+def test_another_split_and_a_folder_without_its_config_are_refused(problem, tmp_path):
     problem.fit(tmp_path)
-    problem.split = type(problem.split)("toy", [0, 1], [2], [3])
+    split, problem.split = problem.split, type(problem.split)("toy", [0, 1], [2], [3])
     with pytest.raises(RunError, match="another split"):
         problem.fit(tmp_path)
-
-
-def test_a_folder_without_its_config_is_refused(problem, tmp_path):
-    problem.fit(tmp_path)
+    problem.split = split
     (tmp_path / "config.toml").unlink()
     with pytest.raises(RunError, match=r"no config\.toml"):
         problem.fit(tmp_path)
-
-
-def test_another_model_is_refused(problem, tmp_path):
-    with pytest.raises(ZeroDivisionError):
-        problem.fit(tmp_path, callbacks=[StopAt(5, ZeroDivisionError())])
-    wider = type(problem.model())
-    with pytest.raises(RunError, match=r"checkpoint.safetensors holds the weights of another"):
-        problem.fit(tmp_path, model=lambda: wider(5, 4))
-
-
-@pytest.mark.parametrize("content", [b"", b"x" * 100, None])
-def test_a_damaged_checkpoint_is_one_clear_line(problem, tmp_path, content):
-    with pytest.raises(ZeroDivisionError):
-        problem.fit(tmp_path, callbacks=[StopAt(5, ZeroDivisionError())])
-    file = tmp_path / "checkpoint.safetensors"
-    file.write_bytes(file.read_bytes()[:-9] if content is None else content)
-    with pytest.raises(RunError, match="damaged") as caught:
-        problem.fit(tmp_path)
-    assert "\n" not in str(caught.value)
 
 
 def stopped(problem, tmp_path):
     with pytest.raises(ZeroDivisionError):
         problem.fit(tmp_path, callbacks=[StopAt(5, ZeroDivisionError())])
     return tmp_path / "checkpoint.safetensors"
+
+
+def test_another_model_is_refused(problem, tmp_path):
+    stopped(problem, tmp_path)
+    wider = type(problem.model())
+    with pytest.raises(RunError, match=r"checkpoint.safetensors holds the weights of another"):
+        problem.fit(tmp_path, model=lambda: wider(5, 4))
 
 
 @pytest.mark.parametrize(
@@ -255,25 +264,32 @@ def test_moments_of_another_shape_or_type_are_refused(problem, tmp_path, change,
         problem.fit(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["epoch", "seconds"])
+def test_a_checkpoint_without_a_number_is_refused(problem, tmp_path, name):
+    path = stopped(problem, tmp_path)
+    tensors, description = read_tensors(path, "checkpoint")
+    write_tensors(path, "checkpoint", tensors, {**description, name: None})
+    with pytest.raises(RunError, match="is damaged"):
+        problem.fit(tmp_path)
+
+
 def test_any_changed_byte_of_a_checkpoint_is_refused(problem, tmp_path):
     path = stopped(problem, tmp_path)
-    whole = path.read_bytes()
-    generator = random.Random(0)
-    start_of_tensors = 8 + int.from_bytes(whole[:8], "little")
-    places = [generator.randrange(8, len(whole)) for _ in range(40)]
-    places += [generator.randrange(start_of_tensors, len(whole)) for _ in range(40)]
-    for place in places:
-        changed = bytearray(whole)
-        changed[place] ^= 1 << generator.randrange(8)
-        path.write_bytes(changed)
-        if (
-            json_of(changed) == json_of(whole)
-            and changed[start_of_tensors:] == whole[start_of_tensors:]
-        ):
+    whole, draw = path.read_bytes(), random.Random(0)
+    tensors = 8 + int.from_bytes(whole[:8], "little")  # where they start
+    places = [draw.randrange(8, len(whole)) for _ in range(40)]
+    places += [draw.randrange(tensors, len(whole)) for _ in range(40)]
+    changed = [
+        whole[:i] + bytes([whole[i] ^ 1 << draw.randrange(8)]) + whole[i + 1 :] for i in places
+    ]
+    for content in (b"", b"x" * 100, whole[:-9], *changed):
+        path.write_bytes(content)
+        if json_of(content) == json_of(whole) and content[tensors:] == whole[tensors:]:
             continue  # white space in the header
         with pytest.raises(RunError) as caught:
             problem.fit(tmp_path)
         assert "\n" not in str(caught.value)
+        assert "damaged" in str(caught.value)
 
 
 def json_of(content):

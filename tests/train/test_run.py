@@ -12,7 +12,7 @@ from difformer.data.split import Split
 from difformer.errors import RunError
 from difformer.machine import commit
 from difformer.train.callbacks import Callback
-from difformer.train.folder import csv_text, read_config, read_metrics, read_result
+from difformer.train.folder import read_config, read_metrics, read_result
 
 
 def test_a_run_folder_holds_what_the_design_says(problem, tmp_path):
@@ -49,19 +49,14 @@ def test_metrics_have_a_row_an_evaluated_epoch_with_all_digits_and_no_clock(prob
 
 def test_metrics_can_be_watched_while_training(problem, tmp_path):
     class Look(Callback):
+        def on_evaluate(self, fit, row):
+            row["energy_1"] = float(fit.epoch) / 3  # a column of its own
+
         def on_epoch(self, fit):
             assert read_metrics(tmp_path / "metrics.csv") == fit.history
 
-    problem.fit(tmp_path, callbacks=[Look()])
-
-
-def test_a_callback_may_add_columns(problem, tmp_path):
-    class Energy(Callback):
-        def on_evaluate(self, fit, row):
-            row["energy_1"] = float(fit.epoch) / 3
-
-    problem.fit(tmp_path, callbacks=[Energy()])
-    assert read_metrics(tmp_path / "metrics.csv")[1]["energy_1"] == 2 / 3
+    _, result = problem.fit(tmp_path, callbacks=[Look()])
+    assert result.history[1]["energy_1"] == 2 / 3
 
 
 def test_a_model_may_write_its_own_file(problem, tmp_path):
@@ -105,7 +100,3 @@ def test_damaged_files_are_one_clear_line(problem, tmp_path):
     (tmp_path / "config.toml").write_text("= no")
     with pytest.raises(RunError, match=r"config\.toml cannot be read"):
         problem.fit(tmp_path)
-
-
-def test_csv_of_nothing_is_empty():
-    assert csv_text([]) == ""

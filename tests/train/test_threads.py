@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from difformer import DIFFormer, DIFFormerClassifier
+from difformer.core.draws import generator
 from difformer.train.batches import FullBatch
 from difformer.train.chunks import recompute_layers
 from difformer.train.loop import fit
@@ -33,17 +34,8 @@ def build(kind: str) -> nn.Module:
 
 
 def in_threads(count: int, work: Any) -> list[Any]:
-    found: list[Any] = [None] * count
-
-    def run(place: int) -> None:
-        found[place] = work()
-
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    with ThreadPoolExecutor(count) as pool:
+        return [future.result() for future in [pool.submit(work) for _ in range(count)]]
 
 
 @pytest.mark.parametrize("kind", ["difformer", "recomputed", "pseudo", "torch"])
@@ -82,15 +74,9 @@ def test_recomputed_layers_draw_the_same_dropout_from_a_generator_of_their_own(p
             if recompute:
                 recompute_layers(model)
             model(problem.dataset.x).square().sum().backward()
-            after = torch.randint(100, (3,), generator=_current())
+            after = torch.randint(100, (3,), generator=generator())
         grads.append([*(p.grad for p in model.parameters()), after])
     assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
-
-
-def _current() -> Any:
-    from difformer.core.draws import generator
-
-    return generator()
 
 
 def test_fit_does_not_touch_the_global_generators(monkeypatch):

@@ -114,7 +114,6 @@ def compare(
     return Comparison(
         dataset=data.name,
         metric=monitor.name,
-        direction=monitor.direction,
         splits=tuple(split.name for split in chosen),
         trials=trials,
         rows=rows,

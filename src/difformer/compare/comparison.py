@@ -1,4 +1,4 @@
-"""A comparison of systems on the same splits: its record, file and table. No torch here."""
+"""A comparison of systems on the same splits: its record, file and table."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from difformer.blocks import EMPTY, Table, markdown
+from difformer.blocks import EMPTY, Table, markdown, mean_std
 from difformer.files import counted, read_json, reading
 from difformer.machine import commit_of
+from difformer.metrics import METRICS
 from difformer.statistics import Difference, matched, spread
 from difformer.systems.registry import get_system
 from difformer.systems.system import OURS, System
 
 COMPARISON = "comparison.json"  # what `difformer compare --out FOLDER` leaves
-SHARES = ("accuracy", "roc_auc", "macro_f1")  # metrics shown in per cent
-ALSO = {"log_loss": "Log loss", "ece": "Calibration error"}  # of classes only
+ALSO = ("log_loss", "ece")  # of classes only
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,6 @@ class Comparison:
 
     dataset: str
     metric: str
-    direction: str
     splits: tuple[str, ...]
     trials: int
     rows: tuple[Row, ...]
@@ -68,12 +67,12 @@ class Comparison:
     @property
     def unit(self) -> tuple[float, int]:
         """What figures are multiplied by, and their decimals: shares are shown in per cent."""
-        return (100.0, 1) if self.metric in SHARES else (1.0, 4)
+        return METRICS[self.metric].unit
 
     @property
     def sign(self) -> int:
         """1 if a larger metric is better, else -1."""
-        return 1 if self.direction == "max" else -1
+        return METRICS[self.metric].better
 
     def ranked(self) -> list[Row]:
         """The systems that ran on every split, best mean test first."""
@@ -96,9 +95,8 @@ class Comparison:
         """The test metric of a system as text: mean ± deviation over splits."""
         if not row.values("test"):
             return EMPTY
-        (scale, digits), (mean, std) = self.unit, row.mean_std("test")
-        deviation = "" if std is None else f" ± {std * scale:.{digits}f}"
-        return f"{mean * scale:.{digits}f}{deviation}"
+        scale, digits = self.unit
+        return mean_std(*row.mean_std("test"), lambda value: f"{value * scale:.{digits}f}")
 
     def behind(self, row: Row) -> Difference | None:
         """The paired difference to the best; None for a row without figures, or with no best."""
@@ -132,7 +130,7 @@ class Comparison:
         return {
             "dataset": self.dataset,
             "metric": self.metric,
-            "direction": self.direction,
+            "direction": METRICS[self.metric].direction,
             "has_graph": self.has_graph,
             "splits": list(self.splits),
             "trials": self.trials,
@@ -151,7 +149,7 @@ def comparison_table(result: Comparison) -> Table:
         more = (f"{row.mean_std(key)[0]:.3f}" if row.values(key) else EMPTY for key in also)
         figures = (row.title, result.figure(row), result.behind_text(row), *more)
         rows.append((*figures, seconds, memory, result.remark(row)))
-    titles = (ALSO[key] for key in also)
+    titles = (METRICS[key].title.capitalize() for key in also)
     header = ("Model", "Test", "Paired difference to the best", *titles, "s per run", "MB", "")
     notes = (
         "Differences are over the same splits, with a 95 % interval; MB is the most memory "

@@ -21,6 +21,7 @@ from platformdirs import user_cache_path
 
 from difformer.errors import DataError
 from difformer.files import alone_in, reason_of, replacing
+from difformer.progress import progress
 
 ATTEMPTS = 3
 TIMEOUT = 30.0  # seconds without a byte
@@ -174,18 +175,12 @@ def _fetch_url(url: str, target: Path, sha256: str, limit: int) -> None:
 
 def _received(reply: Any, name: str) -> Iterator[bytes]:
     """The pieces of a reply, with a bar on a terminal's standard error."""
-    from rich.console import Console
-    from rich.progress import wrap_file
-
-    console = Console(stderr=True)
     expected, size = int(reply.headers.get("Content-Length") or 0), 0
-    quiet = not console.is_terminal
-    with wrap_file(
-        reply, expected, description=name, console=console, transient=True, disable=quiet
-    ) as stream:
+    with progress(name, expected or None, count="bytes") as step:
         try:
-            while piece := stream.read(CHUNK):
+            while piece := reply.read(CHUNK):
                 size += len(piece)
+                step(completed=size)
                 yield piece
         except OSError as error:  # not one of the disk, which are for whoever takes the pieces
             raise HTTPException(reason_of(error)) from error

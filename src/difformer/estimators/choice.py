@@ -22,6 +22,7 @@ from difformer.data.dataset import Dataset, fingerprint
 from difformer.data.split import Split
 from difformer.estimators.problem import Problem
 from difformer.estimators.views import VIEWS, View
+from difformer.metrics import Metric
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import FullBatch
@@ -29,7 +30,6 @@ from difformer.train.callbacks import Progress
 from difformer.train.folder import FitResult
 from difformer.train.loop import fit
 from difformer.train.memory import available_memory
-from difformer.train.objective import Monitor
 from difformer.train.replicas import averages
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
@@ -118,13 +118,13 @@ class Candidate:
     model: DIFFormer
     result: FitResult
 
-    def score(self, monitor: Monitor) -> float:
+    def score(self, monitor: Metric) -> float:
         """The validation metric; nan without validation rows."""
         return self.result.metrics.get("val", {}).get(monitor.name, float("nan"))
 
-    def beats(self, other: Candidate, monitor: Monitor) -> bool:
+    def beats(self, other: Candidate, monitor: Metric) -> bool:
         """Whether its validation metric is better, or equal with a lower loss at no more cost."""
-        sign = 1 if monitor.direction == "max" else -1
+        sign = monitor.better
         mine, theirs = self.score(monitor), other.score(monitor)
         if mine != theirs:
             return sign * mine > sign * theirs

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from difformer.data.dataset import Batch
-from difformer.train.objective import Monitor, Objective
+from difformer.metrics import METRICS, Metric
+from difformer.train.objective import Objective
 
 # Probabilities stay this far from 0 and 1, so that their logarithms are finite.
 LEAST = 1e-12
@@ -77,7 +78,7 @@ class MultiCrossEntropy:
     """
 
     widths: tuple[int, ...]
-    monitor: Monitor = Monitor("accuracy", "max")
+    monitor: Metric = METRICS["accuracy"]
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         total, mass = output.new_zeros(()), output.new_zeros(())

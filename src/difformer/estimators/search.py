@@ -33,9 +33,10 @@ from difformer.estimators.choice import Candidate, Choice, Form, Member, Trainin
 from difformer.estimators.problem import Outcome, Problem
 from difformer.estimators.rows import to_tensor
 from difformer.estimators.views import View, learn_view
+from difformer.metrics import METRICS, TEMPERED
 from difformer.nn.model import DIFFormer
 from difformer.train.folder import FitResult
-from difformer.train.objective import TEMPERED, CrossEntropy, Monitor
+from difformer.train.objective import CrossEntropy
 from difformer.train.replicas import averages, fit_replicas, is_linear
 
 # Up to this many labelled rows there are several folds; above, one held-out part is enough.
@@ -264,7 +265,7 @@ class Search:
         problem = self.problem
         if isinstance(problem.objective, CrossEntropy):
             # The epoch is picked by the loss after calibration.
-            calibrated = replace(problem.objective, monitor=Monitor(TEMPERED, "min"))
+            calibrated = replace(problem.objective, monitor=METRICS[TEMPERED])
             problem = replace(problem, objective=calibrated)
         data = self._seen(form)[1]
         training = replace(self.training, data=data, problem=problem, settings=settings)

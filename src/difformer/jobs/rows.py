@@ -217,7 +217,7 @@ def run_experiment(
         with seeded(seed):
             model, source, _ = make(seed)
         result = fit(model, source, objective, split, train, **kept)
-    return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
+    return SeedsResult({seed: result}, result.interrupted)
 
 
 def build_model(experiment: Experiment, features: int, outputs: int) -> nn.Module:

@@ -13,7 +13,8 @@ from scipy import sparse
 from difformer.data.dataset import Dataset, scipy_csr
 from difformer.estimators.rows import Rows
 from difformer.jobs.own import OwnRun
-from difformer.metrics import roc_auc
+from difformer.metrics import METRICS
+from difformer.train.formulas import roc_auc
 
 Array = NDArray[Any]
 Metrics = dict[str, float]
@@ -153,8 +154,7 @@ def _of_numbers(truth: Array, found: Array) -> Metrics:
 MOST_ROWS = 400  # held-out rows that are answered again
 MOST_COLUMNS = 60
 REPEATS = 3
-# The metric of each task, and 1 if a larger value is worse, else -1.
-METRICS = {"multiclass": ("log_loss", 1), "multilabel": ("roc_auc", -1), "regression": ("rmse", 1)}
+JUDGED_BY = {"multiclass": "log_loss", "multilabel": "roc_auc", "regression": "rmse"}
 
 
 def column_importance(
@@ -170,12 +170,12 @@ def column_importance(
     some = replace(kept, rows=kept.rows[pick], truth=kept.truth[pick], found=kept.found[pick])
     x: Any = data.x.numpy() if data.x.layout == torch.strided else scipy_csr(data.x)
     features, graph = x[some.rows], _edges(run, some.rows)
-    metric, sign = METRICS[kept.task]
+    metric = JUDGED_BY[kept.task]
 
     def loss(rows: Any) -> float:
         told = replace(some, found=run.outputs(Rows(rows, None), graph)).metrics()
         values = [v for k, v in told.items() if k.startswith(metric) and np.isfinite(v)]
-        return sign * float(np.mean(values))
+        return -METRICS[metric].better * float(np.mean(values))
 
     usual, found, place = loss(features), list[tuple[str, float]](), 0
     for column in run.encoder.columns:

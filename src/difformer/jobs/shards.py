@@ -79,7 +79,7 @@ def run_shards(
         )
         if folder is not None and not result.interrupted:
             _write_predictions(Path(folder), trained, source, manifest)
-    return SeedsResult({seed: result}, result.interrupted, None if folder is None else Path(folder))
+    return SeedsResult({seed: result}, result.interrupted)
 
 
 def _write_predictions(folder: Path, model: nn.Module, source: Parts, manifest: Manifest) -> None:
@@ -190,7 +190,7 @@ def train_on_ray(
     result = read_result(folder)
     if result is None:
         raise RunError(f"{folder} has no result: the workers must share this folder")
-    return SeedsResult({experiment.seeds[0]: result}, result.interrupted, folder)
+    return SeedsResult({experiment.seeds[0]: result}, result.interrupted)
 
 
 def _plain(experiment: Experiment, folder: Path) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def simple_peers(data: Dataset, split: Split, *, seed: int = 0) -> list[dict[str
             metric, value = "rmse", value**0.5
         title = get_system(name).title_for(data.task)
         found.append({"system": name, "title": title, "metric": metric, "value": value})
-    return sorted(found, key=lambda one: one["value"], reverse=monitor.direction == "max")
+    return sorted(found, key=lambda one: one["value"], reverse=monitor.better > 0)
 
 
 def _folds(data: Dataset, rows: Any, seed: int) -> Sequence[Split]:

@@ -25,8 +25,8 @@ from difformer.blocks import (
     scatter,
 )
 from difformer.files import counted
-from difformer.metrics import calibration
 from difformer.runs.open import LoadedRun
+from difformer.train.formulas import calibration
 
 MOST_CLASSES = 30  # a larger matrix is a list of its largest confusions
 MOST_SCATTER = 5000

@@ -29,6 +29,7 @@ from difformer.data.dataset import Dataset
 from difformer.files import counted
 from difformer.jobs.own import OwnRun
 from difformer.jobs.scores import HeldOut, column_importance, labelled
+from difformer.metrics import METRICS
 from difformer.report.predictions import (
     calibration_block,
     confusion_blocks,
@@ -43,15 +44,6 @@ MOST_CELLS = 60_000  # of these rows: the page stays below 3 MB
 NEAR = 3  # rows named beside each of them
 LEVEL = 0.9  # of the intervals and sets on the page
 LEAST_SURE = 10
-NAMES = {
-    "r2": "R²",
-    "mae": "mean absolute error",
-    "rmse": "root mean squared error",
-    "roc_auc": "area under the ROC curve",
-    "balanced_accuracy": "balanced accuracy",
-    "accuracy": "accuracy",
-    "log_loss": "log loss",
-}
 SKEWED = 0.75  # of the labels in one class: accuracy says little
 
 
@@ -81,7 +73,7 @@ def headline(result: Mapping[str, Any]) -> str:
     others = [key for key in metrics if kind and key.startswith(f"{kind}_")]
     if kind and len(others) > 1:  # one for each of several labels
         each = ", ".join(f"{k.removeprefix(f'{kind}_')} {number(metrics[k], 3)}" for k in others)
-        return f"{_capital(NAMES[kind])} {on}: {each}."
+        return f"{_capital(METRICS[kind].title)} {on}: {each}."
     low, high = told["intervals"][name]
     beside = f"; {number(base[name], 3)} without any column" if name in base else ""
     error = f" Mean absolute error {number(metrics['mae'], 3)}." if "mae" in metrics else ""
@@ -113,11 +105,11 @@ def table_sections(run: Run, loaded: LoadedRun) -> list[Section]:
 
 def _title(name: str) -> str:
     """'mae_price' as 'mean absolute error of price'."""
-    for key, title in NAMES.items():
+    for key, metric in METRICS.items():
         if name == key:
-            return title
+            return metric.title
         if name.startswith(f"{key}_"):
-            return f"{title} of {name.removeprefix(f'{key}_')}"
+            return f"{metric.title} of {name.removeprefix(f'{key}_')}"
     return name.replace("_", " ")
 
 

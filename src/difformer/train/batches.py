@@ -247,31 +247,27 @@ class Snapshots:
         self._steps = [self._batch(part) for part in _parts(training, step)]
         edges = max((index.shape[1] for index, _ in self._dataset.edges), default=0)
         self._size = max(1, CHUNK // max(dataset.num_nodes, edges))  # snapshots per chunk
-        everything = range(dataset.num_snapshots)
-        self._chunks = [self._batch(part) for part in _parts(everything, self._size)]
-        self._some: dict[tuple[int, ...], list[Batch]] = {}  # batches made for `evaluate_rows`
+        self._run: dict[tuple[int, ...], list[Batch]] = {}  # what evaluation calls the model on
 
     def observed(self) -> Batch:
-        if len(self._chunks) == 1:
-            return self._chunks[0]
-        return self._batch(range(self._dataset.num_snapshots))
+        return self._batch(range(self._dataset.num_snapshots)).to(self.y.device)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         yield from self._steps
 
     def evaluate(self, model: nn.Module) -> Tensor:
-        return torch.cat([predict(model, chunk).output for chunk in self._chunks])
+        return self.evaluate_rows(model, torch.arange(self.y.shape[0]))
 
     def evaluate_rows(self, model: nn.Module, rows: Tensor) -> Tensor:
         """As `evaluate`, but only the snapshots of these rows are run; the others are nan."""
         n = self._dataset.num_nodes
         wanted = tuple(torch.unique(rows // n).tolist())
-        if len(wanted) == self._dataset.num_snapshots:
-            return self.evaluate(model)
-        if wanted not in self._some:
+        if wanted not in self._run:
             parts = _parts(wanted, self._size)
-            self._some[wanted] = [self._batch(p).to(self.y.device) for p in parts]
-        done = torch.cat([predict(model, batch).output for batch in self._some[wanted]])
+            self._run[wanted] = [self._batch(p).to(self.y.device) for p in parts]
+        done = torch.cat([predict(model, batch).output for batch in self._run[wanted]])
+        if len(wanted) == self._dataset.num_snapshots:
+            return done
         output = done.new_full((self.y.shape[0], done.shape[1]), float("nan"))
         output.view(-1, n, done.shape[1])[list(wanted)] = done.view(-1, n, done.shape[1])
         return output
@@ -280,9 +276,8 @@ class Snapshots:
         if device == self.y.device:
             return self
         moved = copy(self)
-        moved.y, moved._some = self.y.to(device), {}
+        moved.y, moved._run = self.y.to(device), {}
         moved._steps = [batch.to(device) for batch in self._steps]
-        moved._chunks = [batch.to(device) for batch in self._chunks]
         return moved
 
     def _batch(self, snapshots: Sequence[int]) -> Batch:

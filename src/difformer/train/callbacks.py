@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.errors import missing_extra
+from difformer.progress import progress
 
 if TYPE_CHECKING:
     from difformer.train.checkpoint import Row
@@ -40,42 +43,25 @@ class Progress(Callback):
     def __init__(self, title: str = "training", *, quiet: bool = False) -> None:
         self.title = title
         self.quiet = quiet
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar = ExitStack()
+        self._step: Callable[..., None] | None = None
 
     def on_start(self, fit: Fit) -> None:
-        if self.quiet or not sys.stderr.isatty():
-            return
         if fit.optimizer is None:  # fitted in one go: it shows its own progress where it has some
-            setattr(fit.model, "verbose", True)  # noqa: B010 - torch types attributes as modules
+            if not self.quiet and sys.stderr.isatty():
+                setattr(fit.model, "verbose", True)  # noqa: B010 - torch types attributes as modules
             return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        self._bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[metrics]}"),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._bar.start()
-        self._task = self._bar.add_task(
-            self.title, total=fit.settings.epochs, completed=fit.epoch, metrics=""
-        )
+        bar = progress(self.title, fit.settings.epochs, count="steps", quiet=self.quiet)
+        self._step = self._bar.enter_context(bar)
+        self._step(completed=fit.epoch)
 
     def on_epoch(self, fit: Fit) -> None:
-        if self._bar is not None:
+        if self._step is not None:
             text = describe(fit.history[-1], fit.objective.monitor.name) if fit.history else ""
-            self._bar.update(self._task, completed=fit.epoch, metrics=text)
+            self._step(completed=fit.epoch, note=text)
 
     def on_end(self, fit: Fit, result: FitResult | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._bar.close()
         choice = getattr(fit.model, "choice", "")
         if choice and result is not None and not self.quiet:
             print(choice, file=sys.stderr)

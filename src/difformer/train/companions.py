@@ -56,16 +56,14 @@ def companion_for(
     if not settings.pseudo_labels:
         return None
     if not isinstance(objective, CrossEntropy):
-        raise ValueError(
-            f"pseudo_labels must be 0 for {type(objective).__name__}: a pseudo-label is a class"
-        )
-    if hasattr(model, "training_step"):
-        raise ValueError(
-            f"pseudo_labels must be 0 for {type(model).__name__}: it has its own training step"
-        )
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError(f"pseudo_labels must be 0 for {type(model).__name__}: it does not train")
-    return MetaPseudoLabels(model, settings)
+        what, why = objective, "a pseudo-label is a class"
+    elif hasattr(model, "training_step"):
+        what, why = model, "it has its own training step"
+    elif not _trained(model):
+        what, why = model, "it does not train"
+    else:
+        return MetaPseudoLabels(model, settings)
+    raise ValueError(f"pseudo_labels must be 0 for {type(what).__name__}: {why}")
 
 
 class MetaPseudoLabels(nn.Module):

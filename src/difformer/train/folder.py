@@ -11,7 +11,6 @@ result.json          the final metrics; `interrupted` says whether the run can b
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import nan
@@ -24,6 +23,7 @@ from torch import nn
 from difformer.errors import RunError
 from difformer.files import (
     cannot_write,
+    csv_lines,
     finite,
     read_json,
     read_toml,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 Metrics = dict[str, float]
+RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,6 @@ class FitResult:
             word a callback gave.
         history: one row per evaluated epoch, as in metrics.csv.
         seconds: time spent training, including earlier sessions.
-        folder: where the run is kept, if it is.
         peak_memory: the peak memory of the process in bytes, including what it ran before; None if
             unknown.
     """
@@ -67,7 +67,6 @@ class FitResult:
     stopped: str
     history: list[Row]
     seconds: float
-    folder: Path | None = None
     peak_memory: int | None = None
 
     @property
@@ -77,12 +76,8 @@ class FitResult:
 
     def to_json(self) -> dict[str, Any]:
         """What result.json holds: everything but the history, which is metrics.csv."""
-        kept = [f.name for f in fields(self) if f.name not in ("metrics", "history", "folder")]
-        return {
-            "metrics": finite(self.metrics),
-            **{name: getattr(self, name) for name in kept},
-            "interrupted": self.interrupted,
-        }
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "history"}
+        return {**kept, "metrics": finite(self.metrics), "interrupted": self.interrupted}
 
 
 class RunFolder:
@@ -95,18 +90,17 @@ class RunFolder:
         self.checkpoint = self.path / "checkpoint.safetensors"
         self.model = self.path / "model.safetensors"
         self.metrics = self.path / "metrics.csv"
-        self.result = self.path / "result.json"
         if writes:
             self._agree(config, split)
 
     def _agree(self, config: Mapping[str, Any], split: Split) -> None:
         started = (self.path / "config.toml").exists()
-        if not started and (self.checkpoint.exists() or self.result.exists()):
+        if not started and (self.checkpoint.exists() or (self.path / RESULT).exists()):
             raise RunError(f"{self.path} has no config.toml: give another folder")
         agree_config(self.path, config)
         file, text = self.path / "split.json", split.to_json() + "\n"
         if not file.exists():
-            write_atomic(file, text.encode())
+            write_atomic(file, text)
         elif file.read_text(encoding="utf-8") != text:
             raise RunError(f"{self.path} holds a run on another split: give another folder")
 
@@ -125,9 +119,8 @@ class RunFolder:
 
     def start_metrics(self, history: Sequence[Row]) -> None:
         """Write exactly these rows to metrics.csv: epochs after the checkpoint are run again."""
-        if not self.writes:
-            return
-        write_atomic(self.metrics, csv_text(history).encode())
+        if self.writes:
+            write_atomic(self.metrics, csv_text(history))
 
     def add_metrics(self, row: Row, *, first: bool) -> None:
         """Append one row, for people who follow a run; the file is rewritten at its end."""
@@ -143,9 +136,9 @@ class RunFolder:
         """Write the result; result.json comes last, so that its presence means all is there."""
         if not self.writes:
             return
-        write_atomic(self.metrics, csv_text(result.history).encode())
+        write_atomic(self.metrics, csv_text(result.history))
         save_model(model, self.model)
-        write_json(self.result, {**result.to_json(), "commit": commit()}, indent=2)
+        write_result(self.path, result.to_json())
         if not result.interrupted:
             self.checkpoint.unlink(missing_ok=True)
 
@@ -158,7 +151,7 @@ def agree_config(folder: Path, config: Mapping[str, Any], *, unused: Collection[
     """
     file, wanted = folder / "config.toml", plain(config)
     if not file.exists():
-        write_atomic(file, tomli_w.dumps(wanted).encode())
+        write_atomic(file, tomli_w.dumps(wanted))
         return
     found = differences(read_config(file), wanted)
     differing = [line for line in found if line.partition(":")[0] not in unused]
@@ -182,9 +175,14 @@ def save_model(model: nn.Module, path: Path) -> None:
         save(part)
 
 
+def write_result(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write result.json: a record with the commit that measured it."""
+    write_json(folder / RESULT, {**record, "commit": commit()}, indent=2)
+
+
 def read_result(path: Path) -> FitResult | None:
     """The result in a run folder, or None if there is none yet."""
-    file = path / "result.json"
+    file = path / RESULT
     if not file.exists():
         return None
     with reading(file):
@@ -195,7 +193,7 @@ def read_result(path: Path) -> FitResult | None:
             for part, values in content["metrics"].items()
         }
         history = read_metrics(path / "metrics.csv")
-        return FitResult(**content, history=history, folder=path)
+        return FitResult(**content, history=history)
 
 
 def read_metrics(path: Path) -> list[Row]:
@@ -209,14 +207,9 @@ def read_metrics(path: Path) -> list[Row]:
 
 def csv_text(history: Sequence[Mapping[str, Any]], *, header: bool = True) -> str:
     """Rows as CSV, numbers in full precision; the first row names the columns."""
-    if not history:
-        return ""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(history[0]), lineterminator="\n", extrasaction="ignore")
-    if header:
-        writer.writeheader()
-    writer.writerows(history)
-    return text.getvalue()
+    names = list(history[0]) if history else []
+    rows = [[row.get(name) for name in names] for row in history]
+    return csv_lines([names, *rows] if header and names else rows)
 
 
 def read_config(path: Path) -> dict[str, Any]:

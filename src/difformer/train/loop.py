@@ -34,6 +34,7 @@ from torch.optim import Optimizer
 from difformer.data.dataset import Batch
 from difformer.errors import TrainingError
 from difformer.files import reading
+from difformer.metrics import METRICS
 from difformer.train.batches import Source, predict
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import (
@@ -43,15 +44,16 @@ from difformer.train.checkpoint import (
     State,
     copy_state,
     load_checkpoint,
-    load_optimizer,
+    load_moments,
     load_weights,
+    moments_of,
     save_checkpoint,
 )
 from difformer.train.companions import companion_for, consistency_loss
 from difformer.train.folder import FitResult, Metrics, RunFolder
 from difformer.train.interrupts import interruptible
 from difformer.train.memory import peak_memory
-from difformer.train.objective import CrossEntropy, Monitor, Objective, supervised_loss
+from difformer.train.objective import CrossEntropy, Objective, supervised_loss
 from difformer.train.optimizer import Stopping, lr_factor, make_optimizer
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
@@ -160,9 +162,8 @@ class Fit:
         self.optimizer = make_optimizer(self.model, *beside, settings=self.settings)
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         self._lr = [float(group["lr"]) for group in groups]
-        monitor, pick = self.objective.monitor, self.settings.pick_by
-        if pick is not None:
-            monitor = Monitor(pick, "min" if pick == "loss" else "max")
+        pick = self.settings.pick_by
+        monitor = self.objective.monitor if pick is None else METRICS[pick]
         self._stopping = Stopping(monitor, self.settings.patience)
         self._best: tuple[int, State] | None = None  # the epoch and its weights
         self._first_loss: float | None = None
@@ -242,7 +243,10 @@ class Fit:
 
     def _step(self, batch: Batch, optimizer: Optimizer, epoch: int) -> float:
         optimizer.zero_grad(set_to_none=True)
-        loss = self._loss(batch, epoch)
+        if self.settings.consistency:
+            loss = consistency_loss(self.model, batch, self.objective, self.settings, epoch)
+        else:
+            loss = supervised_loss(self.objective, predict(self.model, batch), batch)
         value = float(loss.detach())
         self._check(value, epoch)  # before the step, so that no weight becomes nan
         loss.backward()  # pyright: ignore[reportUnknownMemberType]
@@ -253,11 +257,6 @@ class Fit:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.grad_clip)
         optimizer.step()
         return value
-
-    def _loss(self, batch: Batch, epoch: int) -> Tensor:
-        if self.settings.consistency:
-            return consistency_loss(self.model, batch, self.objective, self.settings, epoch)
-        return supervised_loss(self.objective, predict(self.model, batch), batch)
 
     def _check(self, loss: float, epoch: int) -> None:
         self._first_loss = loss if self._first_loss is None else self._first_loss
@@ -289,10 +288,10 @@ class Fit:
         with torch.no_grad():
             rows: dict[str, Tensor] = {part: getattr(self.split, part) for part in parts}
             some = getattr(self.source, "evaluate_rows", None)  # other rows are not run
-            if some is None:
-                output = self.source.evaluate(self.model)
-            else:
+            if some is not None:
                 output = some(self.model, torch.cat(list(rows.values())))
+            else:
+                output = self.source.evaluate(self.model)
             return {
                 part: self.objective.metrics(output, y, index.to(y.device))
                 for part, index in rows.items()
@@ -310,7 +309,6 @@ class Fit:
             stopped=self.stopped or "epochs",
             history=self.history,
             seconds=self._elapsed(),
-            folder=None if self.run is None else self.run.path,
             peak_memory=peak_memory(),
         )
         if self.run is not None:
@@ -321,17 +319,15 @@ class Fit:
         return self._seconds + time.monotonic() - self._clock
 
     def _checkpoint(self, now: bool) -> None:
-        due = time.monotonic() - self._saved >= self.settings.checkpoint_every
-        if self.run is None or self.optimizer is None:
-            return
-        if not self.run.writes or not (now or due):
+        due = now or time.monotonic() - self._saved >= self.settings.checkpoint_every
+        if self.run is None or self.optimizer is None or not self.run.writes or not due:
             return
         checkpoint = Checkpoint(
             epoch=self.epoch,
             history=self.history,
             model=copy_state(self.model),
             best=self._best,
-            optimizer=self.optimizer.state_dict(),
+            optimizer=moments_of(self.optimizer),
             rng=RngState.now(),
             seconds=self._elapsed(),
             companion={} if self.companion is None else copy_state(self.companion),
@@ -348,7 +344,7 @@ class Fit:
             if self.companion is not None:
                 load_weights(self.companion, checkpoint.companion, path)
             if self.optimizer is not None:
-                load_optimizer(self.optimizer, checkpoint.optimizer, path)
+                load_moments(self.optimizer, checkpoint.optimizer, path)
             self.epoch, self.history = checkpoint.epoch, list(checkpoint.history)
             self._seconds, self._best = checkpoint.seconds, checkpoint.best
             for row in self.history:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from difformer.data.dataset import Batch, Prediction
-from difformer.metrics import (
+from difformer.metrics import METRICS, TEMPERED, Metric
+from difformer.train.formulas import (
     HERE,
     Together,
     broadcast_mse,
@@ -23,32 +24,22 @@ from difformer.metrics import (
 )
 
 
-@dataclass(frozen=True)
-class Monitor:
-    """The validation metric that picks the epoch, and whether more or less is better."""
-
-    name: str
-    direction: Literal["max", "min"]
-
-
 class Objective(Protocol):
     """A loss to minimise and metrics to report.
 
     ``loss`` counts ``batch.rows`` only and is what the gradient comes from. ``metrics`` counts
-    ``rows`` of all rows, without weights, and always holds ``"loss"`` and the metric that
-    ``monitor`` names. Rows whose label is unknown (-1 or nan) count in neither.
+    ``rows`` of all rows, without weights, and always holds ``"loss"`` and ``monitor``, the metric
+    that picks the epoch. Rows whose label is unknown (-1 or nan) count in neither.
     """
 
     @property
-    def monitor(self) -> Monitor: ...
+    def monitor(self) -> Metric: ...
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor: ...
 
     def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]: ...
 
 
-TEMPERED = "tempered_loss"
-"""The log loss at the best temperature, which is the log loss after calibration."""
 _TEMPERATURES = tuple(math.exp(step / 4) for step in range(-4, 9))
 
 
@@ -64,7 +55,7 @@ class CrossEntropy:
     """
 
     class_weight: Tensor | None = None
-    monitor: Monitor = Monitor("accuracy", "max")
+    monitor: Metric = METRICS["accuracy"]
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         rows = batch.rows[batch.y[batch.rows] >= 0]
@@ -133,7 +124,7 @@ class BinaryCrossEntropy(_KnownEntries):
     """
 
     class_weight: Tensor | None = None  # (t,): how much more a positive counts, per label
-    monitor: Monitor = Monitor("roc_auc", "max")
+    monitor: Metric = METRICS["roc_auc"]
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         scores, y = _same_shape(output, batch.y, batch.rows)
@@ -169,7 +160,7 @@ class SquaredError(_KnownEntries):
     error: broadcast to n × n, it would average over pairs of rows.
     """
 
-    monitor: Monitor = Monitor("mse", "min")
+    monitor: Metric = METRICS["mse"]
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         output, y = _same_shape(output, batch.y, batch.rows)

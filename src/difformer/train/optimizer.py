@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from difformer.errors import TrainingError
-from difformer.train.objective import Monitor
+from difformer.metrics import Metric
 from difformer.train.settings import TrainSettings
 
 
@@ -55,7 +55,7 @@ class Stopping:
     best epoch, so it restarts with every improvement.
     """
 
-    monitor: Monitor
+    monitor: Metric
     patience: int | None = None
     best_epoch: int | None = None
     best_score: tuple[float, float] = (float("-inf"), float("-inf"))
@@ -71,7 +71,7 @@ class Stopping:
                 f"the validation {self.monitor.name} is nan in epoch {epoch}: "
                 "its rows must have known labels, and for roc_auc of both classes"
             )
-        score = (value if self.monitor.direction == "max" else -value, -metrics["loss"])
+        score = (self.monitor.better * value, -metrics["loss"])
         if self.best_epoch is not None and score <= self.best_score:
             return False
         self.best_epoch, self.best_score = epoch, score

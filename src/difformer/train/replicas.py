@@ -109,8 +109,7 @@ def fit_replicas(
         net = _Copies(model, spread, len(trained))
         share = _shares(known, trained, weight).to(model.input.weight)
         target = y[known].repeat(len(trained), *[1] * (y.dim() - 1))
-        parameters = net.parameters()
-        optimizer = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
+        optimizer = torch.optim.Adam(list(net.own.values()), lr=lr, weight_decay=weight_decay)
         with torch.enable_grad():
             for _ in range(epochs):
                 output = net.outputs(training=True)
@@ -237,9 +236,6 @@ class _Copies:
 
     def _add(self, name: str, value: Tensor) -> None:
         self.own[name] = value.clone().requires_grad_()
-
-    def parameters(self) -> list[Tensor]:
-        return list(self.own.values())
 
     def outputs(self, *, training: bool) -> Tensor:
         """(copies, r, outputs) of the labelled rows."""

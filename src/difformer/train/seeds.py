@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from difformer.files import finite, write_json
-from difformer.machine import commit
+from difformer.files import finite
 from difformer.train.batches import Source
 from difformer.train.callbacks import Callback
-from difformer.train.folder import FitResult, agree_config
+from difformer.train.folder import FitResult, agree_config, write_result
 from difformer.train.interrupts import interruptible
 from difformer.train.loop import fit
 from difformer.train.objective import Objective
@@ -33,7 +32,6 @@ class SeedsResult:
 
     results: dict[int, FitResult]
     interrupted: bool = False
-    folder: Path | None = None
 
     def values(self, part: str, metric: str) -> list[float]:
         """One metric of one part ("train", "val", "test"), one value per seed."""
@@ -106,13 +104,8 @@ def fit_seeds(
             )
             interrupted = results[seed].interrupted or (interrupt.is_set() and seed != seeds[-1])
             if root is not None:
-                _summarise(SeedsResult(results, interrupted or seed != seeds[-1], root))
+                so_far = SeedsResult(results, interrupted or seed != seeds[-1])
+                write_result(root, so_far.to_json())
             if interrupted:
                 break
-    return SeedsResult(results, interrupted, root)
-
-
-def _summarise(result: SeedsResult) -> None:
-    assert result.folder is not None
-    record = {**result.to_json(), "commit": commit()}
-    write_json(result.folder / "result.json", record, indent=2)
+    return SeedsResult(results, interrupted)

@@ -22,11 +22,12 @@ from difformer.core.fixed import FixedAverage
 from difformer.core.fused import RowAverage
 from difformer.core.sparse import SparseMatrix
 from difformer.data.dataset import Batch
-from difformer.metrics import HERE, Together
+from difformer.metrics import Metric
 from difformer.nn.exchange import Exchange
 from difformer.nn.inputs import Remembered
 from difformer.nn.model import DIFFormer
-from difformer.train.objective import Monitor, Objective
+from difformer.train.formulas import HERE, Together
+from difformer.train.objective import Objective
 from difformer.train.processes import Comm, ring_average
 from difformer.train.sharding import ShardedGraph
 
@@ -183,7 +184,7 @@ class ShardedObjective:
     comm: Comm
 
     @property
-    def monitor(self) -> Monitor:
+    def monitor(self) -> Metric:
         return self.objective.monitor
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +13,7 @@ from difformer.app.output import print_json, print_table, say
 from difformer.app.own import parse_kinds
 from difformer.blocks import Table
 from difformer.files import counted
+from difformer.progress import progress
 from difformer.shards.partition import PARTITIONERS
 from difformer.shards.settings import ShardSettings
 
@@ -141,7 +139,11 @@ def command(
         raise ValueError("--address must come with --engine ray")
     if cluster:
         connect(address)
-    with _bar(quiet or json) as tell:
+    with progress("", 1.0, quiet=quiet or json) as step:
+
+        def tell(stage: str, share: float | None) -> None:
+            step(description=stage, completed=share or 0.0)
+
         manifest = make_shards(settings, out, tell=tell, held=resident_memory(), cluster=cluster)
     counts = {"rows": manifest.rows, "features": manifest.features}
     sizes = {name: manifest.size(name) for name in PARTS}
@@ -161,21 +163,3 @@ def command(
     if peak is not None:
         say(f"used at most {peak / 1e9:.2f} GB", quiet=quiet)
     print(f"{counted(len(manifest.parts), 'part')} in {out}; train with: difformer train {out}")
-
-
-@contextmanager
-def _bar(quiet: bool) -> Generator[Callable[[str, float | None], None], None, None]:
-    """A function that shows a stage and its progress on stderr, if that is a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda stage, share: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-
-        def tell(stage: str, share: float | None) -> None:
-            bar.update(task, description=stage, completed=share or 0.0)
-
-        yield tell
