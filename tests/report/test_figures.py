@@ -89,12 +89,16 @@ def keep(root: Path, figure: str, column: str, system: str, variant: str, *value
 def test_a_summary_is_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
     keep(tmp_path, "fig2a", "digits", "difformer-s", "diffusivity:kernel=simple", 0.5, 0.7)
     keep(tmp_path, "fig2a", "digits", "difformer-s", "diffusivity:kernel=constant", 0.1)
+    keep(tmp_path, "fig2a", "digits", "difformer-s", "diffusivity:kernel=sigmoid", 0.2)
     drawn = measured.ablation(Work("fig2a", "", tmp_path / "fig2a", (), None))
-    first, second = drawn.tables["summary"]
+    first, _, second = drawn.tables["summary"]
     shared = {"dataset": "digits", "system": "difformer-s"}
     assert first == {**shared, "diffusivity": "constant", "mean": 0.1, "std": "", "seeds": 1}
     std = round(0.02**0.5, 5)
     assert second == {**shared, "diffusivity": "simple", "mean": 0.6, "std": std, "seeds": 2}
+    (said,) = drawn.says
+    assert "-s 60.0 ± 14.1 %, -a 20.0 %, the best of the paper's others (constant) 10.0 %" in said
+    assert said.endswith("This agrees with the paper's ablation.")
 
 
 def test_depth_is_drawn_and_put_into_words(tmp_path: Path) -> None:
