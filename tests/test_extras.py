@@ -18,6 +18,7 @@ from difformer.app.service.app import make_app
 from difformer.app.service.server import make_server
 from difformer.compare.tune import tune
 from difformer.core.graph import Graph
+from difformer.data.graphs import read_pyg
 from difformer.data.neighbours import _index  # type: ignore[attr-defined]
 from difformer.data.registry import load_dataset
 from difformer.data.table.files import _parquet  # type: ignore[attr-defined]
@@ -30,12 +31,13 @@ from difformer.systems import system
 from difformer.systems.registry import SYSTEMS
 from difformer.train.callbacks import TensorBoard
 from difformer.train.sharding import _metis  # type: ignore[attr-defined]
+from difformer_paper.figures.drawing import style
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 EDGES = torch.tensor([[0, 1], [1, 2]])
 USES: dict[str, tuple[str, Callable[[], Any]]] = {
     "optuna": ("tune", lambda: tune(Experiment.make("digits", system="mlp"), trials=1)),
-    "faiss": ("knn", lambda: _index(torch.randn(5, 2), 2, "euclidean", 0)),
+    "faiss": ("knn", lambda: _index(torch.randn(5, 2), 2, "euclidean")),
     "pyarrow": ("parquet", lambda: next(iter(_parquet(Path("x.parquet"), 10)))),
     "pymetis": ("scale", lambda: _metis(Graph.from_edges(EDGES, 3), 2)),
     "duckdb": ("shards", lambda: Engine(Path("none"), 4 * 10**9, 0, lambda *_: None)),
@@ -48,6 +50,8 @@ USES: dict[str, tuple[str, Callable[[], Any]]] = {
     "onnxruntime": ("onnx", lambda: export_run("none", "none.onnx")),
     "onnxscript": ("onnx", lambda: export_run("none", "none.onnx")),
     "efficientnet_lite_pytorch": ("features", lambda: _lite0()),
+    "torch_geometric": ("gnn", lambda: read_pyg("none.pt")),
+    "matplotlib": ("paper", lambda: style().__enter__()),
     "sentence_transformers": ("features", lambda: minilm(None, None)),  # type: ignore[arg-type]
 }
 
@@ -77,8 +81,9 @@ def test_a_missing_package_is_named_with_the_command(
 
 def test_a_system_whose_package_is_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "find_spec", lambda name: None)
-    reason = SYSTEMS["grand"].needs(load_dataset("cora"))
-    assert reason == "needs torchdiffeq: pip install 'difformer[ode]'"
+    cora = load_dataset("cora")
+    assert SYSTEMS["grand"].needs(cora) == "needs torchdiffeq: pip install 'difformer[paper]'"
+    assert SYSTEMS["gat-tuned"].needs(cora) == "needs torch_geometric: pip install 'difformer[gnn]'"
 
 
 def test_a_backtest_without_classical_forecasts_says_what_they_need(
@@ -90,7 +95,7 @@ def test_a_backtest_without_classical_forecasts_says_what_they_need(
 
 
 def test_every_extra_for_users_is_tried() -> None:
-    tried = {extra for extra, _ in USES.values()} | {"ode", "forecast"}  # the two above
+    tried = {extra for extra, _ in USES.values()} | {"forecast"}  # the one above
     assert tried | {"all", "dev", "docs"} == extras()
 
 

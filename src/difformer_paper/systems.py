@@ -97,6 +97,8 @@ _GDC = System(
     "difformer_paper.rivals.gdc.GDC",
     GDCConfig,
     needs_graph=True,
+    package="torch_geometric",
+    extra="gnn",
     train=KIPF,
     space={"alpha": (0.05, 0.1), "top_k": (64, 128), "hidden_channels": (16, 64)},
 )
@@ -161,7 +163,7 @@ _GRAND = System(
     GRANDConfig,
     needs_graph=True,
     package="torchdiffeq",
-    extra="ode",
+    extra="paper",
     train={"lr": 0.02, "weight_decay": 5e-4},
     space={"time": (4.0, 8.0, 16.0), "dropout": (0.2, 0.5)},
 )
@@ -243,6 +245,8 @@ _GLCN = System(
     GLCNConfig,
     needs_graph=True,
     defaults={"hidden_channels": 30, "dropout": 0.6, "input_dropout": 0.6},
+    package="torch_geometric",
+    extra="gnn",
     train={"lr": 0.005, "weight_decay": 5e-4},
     space={"penalty": (0.001, 0.01, 0.1), "hidden_channels": (30, 70)},
 )
@@ -316,6 +320,8 @@ TRANSFORMERS = (
         all_pairs=True,
         tasks=CLASSES,
         defaults={"num_layers": 1, "dropout": 0.2, "input_dropout": 0.0},
+        package="torch_geometric",
+        extra="gnn",
         train=KIPF,
         space={"graph_layers": (2, 4), "graph_weight": (0.5, 0.8), "dropout": (0.2, 0.5)},
     ),

@@ -31,7 +31,7 @@ from difformer.data.table.files import (
     without_header,
 )
 from difformer.data.times import read_times
-from difformer.errors import DataError
+from difformer.errors import DataError, missing_extra
 from difformer.files import one_line, reading
 
 LARGEST_WEIGHT = float(np.finfo(np.float32).max)
@@ -343,10 +343,12 @@ def read_pyg(path: str | Path) -> Dataset:
     Nothing in the file is executed: torch's safe loading may only build tensors, Data and the parts
     of Data.
     """
-    from torch_geometric.data import Data
-    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import GlobalStorage
-
+    try:
+        from torch_geometric.data import Data
+        from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+        from torch_geometric.data.storage import GlobalStorage
+    except ImportError as error:
+        raise missing_extra("a .pt file", "gnn") from error
     path = Path(path)
     parts: list[Any] = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
     with reading(path, error=DataError):

@@ -254,6 +254,8 @@ _GCN = System(
     "difformer.systems.gnn.GCN",
     Convolutions,
     needs_graph=True,
+    package="torch_geometric",
+    extra="gnn",
     train=KIPF,
     space={"hidden_channels": (16, 64, 256), "num_layers": (2, 3), "dropout": (0.2, 0.5)},
 )
@@ -281,6 +283,8 @@ GAT = System(
     GATConfig,
     needs_graph=True,
     defaults={"hidden_channels": 8, "dropout": 0.6, "input_dropout": 0.6},
+    package="torch_geometric",
+    extra="gnn",
     train={"lr": 0.005, "weight_decay": 5e-4},
     space={"hidden_channels": (8, 16), "out_heads": (1, 8), "dropout": (0.4, 0.6)},
 )
@@ -322,6 +326,8 @@ _LP = System(
     LPConfig,
     needs_graph=True,
     tasks=LABELS,
+    package="torch_geometric",
+    extra="gnn",
     space={"alpha": (0.5, 0.9, 0.99)},
 )
 
@@ -362,6 +368,8 @@ _SMOOTHED = System(
     needs_graph=True,
     tasks=CLASSES,
     defaults={"input_dropout": 0.0},
+    package="torch_geometric",
+    extra="gnn",
     train={"lr": 0.01, "weight_decay": 5e-3},
     space={
         "correct_alpha": (0.5, 0.9),

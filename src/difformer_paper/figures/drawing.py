@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from difformer.blocks import COLOURS
-from difformer.errors import RunError
+from difformer.errors import RunError, missing_extra
 from difformer.files import write_atomic
 from difformer.train.folder import csv_text
 
@@ -113,10 +113,13 @@ class Drawn(NamedTuple):
 @contextmanager
 def style() -> Generator[Any, None, None]:
     """matplotlib with our style, without a display."""
-    import matplotlib as mpl
-    from cycler import cycler
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    try:
+        import matplotlib as mpl
+        from cycler import cycler
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise missing_extra("a figure", "paper") from error
 
     def make(width: float, height: float) -> Any:
         figure = Figure(figsize=(width, height), layout="constrained")
