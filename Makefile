@@ -35,7 +35,7 @@ lint: $(READY)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Lines, names, settings and files per walk, beside the maxima of size.toml.
-size: $(RUN)
+size: $(READY)
 	$(BIN)/python scripts/size.py --walks
 
 # All tools of test, lint and docs.
