@@ -27,7 +27,7 @@ def test_every_option_of_an_example_exists(name: str, capsys: pytest.CaptureFixt
     assert any(options for _, options in found)
     for command, options in found:
         with pytest.raises(SystemExit):
-            main([command, "--help"])
+            main([command, "--help-all" if command == "train" else "--help"])
         known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
         assert options <= known, (command, options - known)
 

@@ -19,7 +19,8 @@ from difformer.estimators.choice import Candidate, Form, Training
 from difformer.estimators.problem import Outcome, Problem
 from difformer.estimators.search import Judged, judge, weighed
 from difformer.estimators.views import CENTRES, STEPS, View, learn_view
-from difformer.train.objective import TEMPERED, CrossEntropy, Monitor, objective_for
+from difformer.metrics import METRICS, TEMPERED
+from difformer.train.objective import CrossEntropy, objective_for
 
 
 def moons(labels: int = 3, n: int = 240) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -241,7 +242,7 @@ def test_the_epoch_is_picked_by_the_loss_after_calibration() -> None:
     """Logits that are four times too large are as good as they are after division by four."""
     y = torch.tensor([0, 1, 0, 1, 1, 0])
     logits = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
-    objective = CrossEntropy(monitor=Monitor(TEMPERED, "min"))
+    objective = CrossEntropy(monitor=METRICS[TEMPERED])
     rows = torch.arange(6)
     plain, large = (objective.metrics(logits * c, y, rows) for c in (1.0, math.e))
     assert large["loss"] > plain["loss"]
