@@ -100,7 +100,8 @@ def about(package: str) -> str:
     home = SOURCE if package == "difformer_paper" else SOURCE / "difformer"
     text = ast.get_docstring(ast.parse((home / package / "__init__.py").read_text("utf-8"))) or ""
     first = re.split(r"\.(?:\s|$)", text.replace("\n", " "))[0]
-    return re.sub(r"^\w+: ", "", first)
+    said = re.sub(r"^\w+: ", "", first)
+    return said[:1].upper() + said[1:]
 
 
 def picture() -> str:
