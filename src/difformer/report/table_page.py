@@ -53,7 +53,7 @@ def titles(run: Run) -> tuple[str, str]:
     named = label if isinstance(label, str) else ", ".join(label)
     result = run.seeds[0].result
     known, rows = result.get("labelled", 0), result.get("rows", 0)
-    return f"{named} in {run.config['dataset']}", (
+    return f"{named} in {run.config.get('dataset', run.folder.name)}", (
         f"A DIFFormer was trained on {known:,} labelled rows. It predicts the {rows - known:,} "
         "others, and new rows."
     )
