@@ -13,7 +13,7 @@ named set of settings, a *protocol* a kind of split with its seeds. A cell is on
     [protocols.random]  title, splits = [...], seeds = [...]: every split with every seed
     [variants.stable]   title, systems, recipe, model = {...}, train = {...},
                         grid = {tau = [0.1, 0.5]}: one variant for each combination,
-                        choose = {lr = [0.01, 0.05]}: what `experiments.choose` picks by validation,
+                        choose = {lr = [0.01, 0.05]}: what `choose.py` picks by validation,
                         lowest = "other": the variant at the settings of the lowest error
     [published.mlp]     cora = [56.1, 1.6]        mean and deviation, or "out of memory"
     [[cells]]           systems, columns, variants, protocols: which (default: all); then any of

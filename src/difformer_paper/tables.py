@@ -6,9 +6,9 @@ A page asks for a table between two markers, and `fill_page` writes it there:
     <!-- end of results -->
 
 `verdicts` beside the filters says for each figure whether it reaches the published one, and if not,
-why; `paired=SYSTEM:VARIANT` shows differences run by run (paired.py), `ranks` mean ranks over the
-columns (ranks.py), `losses` where ours are behind (losses.py), `settings=VARIANT` in which settings
-the rows differ from that variant (differing.py).
+why. The others are in verdicts.py: `paired=SYSTEM:VARIANT` shows differences run by run, `ranks`
+mean ranks over the columns, `losses` where ours are behind, `settings=VARIANT` in which settings
+the rows differ from that variant.
 `compare/NAME` in place of a table's name shows results/compare/NAME.json, the comparison.json of a
 `difformer compare`.
 """

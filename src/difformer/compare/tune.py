@@ -1,6 +1,6 @@
 """Search for a system's settings by validation only; Optuna keeps the trials and resumes them.
 
-`difformer tune` searches for one system; `experiments.choose` searches for the cells of a spec.
+`difformer tune` searches for one system, and `difformer_paper` for the cells of its tables.
 """
 
 from __future__ import annotations
