@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from difformer.app import options as shared
-from difformer.app.options import Given, argument, ask, flag_of
+from difformer.app.options import KERNELS, Given, argument, ask, flag_of
 from difformer.estimators.settings import FitSettings
 from difformer.files import not_a_file
+from difformer.jobs.job import OwnTable
 from difformer.nn.config import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
 from difformer.train.settings import TrainSettings
 
@@ -132,64 +133,111 @@ class Asked:
     quiet: shared.Quiet = False
 
 
-SHARED = ("edges", "out", "resume", "report", "json", "quiet", "model", "recipe", "set")
-ALLOWED = {
-    "--series": ("series", "known", "places", *SHARED),
-    "--nodes": ("nodes", "label", "id", "no_header", "kind", "task", "neighbours", *SHARED),
-}
-NOT_ALONE = {
-    **dict.fromkeys(("known", "places"), "must come with --series: it is about its steps or nodes"),
-    "edges": "must come with --series or --nodes: it names their rows",
+ALONE = "NAME"  # the door of a dataset
+DOORS = {
     **dict.fromkeys(
-        ("label", "id", "no_header", "kind", "task"), "needs --nodes FILE: the table it is of"
+        ("name", "split", "data_dir", "seeds", "config", "tensorboard", "monitor"),
+        (ALONE,),
     ),
+    **dict.fromkeys(("engine", "workers", "address"), (ALONE,)),
+    "nodes": ("--nodes",),
+    "neighbours": (ALONE, "--nodes"),
+    **dict.fromkeys(("label", "id", "no_header", "kind", "task"), ("--nodes",)),
+    **dict.fromkeys(("known", "places"), ("--series",)),
+    "edges": ("--series", "--nodes"),
 }
+"""The kinds of data that an option is for; the others are for all."""
+KERNEL_OF = {
+    "--nodes": {"difformer": None, **KERNELS, "auto": "auto"},
+    "--series": dict(KERNELS),
+}
+"""The systems that --model may name with a table or a series, and the kernel of each."""
 
 
-def check_dataset(asked: Asked) -> None:
-    """ValueError for an option that has no meaning with a dataset."""
-    for name, reason in NOT_ALONE.items():
-        if getattr(asked, name):
-            raise ValueError(f"{flag_of(name)} {reason}")
-    if asked.monitor not in (None, "energy"):
-        raise ValueError(f"--monitor must be energy, got {asked.monitor!r}")
-    if asked.engine not in (None, "ray"):
-        raise ValueError(f"--engine must be ray, got {asked.engine!r}")
-    if asked.engine is None and (asked.workers or asked.address):
-        raise ValueError("--workers and --address must come with --engine ray")
+def check_door(asked: Asked, door: str) -> None:
+    """ValueError for an option that has no meaning with a kind of data."""
+    for each in fields(asked):
+        doors = DOORS.get(each.name, (door,))
+        if door not in doors and getattr(asked, each.name) not in (each.default, []):
+            told = (
+                f"be left out with {door}" if door != ALONE else f"come with {' or '.join(doors)}"
+            )
+            flag = ALONE if each.name == "name" else flag_of(each.name)
+            raise ValueError(f"{flag} must {told}")
+    if asked.model is not None and asked.model not in KERNEL_OF.get(door, (asked.model,)):
+        names = ", ".join(KERNEL_OF[door])
+        raise ValueError(f"--model must be one of {names} with {door}, got {asked.model}")
 
 
-def chosen(
-    asked: Asked,
-    given: Given,
-    door: str,
-    *,
-    systems: Mapping[str, str | None],
-    loop: Mapping[str, str],
-) -> dict[str, Any]:
-    """The system, the recipe and the options of the loop, by the names of their settings.
-
-    ValueError for an option that has no meaning with `door`, which is --series or --nodes.
+def of_estimator(asked: Asked, given: Given, door: str, loop: Mapping[str, str]) -> dict[str, Any]:
+    """The kernel, the recipe and the options of the loop, as the estimators call them.
 
     Args:
-        systems: the kernel of each system that --model may name.
-        loop: what each option of the loop is called in the settings.
+        loop: what each option of the loop that they take is called there.
     """
-    allowed = ALLOWED[door] if door != "--nodes" or asked.nodes else ("name", *ALLOWED[door])
-    for each in fields(asked):
-        if each.name not in allowed and getattr(asked, each.name) not in (each.default, []):
-            flag = "NAME" if each.name == "name" else flag_of(each.name)
-            raise ValueError(f"{flag} must be left out with {door}")
-    if asked.model is not None and asked.model not in systems:
-        names = ", ".join(systems)
-        raise ValueError(f"--model must be one of {names} with {door}, got {asked.model}")
-    found: dict[str, Any] = {"kernel": systems[asked.model]} if asked.model else {}
+    found: dict[str, Any] = {"kernel": KERNEL_OF[door][asked.model]} if asked.model else {}
     found |= {"recipe": asked.recipe} if asked.recipe else {}
     for name, value in given.train.items():
         if name not in loop:
             raise ValueError(f"{flag_of(name)} must be left out with {door}")
         found[loop[name]] = value
     return found
+
+
+def table_named(name: str | None) -> Path | None:
+    """The path, if a dataset is named by a file that is a table by its ending; else None."""
+    from difformer.data.table.files import ENDINGS
+
+    return Path(name) if name is not None and Path(name).suffix.lower() in ENDINGS else None
+
+
+def own_table(
+    nodes: Path,
+    label: list[str] | None,
+    id: str | None,
+    edges: Path | None,
+    no_header: bool,
+    **more: Any,
+) -> OwnTable:
+    """The table that options describe."""
+    if not label:
+        raise ValueError(f"--label COLUMN must be given with {nodes}: what to predict")
+    check_files(nodes, edges)
+    return OwnTable(
+        nodes=str(nodes),
+        label=label[0] if len(label) == 1 else label,
+        id=id,
+        edges=None if edges is None else str(edges),
+        header=False if no_header else None,
+        **more,
+    )
+
+
+def named_table(
+    name: str, label: list[str] | None, id: str | None, edges: Path | None, no_header: bool
+) -> OwnTable | None:
+    """The table that takes a dataset's place in `compare` and `tune`; None for a dataset's name."""
+    if table_named(name) is not None:
+        return own_table(Path(name), label, id, edges, no_header)
+    named = {"label": label, "id": id, "edges": edges, "no_header": no_header}
+    if option := next((option for option, value in named.items() if value), None):
+        raise ValueError(f"{flag_of(option)} needs a table in place of the dataset's name: {name}")
+    return None
+
+
+def parse_kinds(pairs: list[str] | None) -> dict[str, str]:
+    """The kinds that `--kind COLUMN=KIND` gives, by column."""
+    from difformer.data.table.columns import KINDS
+
+    named: dict[str, str] = {}
+    for pair in pairs or []:
+        column, equals, kind = pair.rpartition("=")
+        if not equals or not column:
+            raise ValueError(f"--kind must be COLUMN=KIND, got {pair!r}")
+        if kind not in KINDS:
+            raise ValueError(f"kind of {column!r} must be one of {', '.join(KINDS)}, got {kind!r}")
+        named[column] = kind
+    return named
 
 
 def check_files(*paths: Path | None) -> None:

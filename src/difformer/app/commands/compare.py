@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from difformer.app import options as shared
+from difformer.app.asked import named_table
 from difformer.app.options import flag, parse_names
 from difformer.app.output import print_json, print_table, say, search_stopped
-from difformer.app.own import own_table
 from difformer.compare.compare import DEFAULT_MODELS, DEFAULT_TRAIN, compare
 from difformer.compare.comparison import COMPARISON, Comparison, comparison_table, verdict
 from difformer.files import counted, write_atomic
@@ -51,7 +51,7 @@ def command(
 
     The row of a system that cannot run says why; a system that crashes does not stop the others.
     """
-    table = own_table(dataset, label, id, edges, no_header)
+    table = named_table(dataset, label, id, edges, no_header)
     names = list(SYSTEMS) if models == "all" else parse_names(models) or []
     try:
         result = compare(

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from difformer.app.asked import parse_kinds
 from difformer.app.options import Address, Id, Json, Kinds, Label, NoHeader, Quiet, Task
 from difformer.app.output import print_json, print_table, say
-from difformer.app.own import parse_kinds
 from difformer.blocks import Table
 from difformer.files import counted
 from difformer.progress import progress

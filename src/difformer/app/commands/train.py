@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from difformer.app.asked import Asked, check_dataset
-from difformer.app.options import Given, flag_of, parse_seeds, set_names, with_options
-from difformer.app.output import finish_run, run_folder, stopped
-from difformer.app.own import table_named, train_series, train_table
+from difformer.app.asked import (
+    ALONE,
+    LOOP,
+    Asked,
+    check_door,
+    check_files,
+    of_estimator,
+    own_table,
+    parse_kinds,
+    table_named,
+)
+from difformer.app.options import (
+    TASKS,
+    Given,
+    flag_of,
+    parse_seeds,
+    series_options,
+    set_names,
+    with_options,
+)
+from difformer.app.output import finish_run, print_table, run_folder, say, stopped
+from difformer.blocks import Note, Table
+from difformer.estimators.settings import ONE_FORM, FitSettings
 from difformer.jobs.job import AUTO_SPLIT, Experiment, read_config_file, recipe_for
+from difformer.jobs.series import SeriesSettings
+from difformer.nn.config import DIFFormerConfig
 from difformer.settings import options_of
 from difformer.shards.store import Manifest, is_shards
+from difformer.systems.families import DIFFormerOptions
 from difformer.systems.registry import get_system
 from difformer.train.settings import is_lead, launched
 
@@ -37,11 +60,13 @@ def train(asked: Asked, given: Given) -> None:
 
     Settings: these flags, or --set name=value with any name that `difformer settings` lists.
     """
-    table = asked.nodes or (table_named(asked.name) if asked.config is None else None)
+    named = None if asked.config is not None else table_named(asked.name)
+    if named is not None and asked.series is None and asked.nodes is None:
+        asked = replace(asked, name=None, nodes=named)
     if asked.series is not None:
-        train_series(asked.series, asked, given)
-    elif table is not None:
-        train_table(table, asked, given)
+        _train_series(asked.series, asked, given)
+    elif asked.nodes is not None:
+        _train_table(asked.nodes, asked, given)
     else:
         _train_dataset(asked, given)
 
@@ -49,8 +74,112 @@ def train(asked: Asked, given: Given) -> None:
 command = with_options(train, Asked)
 
 
+def _train_table(nodes: Path, asked: Asked, given: Given) -> None:
+    """Read the table, show its columns, train, and say where the run is."""
+    params = _table_settings(asked, given)
+    if nodes.suffix.lower() == ".pt":
+        raise ValueError(f"--nodes must be a table: give {nodes} in place of NAME")
+    if asked.task not in (None, *TASKS):
+        raise ValueError(f"--task must be one of {', '.join(TASKS)}, got {asked.task!r}")
+    more: Any = {"task": asked.task, "kinds": parse_kinds(asked.kind)}
+    table = own_table(nodes, asked.label, asked.id, asked.edges, asked.no_header, **more)
+    with run_folder(nodes.stem, asked.out, resume=asked.resume) as folder:
+        from difformer.jobs.table import train_own
+        from difformer.report.table_page import result_blocks
+        from difformer.runs.open import open_table
+
+        data = table.read()
+        assert data.encoder is not None
+        if not asked.json:
+            columns = Table("", ("column", "is", "becomes"), data.encoder.describe())
+            print_table(columns, data.describe())
+        quiet = asked.quiet or asked.json
+        result, run = train_own(data, folder, params, table=table, resume=asked.resume, quiet=quiet)
+        if run is None:
+            raise stopped(folder, "what was trained so far")
+        choice = [result["choice"]] if result.get("choice") else []
+        for line in (f"graph: {result['graph']}", *choice):
+            say(line, quiet=quiet)
+        empty = result["rows"] - result["labelled"]
+        finish_run(
+            folder,
+            result,
+            lambda: result_blocks(result),
+            page=asked.report,
+            json=asked.json,
+            more=f", {empty} predictions in predictions.csv" if empty else "",
+            loaded=open_table(folder, run, data) if asked.report else None,
+        )
+        if not asked.json:
+            print(f"new rows: difformer predict {folder} NEW.csv -o OUT.csv")
+
+
+def _table_settings(asked: Asked, given: Given) -> dict[str, Any]:
+    """The options of the model and of the loop as parameters of the estimators."""
+    check_door(asked, "--nodes")
+    given = given.with_set(asked.set, options_of(DIFFormerOptions))
+    found = of_estimator(asked, given, "--nodes", LOOP)
+    if asked.neighbours is not None:
+        found |= {"n_neighbors": asked.neighbours, "graph": "knn"}
+    model = dict(given.model)
+    found |= {name: model.pop(name) for name in ("hidden_channels", "kernel") if name in model}
+    found |= {"options": model} if model else {}
+    named = found.get("recipe", "auto") != "auto" or found.get("kernel") is not None
+    if named or "options" in found:
+        found["early_stopping"] = True  # one form: held-out labels pick its epoch, and score it
+    elif one := next((name for name in ONE_FORM if name in given.train), None):
+        raise ValueError(
+            f"{flag_of(one)} must come with --recipe or --model: recipe auto, which "
+            "trains several forms, sets it for each"
+        )
+    FitSettings(**found).check_settings()  # before torch is imported and the table read
+    return found
+
+
+def _train_series(series: Path, asked: Asked, given: Given) -> None:
+    """Train, test from rolling origins, forecast, and say where the run is."""
+    settings = _series_settings(asked, given)
+    check_files(series, asked.edges, asked.known, asked.places)
+    from difformer.jobs.series import train_series
+
+    with run_folder(f"{series.stem}-forecast", asked.out, resume=asked.resume) as folder:
+        record = train_series(
+            series, asked.edges, folder, settings, known=asked.known, places=asked.places
+        )
+        if record["interrupted"]:
+            raise stopped(folder)
+        ahead = "step" if settings.steps == 1 else f"{settings.steps} steps"
+        from difformer.report.series_page import learned_notes, result_blocks
+
+        finish_run(
+            folder,
+            record,
+            lambda: [*result_blocks(record), *learned_notes(record)],
+            page=asked.report,
+            json=asked.json,
+            more=f", the next {ahead} in forecast.csv",
+        )
+
+
+def _series_settings(asked: Asked, given: Given) -> SeriesSettings:
+    """The settings that the command line gives; ValueError for an option that is not for series."""
+    check_door(asked, "--series")
+    own = series_options()
+    given = given.with_set(asked.set, {**own, **options_of(DIFFormerConfig)})
+    found = of_estimator(asked, given, "--series", {name: name for name in own})
+    found |= {k: v for k, v in given.model.items() if k in own}
+    found["options"] = {k: v for k, v in given.model.items() if k not in own}
+    return SeriesSettings(**found)
+
+
 def _train_dataset(asked: Asked, given: Given) -> None:
-    check_dataset(asked)
+    check_door(asked, ALONE)
+    if asked.monitor not in (None, "energy"):
+        raise ValueError(f"--monitor must be energy, got {asked.monitor!r}")
+    if asked.engine not in (None, "ray"):
+        raise ValueError(f"--engine must be ray, got {asked.engine!r}")
+    if asked.engine is None and (asked.workers or asked.address):
+        raise ValueError("--workers and --address must come with --engine ray")
     experiment = _experiment(asked, given)  # all options are checked before any data is read
     manifest = Manifest.read(experiment.dataset) if is_shards(experiment.dataset) else None
     if asked.engine is not None and manifest is None:
@@ -81,7 +210,6 @@ def _train_dataset(asked: Asked, given: Given) -> None:
 
 def _blocks(folder: Path) -> list[Block]:
     """How good the run is and what it cost, as its page shows it."""
-    from difformer.blocks import Note
     from difformer.report.run_page import cost_section, headline, results_section
     from difformer.runs.run import read_run
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from difformer.app import options as shared
+from difformer.app.asked import named_table
 from difformer.app.options import flag, parse_set
 from difformer.app.output import print_json, print_table, say, search_stopped
-from difformer.app.own import own_table
 from difformer.blocks import Table
 from difformer.compare.compare import DEFAULT_TRAIN
 from difformer.compare.tune import SEARCHES, Trial, TuneResult, grid_size, tune
@@ -53,7 +53,7 @@ def command(
 
     With your own table: difformer tune table.csv --label COLUMN
     """
-    table = own_table(dataset, label, id, edges, no_header)
+    table = named_table(dataset, label, id, edges, no_header)
     given = parse_set(set_, options_of(get_system(model).config))
     experiment = Experiment.make(
         dataset,
