@@ -325,7 +325,7 @@ def _run(
     result = run_experiment(experiment, dataset=data, split=split, folder=folder, callbacks=look)
     if result.interrupted:
         raise KeyboardInterrupt
-    (fit,) = result.results.values()
+    (fit,) = result.fits.values()
     return fit.metrics["test"]["accuracy"], fit.seconds
 
 

@@ -300,12 +300,12 @@ def _differing(new: CellResult, old: CellResult) -> list[str]:
 
 
 def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:
-    fit = done.results[seed]
+    fit = done.fits[f"seed {seed}"]
     metrics = {
         part: {name: round(value, 6) if isfinite(value) else None for name, value in values.items()}
         for part, values in fit.metrics.items()
     }
-    cost = {"epoch_seconds": round(fit.seconds / max(fit.epochs, 1), 5)}
+    cost = {"epoch_seconds": round((fit.seconds or 0.0) / max(fit.epochs or 0, 1), 5)}
     if fit.peak_memory is not None:
         cost["peak_mb"] = round(fit.peak_memory / 1e6)
     return {
@@ -314,7 +314,7 @@ def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:
         "metrics": metrics,
         "best_epoch": fit.best_epoch,
         "epochs": fit.epochs,
-        "seconds": round(fit.seconds, 1),
+        "seconds": round(fit.seconds or 0.0, 1),
         "cost": cost,
         "commit": commit(),
     }

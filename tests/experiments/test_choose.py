@@ -199,7 +199,7 @@ def test_no_run_is_made_twice_and_the_table_keeps_those_of_the_choice(
     measure_cell(spec, cell, tables, dataset=lambda _: load_dataset("digits"))
     ran: list[tuple[float, tuple[int, ...]]] = []
 
-    def watched(experiment: Experiment, **rest: Any) -> run.SeedsResult:
+    def watched(experiment: Experiment, **rest: Any) -> run.Run:
         ran.append((experiment.train.lr, experiment.seeds))
         if len(ran) == 4:
             raise KeyboardInterrupt

@@ -14,8 +14,7 @@ from difformer.errors import DataError, RunError
 from difformer.jobs import rows as run_module
 from difformer.jobs.job import Experiment
 from difformer.machine import commit, commit_of
-from difformer.train.folder import FitResult
-from difformer.train.seeds import SeedsResult
+from difformer.train.folder import FitResult, Run
 from difformer_paper.measure import (
     CellResult,
     measure_cell,
@@ -71,12 +70,12 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The runs that were made; each takes no time and is right in (80 + seed) per cent."""
     made: list[tuple[str, int]] = []
 
-    def run(experiment: Experiment, **options: Any) -> SeedsResult:
+    def run(experiment: Experiment, **options: Any) -> Run:
         (seed,) = experiment.seeds
         made.append((experiment.split, seed))
         metrics = {"test": {"accuracy": 0.8 + seed / 100}, "val": {"accuracy": 0.5}}
         fit = FitResult(metrics, 3, 5, "epochs", [], 1.25)
-        return SeedsResult({seed: fit})
+        return Run({f"seed {seed}": fit})
 
     monkeypatch.setattr(run_module, "run_experiment", run)
     return made
@@ -151,13 +150,13 @@ def test_runs_that_another_process_adds_meanwhile_are_kept_and_not_made_again(
     mine, other = (replace(cell, protocol=replace(how, splits=(s,))) for s in how.splits)
     made: list[tuple[str, int]] = []
 
-    def run(experiment: Experiment, **options: Any) -> SeedsResult:
+    def run(experiment: Experiment, **options: Any) -> Run:
         (seed,) = experiment.seeds
         made.append((experiment.split, seed))
         if len(made) == 2:  # in the middle of a run of ours, after our first was written
             measure(spec, other, tmp_path)
         fit = FitResult({"test": {"accuracy": seed / 10}}, 3, 5, "epochs", [], 1.25)
-        return SeedsResult({seed: fit})
+        return Run({f"seed {seed}": fit})
 
     monkeypatch.setattr(run_module, "run_experiment", run)
     result = measure(spec, mine, tmp_path, fresh=fresh)

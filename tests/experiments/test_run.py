@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import statistics
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +23,11 @@ from difformer.jobs.rows import (
     load_data,
     run_experiment,
 )
+from difformer.machine import commit
 from difformer.runs.open import load_run
 from difformer.systems.registry import SYSTEMS
 from difformer.train.batches import predict
+from difformer.train.callbacks import Callback
 
 QUICK = {"epochs": 2, "lr": 0.01}
 
@@ -54,6 +59,50 @@ def test_a_seed_has_the_same_bits_alone_and_among_others(digits: Dataset, tmp_pa
         assert (alone / name).read_bytes() == (among / name).read_bytes()
 
 
+def test_seeds_are_summed_up_by_mean_and_sample_deviation_and_more_are_added(
+    digits: Dataset, tmp_path: Path
+) -> None:
+    class Count(Callback):
+        started = 0
+
+        def on_start(self, fit: Any) -> None:
+            Count.started += 1
+
+    run_experiment(make(seeds=[3, 4]), dataset=digits, folder=tmp_path)
+    more = make(seeds=[3, 4, 5])
+    run = run_experiment(more, dataset=digits, folder=tmp_path, callbacks=lambda _: [Count()])
+    assert Count.started == 1
+    values = [fit.metrics["test"]["accuracy"] for fit in run.fits.values()]
+    wanted = (statistics.mean(values), statistics.stdev(values))
+    assert run.mean_std("test", "accuracy") == pytest.approx(wanted)
+    summary = json.loads((tmp_path / "result.json").read_text())
+    assert tuple(summary["metrics"]["test"]["accuracy"].values()) == pytest.approx(wanted)
+    assert set(summary["seeds"]) == {"3", "4", "5"}
+    assert (summary["commit"], summary["interrupted"]) == (commit(), False)
+    with pytest.raises(RunError, match=r"train\.lr: 0\.01 there, 0\.2 now"):
+        run_experiment(make(seeds=[6, 7], train={**QUICK, "lr": 0.2}), folder=tmp_path)
+    assert not (tmp_path / "seed-6").exists()
+
+
+def test_an_interrupted_seed_ends_the_rest_and_goes_on_later(
+    digits: Dataset, tmp_path: Path
+) -> None:
+    class Interrupt(Callback):
+        def on_epoch(self, fit: Any) -> None:
+            if fit.settings.seed == 1 and fit.epoch == 1:
+                raise KeyboardInterrupt
+
+    job, options = make(seeds=[0, 1, 2]), {"dataset": digits, "folder": tmp_path}
+    cut = run_experiment(job, callbacks=lambda _: [Interrupt()], **options)
+    assert cut.interrupted
+    assert list(cut.fits) == ["seed 0", "seed 1"]
+    assert json.loads((tmp_path / "result.json").read_text())["interrupted"]
+    whole = run_experiment(job, **options)
+    assert not whole.interrupted
+    alone = run_experiment(make(seeds=[1]), dataset=digits)
+    assert whole.fits["seed 1"].history == alone.fits["seed 1"].history
+
+
 def test_a_run_neither_goes_on_nor_opens_with_changed_data(digits: Dataset, tmp_path: Path) -> None:
     run_experiment(make(), dataset=digits, folder=tmp_path)
     changed = replace(digits, y=digits.y.roll(1))
@@ -75,7 +124,7 @@ def test_a_run_folder_gives_the_model_back(system: str, digits: Dataset, tmp_pat
         output = predict(loaded.model, Batch(digits.x, digits.y, loaded.graph, rows)).output
     test = loaded.split.test
     accuracy = float((output.argmax(1)[test] == digits.y[test]).double().mean())
-    assert accuracy == result.results[0].metrics["test"]["accuracy"]
+    assert accuracy == result.fits["seed 0"].metrics["test"]["accuracy"]
 
 
 def test_the_model_and_an_edge_list_give_the_logits_of_the_run(
@@ -94,7 +143,7 @@ def test_the_model_and_an_edge_list_give_the_logits_of_the_run(
     assert torch.equal(logits, run)
     assert float((logits - apart).abs().max()) > 1e-3  # the edges count
     loss = torch.nn.functional.cross_entropy(logits[split.test], data.y[split.test])
-    assert float(loss) == pytest.approx(result.results[0].metrics["test"]["loss"], rel=1e-5)
+    assert float(loss) == pytest.approx(result.fits["seed 0"].metrics["test"]["loss"], rel=1e-5)
 
 
 def test_the_run_of_a_seed_can_be_named(digits: Dataset, tmp_path: Path) -> None:
@@ -158,10 +207,11 @@ def test_the_automatic_split_is_the_datas_own_or_a_random_one(digits: Dataset) -
 
 
 def test_recomputing_layers_changes_no_result(digits: Dataset) -> None:
-    metrics = [
-        run_experiment(make(train={**QUICK, "recompute": again}), dataset=digits).results[0].metrics
+    runs = [
+        run_experiment(make(train={**QUICK, "recompute": again}), dataset=digits)
         for again in (False, True)
     ]
+    metrics = [run.fits["seed 0"].metrics for run in runs]
     for part, values in metrics[0].items():
         assert metrics[1][part] == pytest.approx(values, rel=1e-5)
     options = {"system": "mlp", "model": {}, "train": {**QUICK, "recompute": True}}

@@ -24,7 +24,7 @@ from difformer.jobs.rows import run_experiment
 from difformer.jobs.table import train_own
 from difformer.runs.answer import predict_run
 from difformer.runs.open import load_run
-from difformer.runs.run import find_runs
+from difformer.runs.run import find_runs, summary
 
 peers.PEERS = ("logistic", "knn")  # what a table is compared with is not what is attacked
 
@@ -76,7 +76,7 @@ def _use_run(kind: str, root: Path, folder: Path, place: Path, name: str) -> Exc
         try:
             if use == "list":
                 for run in find_runs(folder):
-                    json.dumps(run.summary())
+                    json.dumps(summary(run))
             elif use == "predict" and new is not None:
                 predict_run(folder, new, out)
                 predict_run(root / kind, new, right)

@@ -17,7 +17,7 @@ from difformer.data.snapshots import TemporalDataset
 from difformer.errors import DifformerError, RunError
 from difformer.report.page import safe_json
 from difformer.report.run_page import settings_section, write_report
-from difformer.runs.run import Run
+from difformer.train.folder import Run
 
 Make = Callable[..., Dataset]
 Train = Callable[..., Path]
@@ -116,9 +116,7 @@ def test_any_shape_of_model_has_a_page(
 
 @pytest.mark.parametrize("system", ["mlp", "forest"])
 def test_the_settings_are_those_that_the_system_uses(system: str, tmp_path: Path) -> None:
-    section = settings_section(
-        Run(tmp_path, {"system": system, "train": {"lr": 0.5, "seed": 3}}, [])
-    )
+    section = settings_section(Run({}, config={"system": system, "train": {"lr": 0.5, "seed": 3}}))
     settings = [row for block in section.blocks for row in getattr(block, "rows", [])]
     assert ["seed", "3"] in settings
     assert (["lr", "0.5"] in settings) == (system == "mlp")

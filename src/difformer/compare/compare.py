@@ -235,14 +235,14 @@ def _run_split(task: Task, split: Split) -> dict[str, Any]:
     result = run_experiment(experiment, dataset=task.data, split=split)
     if result.interrupted:
         raise KeyboardInterrupt
-    fit = next(iter(result.results.values()))
+    fit = next(iter(result.fits.values()))
     test = fit.metrics["test"]
     probabilities = {"log_loss": test["loss"], "ece": test["ece"]} if "ece" in test else {}
     return {
         "val": fit.metrics.get("val", {}).get(task.metric),
         "test": test[task.metric],
         **probabilities,
-        "seconds": round(fit.seconds, 2),
+        "seconds": round(fit.seconds or 0.0, 2),
         "tuning_seconds": round(tuning, 2),
         "trials": tried,
         "epochs": fit.epochs,

@@ -115,7 +115,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         if kept and not result.interrupted:
             if self.linear != "none":
                 forecast = MixedForecast.learn(data, self._edges, network, kept)
-            best, epochs = network.windows.preprocessing, max(1, result.best_epoch)
+            best, epochs = network.windows.preprocessing, max(1, result.best_epoch or 0)
             network = self._learn(best, seed, 0, "all", epochs)
             forecast = replace(forecast, network=network)
             if network.result.interrupted:

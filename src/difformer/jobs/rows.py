@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,13 @@ from difformer.train.batches import FullBatch, Snapshots, Source
 from difformer.train.callbacks import Callback
 from difformer.train.chunks import CHUNK_ROWS, recompute_layers
 from difformer.train.distributed import fit_distributed, processes
-from difformer.train.folder import FitResult
+from difformer.train.folder import FitResult, Run, agree_config, write_result
+from difformer.train.interrupts import interruptible
 from difformer.train.loop import fit
 from difformer.train.memory import available_memory, keep_freed_memory
 from difformer.train.objective import Objective, SnapshotError, objective_for
 from difformer.train.partition import Partitions
 from difformer.train.seeding import seeded
-from difformer.train.seeds import SeedsResult, fit_seeds
 from difformer.train.settings import TrainSettings, launched
 
 
@@ -171,7 +171,7 @@ def run_experiment(
     folder: Path | str | None = None,
     callbacks: Callbacks | None = None,
     objective: Objective | None = None,
-) -> SeedsResult:
+) -> Run:
     """Train a system with each seed; mean ± deviation, and every seed's own result.
 
     With a folder the run is stored and resumed as in `fit`: one seed in the folder itself, several
@@ -190,7 +190,7 @@ def run_experiment(
     data = load_data(experiment, data_dir) if dataset is None else dataset
     split = choose_split(data, experiment.split) if split is None else split.check(data.num_rows)
     experiment = replace(experiment, split=split.name)
-    system, (seed, *others) = get_system(experiment.system), experiment.seeds
+    system = get_system(experiment.system)
     options = system.configure(**experiment.model)
     _check_fits(system, options, data)
     graph, config = graph_for(system, options, data), experiment.config()
@@ -200,24 +200,53 @@ def run_experiment(
         objective = SnapshotError(num_nodes=data.num_nodes)  # also reports the released cost
     objective = objective or objective_for(data.task)
 
-    def make(seed: int) -> tuple[nn.Module, Source, Split]:
-        model = build_model(experiment, data.num_features, data.num_outputs)
-        own = replace(experiment.train, seed=seed)
-        return model, make_source(system, data, split, graph, own), split
+    if launched() and len(experiment.seeds) > 1:
+        raise ValueError(f"seeds must be one over processes, got {len(experiment.seeds)}")
 
-    train = replace(experiment.train, seed=seed)
-    kept: Any = {"folder": folder, "config": config}
-    if others and not launched():
-        kept["callbacks"] = callbacks
-        return fit_seeds(make, objective, experiment.train, seeds=experiment.seeds, **kept)
-    kept["callbacks"] = () if callbacks is None else callbacks(seed)
-    if launched():
-        result = _over_processes(experiment, train, data, split, graph, **kept)
-    else:
+    def one(seed: int, folder: Path | None) -> FitResult:
+        train = replace(experiment.train, seed=seed)
+        look = () if callbacks is None else callbacks(seed)
+        kept: Any = {"folder": folder, "config": config, "callbacks": look}
+        if launched():
+            return _over_processes(experiment, train, data, split, graph, **kept)
         with seeded(seed):
-            model, source, _ = make(seed)
-        result = fit(model, source, objective, split, train, **kept)
-    return SeedsResult({seed: result}, result.interrupted)
+            model = build_model(experiment, data.num_features, data.num_outputs)
+            source = make_source(system, data, split, graph, train)
+        return fit(model, source, objective, split, train, **kept)
+
+    return each_seed(experiment, one, None if folder is None else Path(folder), config)
+
+
+def each_seed(
+    experiment: Experiment,
+    one: Callable[[int, Path | None], FitResult],
+    root: Path | None,
+    config: Mapping[str, Any],
+) -> Run:
+    """One fit per seed, whose bits do not depend on which others are run.
+
+    One seed is kept in the folder itself; several are in one subfolder each, with a result.json
+    above them that sums up those done so far.
+    """
+    seeds = experiment.seeds
+    if len(seeds) == 1:
+        only = one(seeds[0], root)
+        return Run({f"seed {seeds[0]}": only}, only.interrupted)
+    if root is not None:
+        train = {name: v for name, v in asdict(experiment.train).items() if name != "seed"}
+        agree_config(root, {**config, "train": train})
+    run = Run({})
+    with interruptible() as interrupt:
+        for seed in seeds:
+            done = one(seed, None if root is None else root / f"seed-{seed}")
+            last = seed == seeds[-1]
+            cut = done.interrupted or (interrupt.is_set() and not last)
+            run = Run({**run.fits, f"seed {seed}": done}, cut)
+            if root is not None:
+                write_result(root, {**run.to_json(), "interrupted": cut or not last})
+            if cut:
+                break
+    return run
 
 
 def build_model(experiment: Experiment, features: int, outputs: int) -> nn.Module:
@@ -240,8 +269,6 @@ def _over_processes(
     **kept: Any,
 ) -> FitResult:
     """Train one seed over the processes that torchrun started."""
-    if len(experiment.seeds) > 1:
-        raise ValueError(f"seeds must be one over processes, got {len(experiment.seeds)}")
     with seeded(train.seed):
         model = build_model(experiment, data.num_features, data.num_outputs)
     if not isinstance(model, DIFFormer):

@@ -28,11 +28,10 @@ from difformer.shards.remote import is_url
 from difformer.shards.store import Manifest
 from difformer.train.chunks import CHUNK_ROWS
 from difformer.train.distributed import fit_from_parts, processes
-from difformer.train.folder import read_result
+from difformer.train.folder import Run, read_result
 from difformer.train.memory import keep_freed_memory
 from difformer.train.parts import Parts
 from difformer.train.seeding import seeded
-from difformer.train.seeds import SeedsResult
 
 WRITTEN = 65_536  # predictions that are written together
 
@@ -42,7 +41,7 @@ def run_shards(
     *,
     folder: Path | str | None = None,
     callbacks: Callbacks | None = None,
-) -> SeedsResult:
+) -> Run:
     """Train on the shards that an experiment names; each process opens only its own parts.
 
     With a folder, the run is saved there as `fit` saves it, and each process writes the predictions
@@ -79,7 +78,7 @@ def run_shards(
         )
         if folder is not None and not result.interrupted:
             _write_predictions(Path(folder), trained, source, manifest)
-    return SeedsResult({seed: result}, result.interrupted)
+    return Run({f"seed {seed}": result}, result.interrupted)
 
 
 def _write_predictions(folder: Path, model: nn.Module, source: Parts, manifest: Manifest) -> None:
@@ -155,7 +154,7 @@ TOO_LATE = "WorkerGroupStartupTimeoutError"  # Ray's error after the last wait
 
 def train_on_ray(
     experiment: Experiment, folder: Path, *, workers: int, address: str | None = None
-) -> SeedsResult:
+) -> Run:
     """Train on the shards that an experiment names, on a Ray cluster.
 
     Args:
@@ -190,7 +189,7 @@ def train_on_ray(
     result = read_result(folder)
     if result is None:
         raise RunError(f"{folder} has no result: the workers must share this folder")
-    return SeedsResult({experiment.seeds[0]: result}, result.interrupted)
+    return Run({f"seed {experiment.seeds[0]}": result}, result.interrupted)
 
 
 def _plain(experiment: Experiment, folder: Path) -> dict[str, Any]:

@@ -24,8 +24,10 @@ from difformer.errors import DifformerError
 from difformer.files import natural, one_line
 from difformer.machine import commit_of
 from difformer.report.page import write_page
-from difformer.runs.run import Run, SeedRun, read_run
+from difformer.runs.run import read_run
 from difformer.systems.registry import SYSTEMS
+from difformer.train.checkpoint import Row
+from difformer.train.folder import Run
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -81,13 +83,11 @@ def _sections(
     run: Run, loaded: LoadedRun | None, dataset: Dataset | None, drawing: Drawing
 ) -> list[Section]:
     """Every section that the run has something for."""
-    # The first seed that has a model represents the run.
-    shown = next((s for s in run.seeds if (s.folder / "model.safetensors").exists()), run.seeds[0])
-    own, inside = _of_model(run, shown, loaded, dataset, drawing)
-    curves, below = curves_section(run), [cost_section(run, shown), settings_section(run)]
+    own, inside = _of_model(run, loaded, dataset, drawing)
+    curves, below = curves_section(run), [cost_section(run), settings_section(run)]
     if own:
         # An average of several forms has no single curve.
-        logged = [curves] if any(s.history for s in run.seeds) else []
+        logged = [curves] if any(fit.history for fit in run.fits.values()) else []
         sections = [*own, *(replace(s, folded=True) for s in (*logged, *inside, *below))]
     else:
         sections = [results_section(run), curves, *inside, *below]
@@ -97,7 +97,6 @@ def _sections(
 
 def _of_model(
     run: Run,
-    shown: SeedRun,
     loaded: LoadedRun | None,
     dataset: Dataset | None,
     drawing: Drawing,
@@ -113,9 +112,10 @@ def _of_model(
     from difformer.runs.open import load_run
 
     own: list[Section] = []
+    label, folder = _shown(run)
     try:
         if loaded is None:
-            loaded = load_run(shown.folder, dataset=dataset, data_dir=drawing.data_dir)
+            loaded = load_run(folder, dataset=dataset, data_dir=drawing.data_dir)
         found = [] if loaded.own or loaded.record else [prediction_section(loaded)]
         inside = loaded.look_inside()
         if loaded.own:
@@ -128,14 +128,20 @@ def _of_model(
             f"(predictions, energies, states, diffusivities): {one_line(error)}"
         )
         return [], [Section("model", "The trained model", [Note(text, missing=True)])]
-    if found and len(run.seeds) > 1:
-        intro = Note(f"Of {shown.label}, the first with a model.")
+    if found and len(run.fits) > 1:
+        intro = Note(f"Of {label}, the first with a model.")
         found = [replace(found[0], blocks=[intro, *found[0].blocks])]
     model, seen = inside.model, inside.dataset
     known = isinstance(model, DIFFormer)
     weights = layer_weights(model, seen.x, inside.graph) if known else []
     about = [energy_section(inside), diffusivity_section(inside, weights)]
     return own, [*found, *about, states_section(inside, weights, drawing)]
+
+
+def _shown(run: Run) -> tuple[str, Path]:
+    """The name and the folder of the fit that represents the run: the first that has a model."""
+    places = [(label, fit.folder or run.folder) for label, fit in run.fits.items()]
+    return next((p for p in places if (p[1] / "model.safetensors").exists()), places[0])
 
 
 def headline(run: Run) -> str:
@@ -151,7 +157,7 @@ def headline(run: Run) -> str:
 
 def results_section(run: Run) -> Section:
     """Mean ± deviation of every metric, and every seed's own values."""
-    names, seeds = run.metrics(), len(run.seeds)
+    names, seeds = run.metrics(), len(run.fits)
     if not names:
         return Section("results", "Results", [Note("No result was written yet.", missing=True)])
     rows = [[_words(n), *(mean_std(*run.mean_std(part, n)) for part in PARTS)] for n in names]
@@ -160,14 +166,14 @@ def results_section(run: Run) -> Section:
         caption = f"Mean ± sample standard deviation over {seeds} seeds."
     header = list(PART_NAMES.values())
     blocks: list[Any] = [Table(caption, ["metric", *header], rows)]
-    if any(s.result.get("interrupted") for s in run.seeds):
+    if run.interrupted:
         blocks.insert(0, Note("The run was interrupted; it can be resumed.", missing=True))
     if seeds > 1 and run.headline is not None:
         _, metric = run.headline
         cells: list[list[str]] = []
-        for seed in run.seeds:
-            values = [number(seed.metrics.get(part, {}).get(metric)) for part in PARTS]
-            cells.append([seed.label, *values, number(seed.result.get("best_epoch"))])
+        for label, fit in run.fits.items():
+            values = [number(fit.metrics.get(part, {}).get(metric)) for part in PARTS]
+            cells.append([label, *values, number(fit.best_epoch)])
         caption = f"{_words(metric).capitalize()} of each seed."
         blocks.append(Table(caption, ["seed", *header, "best epoch"], cells))
     return Section("results", "Results", blocks)
@@ -179,40 +185,42 @@ def _words(metric: str) -> str:
 
 def curves_section(run: Run) -> Section:
     """Metrics by epoch, one plot per metric, one line per seed and part."""
-    logged = [seed for seed in run.seeds if seed.history]
-    columns = dict.fromkeys(column for seed in logged for column in seed.history[0])
+    logged = {label: fit.history for label, fit in run.fits.items() if fit.history}
+    columns = dict.fromkeys(column for rows in logged.values() for column in rows[0])
     split = [column.partition("_") for column in columns]
     metrics = dict.fromkeys(name for part, _, name in split if part in PARTS and name)
     blocks: list[Any] = [_curve(run, logged, metric) for metric in metrics]
     energies = sorted((c for c in columns if c.startswith("energy_")), key=natural)
     if energies:
-        blocks.append(_energy_curve(logged[0], energies))
+        blocks.append(_energy_curve(*next(iter(logged.items())), energies))
     if not blocks:
         blocks = [Note("There is no metrics.csv with rows: no curves.", missing=True)]
     return Section("curves", "Learning curves", blocks)
 
 
-def _curve(run: Run, logged: list[SeedRun], metric: str) -> Plot:
+def _curve(run: Run, logged: dict[str, list[Row]], metric: str) -> Plot:
     data: list[dict[str, Any]] = []
-    several, title, last = len(run.seeds) > 1, _words(metric), logged[0].history[-1]
+    first, history = next(iter(logged.items()))
+    several, title, last = len(run.fits) > 1, _words(metric), history[-1]
     columns = {part: f"{part}_{metric}" for part in ("train", "val")}
     for index, (part, column) in enumerate(columns.items()):
-        for seed in logged:
-            rows = [r for r in seed.history if column in r]
+        for label, logs in logged.items():
+            rows = [r for r in logs if column in r]
             trace = scatter(
                 [r["epoch"] for r in rows],
                 [r[column] for r in rows],
                 "lines" if len(rows) > 1 else "markers",
                 name=PART_NAMES[part],
                 legendgroup=PART_NAMES[part],
-                showlegend=seed is logged[0],
+                showlegend=label == first,
                 opacity=0.6 if several else 1.0,
                 line={"color": colour(index), "dash": "dot" if index else "solid"},
-                hovertemplate=plain(f"{seed.label}, epoch %{{x}}: %{{y:.4g}}") + "<extra></extra>",
+                hovertemplate=plain(f"{label}, epoch %{{x}}: %{{y:.4g}}") + "<extra></extra>",
             )
             data.append(trace)
     ends = [f"{PART_NAMES[p]} {number(last[c])}" for p, c in columns.items() if c in last]
-    kept = ", ".join(number(e) for s in run.seeds if (e := s.result.get("best_epoch")) is not None)
+    epochs = [fit.best_epoch for fit in run.fits.values() if fit.best_epoch is not None]
+    kept = ", ".join(map(number, epochs))
     lines = "one line per seed" if several else "training and validation"
     return Plot(
         name=f"curve-{metric}",
@@ -222,16 +230,16 @@ def _curve(run: Run, logged: list[SeedRun], metric: str) -> Plot:
         f"At the last epoch: {', '.join(ends)}.",
         data=data,
         layout={"xaxis": axis("epoch"), "yaxis": axis(title)},
-        table=_curve_table(logged[0], list(columns.values())),
+        table=_curve_table(first, history, list(columns.values())),
     )
 
 
-def _energy_curve(seed: SeedRun, columns: list[str]) -> Plot:
-    epochs = [r["epoch"] for r in seed.history]
+def _energy_curve(label: str, history: list[Row], columns: list[str]) -> Plot:
+    epochs = [r["epoch"] for r in history]
     data = [
         scatter(
             epochs,
-            [r.get(column) for r in seed.history],
+            [r.get(column) for r in history],
             name=f"layer {column.removeprefix('energy_')}",
             line={"color": colour(i)},
         )
@@ -239,42 +247,41 @@ def _energy_curve(seed: SeedRun, columns: list[str]) -> Plot:
     ]
     return Plot(
         name="curve-energy",
-        caption=f"Energy of each layer's state as training goes ({seed.label}).",
+        caption=f"Energy of each layer's state as training goes ({label}).",
         alt="Line plot of the energy of each layer by epoch.",
         data=data,
         layout={"xaxis": axis("epoch"), "yaxis": axis("energy")},
-        table=_curve_table(seed, columns),
+        table=_curve_table(label, history, columns),
     )
 
 
-def _curve_table(seed: SeedRun, columns: list[str]) -> Table:
-    """Twenty evenly spaced epochs of a seed: a plot's content for screen readers."""
-    rows, count = seed.history, len(seed.history)
+def _curve_table(label: str, rows: list[Row], columns: list[str]) -> Table:
+    """Twenty evenly spaced epochs of a fit: a plot's content for screen readers."""
+    count = len(rows)
     chosen = sorted({round(i * (count - 1) / 19) for i in range(20)})
     cells = [[number(rows[i].get(column)) for column in ("epoch", *columns)] for i in chosen]
-    caption = f"{len(cells)} of {count} evaluated epochs, {seed.label}."
+    caption = f"{len(cells)} of {count} evaluated epochs, {label}."
     return Table(caption, ["epoch", *map(_words, columns)], cells)
 
 
-def cost_section(run: Run, shown: SeedRun) -> Section:
+def cost_section(run: Run) -> Section:
     """Time, epochs, memory and parameters, as far as the run recorded them."""
     rows: list[list[str]] = []
-    for seed in run.seeds:
-        told = seed.result.get
-        seconds, epochs, memory = told("seconds"), told("epochs"), told("peak_memory")
+    for label, fit in run.fits.items():
+        seconds, epochs, memory = fit.seconds, fit.epochs, fit.peak_memory
         each = 1000 * seconds / epochs if seconds and epochs else None
-        cells = [number(epochs), number(told("best_epoch")), str(told("stopped", "–"))]
+        cells = [number(epochs), number(fit.best_epoch), str(fit.stopped or "–")]
         cells += [number(seconds, 3), number(each, 3), number(memory / 2**20) if memory else "–"]
-        rows.append([seed.label, *cells])
+        rows.append([label, *cells])
     header = ["run", "epochs", "best epoch", "stopped by", "seconds", "ms per epoch"]
     blocks: list[Any] = [Table("What the run cost.", [*header, "peak memory, MB"], rows)]
-    files = [shown.folder / f"{name}.safetensors" for name in ("model", "estimator")]
+    files = [_shown(run)[1] / f"{name}.safetensors" for name in ("model", "estimator")]
     weights = next((path for path in files if path.exists()), None)
     if weights is not None:
         text = f"The saved model takes {number(weights.stat().st_size / 2**20, 3)} MB"
         count = _parameters(weights)
         blocks.append(Note(f"{text} ({number(count)} numbers)." if count else f"{text}."))
-    if not any(s.result.get("peak_memory") for s in run.seeds):
+    if not any(fit.peak_memory for fit in run.fits.values()):
         blocks.append(Note("The run did not record its memory."))
     return Section("cost", "What it cost", blocks)
 
@@ -294,7 +301,8 @@ def settings_section(run: Run) -> Section:
     """Everything that was asked for, and how the rows were split."""
     blocks: list[Any] = [Note(text) for text in _split(run)]
     top = {name: value for name, value in run.config.items() if not isinstance(value, dict)}
-    made = {commit_of(s.result).removeprefix("commit ") for s in run.seeds if s.result}
+    records = [fit.record for fit in run.fits.values() if fit.record]
+    made = {commit_of(record).removeprefix("commit ") for record in records}
     if top:
         more = {"commit": sorted(made)} if made else {}
         blocks.append(_settings("The experiment.", {**top, **more}))
@@ -311,7 +319,8 @@ def settings_section(run: Run) -> Section:
 
 def _split(run: Run) -> list[str]:
     """How the rows were split, if it is known."""
-    return [f"Split {s.split.describe()}." for s in run.seeds if s.split is not None][:1]
+    splits = [fit.split for fit in run.fits.values() if fit.split is not None]
+    return [f"Split {split.describe()}." for split in splits[:1]]
 
 
 def _settings(caption: str, settings: Mapping[str, Any]) -> Table:

@@ -18,7 +18,8 @@ from difformer.blocks import (
     number,
 )
 from difformer.report.page import write_page
-from difformer.runs.run import Run, differing_settings
+from difformer.runs.run import differing_settings, summary
+from difformer.train.folder import Run
 
 
 def write_runs(runs: Sequence[Run], path: Path | str) -> Path:
@@ -38,7 +39,7 @@ def runs_table(runs: Sequence[Run]) -> Table:
     """One line per run: what it is, its figure and what it cost."""
     rows: list[list[str]] = []
     for i, run in enumerate(runs, 1):
-        line = run.summary()
+        line = summary(run)
         what = "–" if line["metric"] is None else f"{line['part']} {line['metric']}"
         figure = mean_std(line["mean"], line["std"])
         cost = (number(line["fits"]), number(line["seconds"], 3), str(line["date"]))

@@ -37,7 +37,7 @@ from difformer.report.predictions import (
     roc_blocks,
 )
 from difformer.runs.open import LoadedRun
-from difformer.runs.run import Run
+from difformer.train.folder import FitResult, Run
 
 MOST_ROWS = 5000  # most rows on the page, those to predict first
 MOST_CELLS = 60_000  # of these rows: the page stays below 3 MB
@@ -51,12 +51,17 @@ def titles(run: Run) -> tuple[str, str]:
     """Such as 'price in houses.csv', and what was trained on and is predicted."""
     label = run.config.get("data", {}).get("label", "the label")
     named = label if isinstance(label, str) else ", ".join(label)
-    result = run.seeds[0].result
+    result = _only(run).record
     known, rows = result.get("labelled", 0), result.get("rows", 0)
     return f"{named} in {run.config.get('dataset', run.folder.name)}", (
         f"A DIFFormer was trained on {known:,} labelled rows. It predicts the {rows - known:,} "
         "others, and new rows."
     )
+
+
+def _only(run: Run) -> FitResult:
+    """The one fit of a run on a table."""
+    return next(iter(run.fits.values()))
 
 
 def headline(result: Mapping[str, Any]) -> str:
@@ -89,7 +94,7 @@ def _capital(text: str) -> str:
 
 def table_sections(run: Run, loaded: LoadedRun) -> list[Section]:
     """Everything above what is inside the model, as far as the run has something for it."""
-    own, data, result = loaded.own, loaded.table, run.seeds[0].result
+    own, data, result = loaded.own, loaded.table, _only(run).record
     assert own is not None
     assert data is not None
     kept = HeldOut.of(own, data)

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -24,8 +22,7 @@ from difformer.errors import DifformerError, RunError
 from difformer.files import MISREAD, natural, read_json, reading
 from difformer.jobs.series import RECORD as SERIES
 from difformer.shards.store import is_shards
-from difformer.statistics import spread
-from difformer.train.folder import read_config, read_metrics
+from difformer.train.folder import RESULT, FitResult, Run, fit_of, read_config, read_metrics
 
 # The file that only a run of this kind has.
 FILES = {COMPARISON: "comparison", SERIES: "series", "estimator.safetensors": "table"}
@@ -86,100 +83,26 @@ def need_kind(path: Path | str, kinds: tuple[str, ...], what: str) -> str:
 
 
 T = TypeVar("T")
-Row = dict[str, Any]
-PARTS = ("test", "val", "train")  # the first one that a run has is its headline
 
 
-@dataclass(frozen=True)
-class SeedRun:
-    """One fit: a seed's folder or record; missing or damaged parts are None or empty."""
-
-    folder: Path
-    config: dict[str, Any]
-    result: dict[str, Any]
-    history: list[Row] = field(default_factory=list[Row])
-    split: Split | None = None
-    name: str | None = None
-
-    @property
-    def label(self) -> str:
-        """The seed, or the folder's name if the settings have none."""
-        seed = self.config.get("train", {}).get("seed")
-        return self.name or (self.folder.name if seed is None else f"seed {seed}")
-
-    @property
-    def metrics(self) -> dict[str, dict[str, Any]]:
-        """The values of each part ("train", "val", "test") by name, as far as they can be read."""
-        found = self.result.get("metrics")
-        parts = found.items() if isinstance(found, dict) else ()
-        return {part: values for part, values in parts if isinstance(values, dict)}
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run of one or several fits, and what could not be read of it."""
-
-    folder: Path
-    config: dict[str, Any]
-    seeds: list[SeedRun]
-    missing: list[str] = field(default_factory=list[str])
-    kind: str = "dataset"
-
-    def values(self, part: str, metric: str) -> list[float]:
-        """One metric of one part ("train", "val", "test"): one value per seed that has it."""
-        found = [seed.metrics.get(part, {}).get(metric) for seed in self.seeds]
-        return [float(v) for v in found if isinstance(v, int | float) and isfinite(v)]
-
-    def mean_std(self, part: str, metric: str) -> tuple[float | None, float | None]:
-        """Mean and sample deviation over seeds; no deviation for one seed."""
-        values = self.values(part, metric)
-        return spread(values) if values else (None, None)
-
-    def metrics(self) -> list[str]:
-        """The names of all metrics, in the order they were reported."""
-        names = [name for s in self.seeds for part in s.metrics.values() for name in part]
-        return list(dict.fromkeys(names))
-
-    @property
-    def title(self) -> str:
-        """Such as 'difformer-s on cora', as far as the settings are known."""
-        system, dataset = self.config.get("system", "DIFFormer"), self.config.get("dataset")
-        return f"{system} on {dataset}" if dataset else f"Run {self.folder.name}"
-
-    @property
-    def headline(self) -> tuple[str, str] | None:
-        """The part and the metric that summarise the run: of its test rows, if it has any."""
-        names = [name for name in self.metrics() if name != "loss"] or self.metrics()
-        pairs = ((part, name) for part in PARTS for name in names if self.values(part, name))
-        return next(pairs, None)
-
-    @property
-    def state(self) -> str:
-        """finished, interrupted or unfinished."""
-        results = [seed.result for seed in self.seeds]
-        if not results or not all(results):
-            return "unfinished"
-        return "interrupted" if any(r.get("interrupted") for r in results) else "finished"
-
-    def summary(self) -> dict[str, Any]:
-        """One line of a list of runs."""
-        part, metric = self.headline or (None, None)
-        middle, std = self.mean_std(part, metric) if part and metric else (None, None)
-        found = [seed.result.get("seconds") for seed in self.seeds]
-        times = [time for time in found if isinstance(time, int | float)]
-        return {
-            "run": str(self.folder),
-            "kind": self.kind,
-            "title": self.title,
-            "state": self.state,
-            "part": part,
-            "metric": metric,
-            "mean": middle,
-            "std": std,
-            "fits": len(self.seeds),
-            "seconds": sum(times) if times else None,
-            "date": _date(self.folder),
-        }
+def summary(run: Run) -> dict[str, Any]:
+    """One line of a list of runs."""
+    part, metric = run.headline or (None, None)
+    middle, std = run.mean_std(part, metric) if part and metric else (None, None)
+    times = [fit.seconds for fit in run.fits.values() if isinstance(fit.seconds, int | float)]
+    return {
+        "run": str(run.folder),
+        "kind": run.kind,
+        "title": run.title,
+        "state": run.state,
+        "part": part,
+        "metric": metric,
+        "mean": middle,
+        "std": std,
+        "fits": len(run.fits),
+        "seconds": sum(times) if times else None,
+        "date": _date(run.folder),
+    }
 
 
 def read_run(folder: Path | str) -> Run:
@@ -193,16 +116,34 @@ def read_run(folder: Path | str) -> Run:
     if kind == "comparison":
         return _read_comparison(folder)
     missing: list[str] = []
-    seeds = [_read_seed(f, missing, folder) for f in seed_folders(folder) or [folder]]
+    read = [_read_fit(each, missing, folder) for each in seed_folders(folder) or [folder]]
     config = _try(lambda: read_config(folder / "config.toml"), missing, "config.toml", {})
-    if not config:
-        config = next((s.config for s in seeds if s.config), {})
-    if not config and not any(s.result or s.history or s.split for s in seeds):
+    config = config or next((own for own, _ in read if own), {})
+    if not config and not any(fit.record or fit.history or fit.split for _, fit in read):
         raise RunError(f"{folder} is not a run folder: none of its files can be read")
     if kind == "series":
         record = _try(lambda: read_json(folder / SERIES), missing, SERIES, {})
         config = {"dataset": Path(str(record.get("series", "a series"))).name, **config}
-    return Run(folder, config, seeds, list(dict.fromkeys(missing)), kind)
+    fits = {_label(own, fit): fit for own, fit in read}
+    return _run(fits, folder, config, kind, missing)
+
+
+def _run(
+    fits: Mapping[str, FitResult],
+    folder: Path,
+    config: Mapping[str, Any],
+    kind: str,
+    missing: Sequence[str] = (),
+) -> Run:
+    interrupted = any(fit.interrupted for fit in fits.values())
+    return Run(fits, interrupted, folder, config, list(dict.fromkeys(missing)), kind)
+
+
+def _label(config: Mapping[str, Any], fit: FitResult) -> str:
+    """The seed, or the folder's name if the settings have none."""
+    seed = config.get("train", {}).get("seed")
+    assert fit.folder is not None
+    return fit.folder.name if seed is None else f"seed {seed}"
 
 
 def find_runs(root: Path | str) -> Iterator[Run]:
@@ -242,34 +183,33 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + name, value
 
 
-def _read_seed(folder: Path, missing: list[str], root: Path) -> SeedRun:
+def _read_fit(folder: Path, missing: list[str], root: Path) -> tuple[dict[str, Any], FitResult]:
+    """The settings of a fit, and what it left, as far as they can be read."""
     where = "" if folder == root else f"{folder.name}/"
 
     def attempt(name: str, read: Callable[[Path], T], default: T) -> T:
         return _try(lambda: read(folder / name), missing, where + name, default)
 
-    return SeedRun(
-        folder=folder,
-        config=attempt("config.toml", read_config, {}),
-        result=attempt("result.json", read_json, {}),
-        history=attempt("metrics.csv", read_metrics, []),
-        split=attempt("split.json", Split.load, None),
-    )
+    config = attempt("config.toml", read_config, {})
+    record = attempt(RESULT, read_json, {})
+    history = attempt("metrics.csv", read_metrics, [])
+    split = attempt("split.json", Split.load, None)
+    return config, fit_of(record, history, folder=folder, split=split)
 
 
 def _read_comparison(folder: Path) -> Run:
     """A comparison as the run of its best system: one fit per split."""
     result, record = read_comparison(folder / COMPARISON)
     ranked = result.ranked()
-    fits = [
-        SeedRun(folder, {}, _compared(run, result.metric), name=split)
+    fits = {
+        split: fit_of(_compared(run, result.metric), folder=folder)
         for split, run in (ranked[0].runs if ranked else {}).items()
-    ]
+    }
     systems = ", ".join(row.system for row in result.rows)
     best = ranked[0].system if ranked else "none"
     config = {"system": f"{best} (best of {len(result.rows)})", "dataset": result.dataset}
     config |= {"systems": systems, "trials": result.trials, "command": record.get("command")}
-    return Run(folder, config, fits, kind="comparison")
+    return _run(fits, folder, config, "comparison")
 
 
 def _compared(run: Mapping[str, Any], metric: str) -> dict[str, Any]:
@@ -282,11 +222,8 @@ def _read_cell(path: Path) -> Run:
         cell: dict[str, Any] = read_json(path)
         kept = ("system", "dataset", "table", "variant", "protocol")
         config = {name: cell[name] for name in kept} | cell["settings"]
-        fits = [
-            SeedRun(path, {}, run, name=f"{run['split']} seed {run['seed']}")
-            for run in cell["runs"]
-        ]
-        return Run(path, config, fits, [cell["cannot"]] if cell.get("cannot") else [], "cell")
+        fits = {f"{r['split']} seed {r['seed']}": fit_of(r, folder=path) for r in cell["runs"]}
+        return _run(fits, path, config, "cell", [cell["cannot"]] if cell.get("cannot") else [])
 
 
 def _try(read: Callable[[], T], missing: list[str], name: str, default: T) -> T:
@@ -300,7 +237,7 @@ def _try(read: Callable[[], T], missing: list[str], name: str, default: T) -> T:
 
 
 def _date(path: Path) -> str | None:
-    files = [path] if path.is_file() else [path / "result.json", path / COMPARISON, path]
+    files = [path] if path.is_file() else [path / RESULT, path / COMPARISON, path]
     last = next((file for file in files if file.exists()), None)
     if last is None:
         return None

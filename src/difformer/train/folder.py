@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from math import nan
+from dataclasses import asdict, dataclass, field
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,6 +33,7 @@ from difformer.files import (
     write_json,
 )
 from difformer.machine import commit
+from difformer.statistics import spread
 from difformer.tensorfiles import read_tensors, write_tensors
 from difformer.train.checkpoint import Row, copy_state, load_weights
 
@@ -42,11 +43,12 @@ if TYPE_CHECKING:
 
 Metrics = dict[str, float]
 RESULT = "result.json"
+PARTS = ("test", "val", "train")  # the first one that a run has is its headline
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """How a run ended.
+    """How one fit ended.
 
     Args:
         metrics: "train", "val" and "test" metrics of the best epoch's weights; a part without
@@ -59,15 +61,21 @@ class FitResult:
         seconds: time spent training, including earlier sessions.
         peak_memory: the peak memory of the process in bytes, including what it ran before; None if
             unknown.
+        folder: where it was read from.
+        split: which rows trained, validated and tested, where it was read.
+        record: all that the file holds it was read from; empty if there is none yet.
     """
 
     metrics: dict[str, Metrics]
-    best_epoch: int
-    epochs: int
-    stopped: str
+    best_epoch: int | None
+    epochs: int | None
+    stopped: str | None
     history: list[Row]
-    seconds: float
+    seconds: float | None
     peak_memory: int | None = None
+    folder: Path | None = None
+    split: Split | None = None
+    record: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def interrupted(self) -> bool:
@@ -76,8 +84,97 @@ class FitResult:
 
     def to_json(self) -> dict[str, Any]:
         """What result.json holds: everything but the history, which is metrics.csv."""
-        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "history"}
+        kept = {name: getattr(self, name) for name in KEPT}
         return {**kept, "metrics": finite(self.metrics), "interrupted": self.interrupted}
+
+
+KEPT = ("metrics", "best_epoch", "epochs", "stopped", "seconds", "peak_memory")  # in result.json
+
+
+def fit_of(record: Mapping[str, Any], history: list[Row] | None = None, **where: Any) -> FitResult:
+    """A fit as a record tells of it; what the record lacks is None or empty."""
+    found = record.get("metrics")
+    parts = cast("dict[str, Any]", found).items() if isinstance(found, dict) else ()
+    metrics = {
+        part: {name: nan if value is None else value for name, value in values.items()}
+        for part, values in parts
+        if isinstance(values, dict)
+    }
+    told = {name: record.get(name) for name in KEPT}
+    return FitResult(**{**told, "metrics": metrics}, history=history or [], record=record, **where)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one job left: its fits, what was asked for, and what could not be read of it.
+
+    Args:
+        fits: by seed ("seed 3"), or by the split of a comparison; fewer than asked for if the run
+            was interrupted.
+        kind: see `difformer.runs.run`.
+        missing: one sentence for each file that cannot be read.
+    """
+
+    fits: Mapping[str, FitResult]
+    interrupted: bool = False
+    folder: Path = Path()
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    missing: Sequence[str] = ()
+    kind: str = "dataset"
+
+    def values(self, part: str, metric: str) -> list[float]:
+        """One metric of one part ("train", "val", "test"): one value per fit that has it."""
+        found = [fit.metrics.get(part, {}).get(metric) for fit in self.fits.values()]
+        return [float(v) for v in found if isinstance(v, int | float) and isfinite(v)]
+
+    def mean_std(self, part: str, metric: str) -> tuple[float | None, float | None]:
+        """Mean and sample deviation (divisor: fits − 1); no deviation for one fit."""
+        values = self.values(part, metric)
+        return spread(values) if values else (None, None)
+
+    def mean(self, part: str, metric: str) -> float:
+        """The mean over fits; nan without any."""
+        middle, _ = self.mean_std(part, metric)
+        return nan if middle is None else middle
+
+    def metrics(self) -> list[str]:
+        """The names of all metrics, in the order they were reported."""
+        names = [name for f in self.fits.values() for part in f.metrics.values() for name in part]
+        return list(dict.fromkeys(names))
+
+    @property
+    def title(self) -> str:
+        """Such as 'difformer-s on cora', as far as the settings are known."""
+        system, dataset = self.config.get("system", "DIFFormer"), self.config.get("dataset")
+        return f"{system} on {dataset}" if dataset else f"Run {self.folder.name}"
+
+    @property
+    def headline(self) -> tuple[str, str] | None:
+        """The part and the metric that summarise the run: of its test rows, if it has any."""
+        names = [name for name in self.metrics() if name != "loss"] or self.metrics()
+        pairs = ((part, name) for part in PARTS for name in names if self.values(part, name))
+        return next(pairs, None)
+
+    @property
+    def state(self) -> str:
+        """finished, interrupted or unfinished."""
+        if not all(fit.record for fit in self.fits.values()) or not self.fits:
+            return "unfinished"
+        return "interrupted" if self.interrupted else "finished"
+
+    def to_json(self) -> dict[str, Any]:
+        """What the result.json of several seeds holds: mean and std of each metric, every seed."""
+        each = self.fits.values()
+        reported = next(iter(each)).metrics.items() if each else ()
+        summary = {
+            part: {
+                name: dict(zip(("mean", "std"), self.mean_std(part, name), strict=True))
+                for name in metrics
+            }
+            for part, metrics in reported
+        }
+        seeds = {name.removeprefix("seed "): fit.to_json() for name, fit in self.fits.items()}
+        return {"metrics": summary, "seeds": seeds, "interrupted": self.interrupted}
 
 
 class RunFolder:
@@ -186,14 +283,10 @@ def read_result(path: Path) -> FitResult | None:
     if not file.exists():
         return None
     with reading(file):
-        known = {f.name for f in fields(FitResult)}
-        content = {name: value for name, value in read_json(file).items() if name in known}
-        content["metrics"] = {
-            part: {name: nan if value is None else value for name, value in values.items()}
-            for part, values in content["metrics"].items()
-        }
-        history = read_metrics(path / "metrics.csv")
-        return FitResult(**content, history=history)
+        record = read_json(file)
+        if lacking := [name for name in KEPT[:-1] if name not in record]:
+            raise ValueError(f"it has no {lacking[0]}")
+        return fit_of(record, read_metrics(path / "metrics.csv"))
 
 
 def read_metrics(path: Path) -> list[Row]:

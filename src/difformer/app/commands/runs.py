@@ -26,7 +26,7 @@ def command(
     A run is a folder of train or compare, or a result file of reproduce.
     """
     from difformer.report.runs_page import differing_table, runs_table, write_runs
-    from difformer.runs.run import differing_settings, find_runs
+    from difformer.runs.run import differing_settings, find_runs, summary
 
     found = [run for path in paths or [Path("runs")] for run in find_runs(path)]
     if not found:
@@ -36,7 +36,7 @@ def command(
     if out is not None:
         write_runs(found, out)
     if json:
-        listed = [run.summary() for run in found]
+        listed = [summary(run) for run in found]
         return print_json({"runs": listed, "differing": differing_settings(found)})
     print_blocks([runs_table(found)])
     if paths is not None and 1 < len(found) <= MOST_COMPARED:

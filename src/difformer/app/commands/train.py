@@ -41,7 +41,7 @@ from difformer.train.settings import is_lead, launched
 if TYPE_CHECKING:
     from difformer.blocks import Block
     from difformer.data.dataset import Dataset
-    from difformer.train.seeds import SeedsResult
+    from difformer.train.folder import Run
 
 
 def train(asked: Asked, given: Given) -> None:
@@ -214,7 +214,7 @@ def _blocks(folder: Path) -> list[Block]:
     from difformer.runs.run import read_run
 
     run = read_run(folder)
-    sections = (results_section(run), cost_section(run, run.seeds[0]))
+    sections = (results_section(run), cost_section(run))
     shown = [block for section in sections for block in section.blocks]
     return [Note(f"{run.title}. {headline(run)}"), *shown]
 
@@ -274,7 +274,7 @@ def _experiment(
     )
 
 
-def _run(experiment: Experiment, folder: Path, data: Dataset | None, asked: Asked) -> SeedsResult:
+def _run(experiment: Experiment, folder: Path, data: Dataset | None, asked: Asked) -> Run:
     """Train on the data in memory, or from shards."""
     from difformer.jobs.rows import run_experiment
     from difformer.jobs.shards import run_shards
