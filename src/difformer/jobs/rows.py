@@ -13,27 +13,21 @@ from torch import nn
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
-from difformer.data.graphs import read_pyg
 from difformer.data.registry import load_dataset
 from difformer.data.snapshots import TemporalDataset, complete_edges, neighbour_edges
 from difformer.data.split import Split
 from difformer.data.table.files import ENDINGS
-from difformer.data.table.read import read_table
 from difformer.errors import DifformerError
 from difformer.jobs.job import AUTO_SPLIT, FINGERPRINT, Experiment
-from difformer.nn.model import DIFFormer
 from difformer.systems.registry import get_system
 from difformer.systems.system import System
 from difformer.train.batches import FullBatch, Snapshots, Source
 from difformer.train.callbacks import Callback
-from difformer.train.chunks import CHUNK_ROWS, recompute_layers
-from difformer.train.distributed import fit_distributed, processes
 from difformer.train.folder import FitResult, Run, agree_config, write_result
 from difformer.train.interrupts import interruptible
 from difformer.train.loop import fit
 from difformer.train.memory import available_memory, keep_freed_memory
 from difformer.train.objective import Objective, SnapshotError, objective_for
-from difformer.train.partition import Partitions
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings, launched
 
@@ -75,8 +69,13 @@ def make_source(
             raise ValueError(f"batch_size must be left out for {data.name}: it has snapshots")
         return Snapshots(snapshots_for(system, data), split, per_step=data.per_step)
     if size is None or settings is None:
-        chunk = CHUNK_ROWS if settings is not None and settings.recompute else None
-        return FullBatch(data, split, graph, chunk=chunk)
+        if settings is None or not settings.recompute:
+            return FullBatch(data, split, graph)
+        from difformer.train.chunks import CHUNK_ROWS
+
+        return FullBatch(data, split, graph, chunk=CHUNK_ROWS)
+    from difformer.train.partition import Partitions
+
     return Partitions(data, split, graph, batch_size=size, seed=settings.seed)
 
 
@@ -101,10 +100,14 @@ def load_data(experiment: Experiment, data_dir: Path | str | None = None) -> Dat
     k, metric = options.pop("neighbours", None), options.pop("metric", "cosine")
     most, ending = options.pop("sample", None), Path(name).suffix.lower()
     if ending in ENDINGS:
+        from difformer.data.table.read import read_table
+
         data = read_table(name, **options)
     elif ending == ".pt":
         if options:
             raise ValueError(f"{next(iter(options))} must be left out with a .pt file")
+        from difformer.data.graphs import read_pyg
+
         data = read_pyg(name)
     else:
         data = load_dataset(name, data_dir, **options)
@@ -255,6 +258,9 @@ def build_model(experiment: Experiment, features: int, outputs: int) -> nn.Modul
     model = system.build(system.configure(**experiment.model), features, outputs)
     if not experiment.train.recompute:
         return model
+    from difformer.nn.model import DIFFormer
+    from difformer.train.chunks import recompute_layers
+
     if not isinstance(model, DIFFormer):
         raise CannotRunError(f"{system.name} cannot be recomputed: only DIFFormer's layers are")
     return recompute_layers(model)
@@ -269,6 +275,9 @@ def _over_processes(
     **kept: Any,
 ) -> FitResult:
     """Train one seed over the processes that torchrun started."""
+    from difformer.nn.model import DIFFormer
+    from difformer.train.distributed import fit_distributed, processes
+
     with seeded(train.seed):
         model = build_model(experiment, data.num_features, data.num_outputs)
     if not isinstance(model, DIFFormer):

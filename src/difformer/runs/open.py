@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ from difformer.estimators.problem import Outcome
 from difformer.estimators.rows import dataset_features
 from difformer.files import reading
 from difformer.jobs.job import FINGERPRINT, KEYS, Experiment, OwnTable
-from difformer.jobs.own import OwnRun
 from difformer.jobs.rows import (
     graph_for,
     last_snapshot,
@@ -28,8 +27,6 @@ from difformer.jobs.rows import (
     make_source,
     snapshots_for,
 )
-from difformer.jobs.series import open_series
-from difformer.nn.frozen import FrozenDIFFormer
 from difformer.nn.model import DIFFormer
 from difformer.runs.run import need_kind, seed_folders
 from difformer.systems.difformer import Auto
@@ -39,6 +36,10 @@ from difformer.train.batches import Snapshots
 from difformer.train.checkpoint import load_weights
 from difformer.train.folder import FitResult, read_config, read_result
 from difformer.train.seeding import seeded
+
+if TYPE_CHECKING:
+    from difformer.jobs.own import OwnRun
+    from difformer.nn.frozen import FrozenDIFFormer
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,8 @@ def load_run(
     with reading(folder):
         kind = need_kind(folder, ("dataset", "table", "series"), "its model")
         if kind == "table":
+            from difformer.jobs.own import OwnRun
+
             return open_table(folder, OwnRun.load(folder), dataset)
         if kind == "series":
             return _load_series(folder)
@@ -231,6 +234,8 @@ def look_into(estimator: Any, data: Dataset) -> tuple[DIFFormer, Dataset, Any | 
 
 
 def _load_series(folder: Path) -> LoadedRun:
+    from difformer.jobs.series import open_series
+
     forecaster, record = open_series(folder)
     model = forecaster.model_
     data = replace(forecaster.snapshots(), name=Path(record["series"]).name)
