@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from difformer.data.fetch import Web, Wheel
+from difformer.data.fetch import Web
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.jobs.job import Experiment, read_config_file
 from difformer_paper import demo
@@ -27,7 +27,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DIFFormerClassifier, "epochs", 2)
     monkeypatch.setattr(poster, "ROWS", 60)
     monkeypatch.setattr(Web, "fetch", None)
-    monkeypatch.setattr(Wheel, "fetch", None)
 
 
 def test_the_demo_needs_no_home_no_data_and_no_network(cli: Any, quick: None) -> None:

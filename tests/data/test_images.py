@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from difformer.data.images import load_raw, read_cifar, read_folder, read_stl
+from difformer.data.raw import load_raw, read_cifar, read_folder, read_stl
 from difformer.data.registry import load_dataset
 from difformer.errors import DataError
 

@@ -1,4 +1,4 @@
-"""Planetoid's files are read without unpickling; a damaged or hostile one is refused."""
+"""The script that embeds Planetoid's files never unpickles; a hostile or damaged one is refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from difformer.data import pickled, planetoid
 from difformer.errors import DataError
+from scripts import embed_citations as planetoid
 
 OLD_MODULES = {b"cnumpy._core.": b"cnumpy.core.", b"cscipy.sparse._csr": b"cscipy.sparse.csr"}
 
@@ -121,7 +121,7 @@ def test_only_six_names_are_admitted(name: str, tmp_path: Path) -> None:
     (tmp_path / "ind.tiny.x").write_bytes(f"c{module}\n{attribute}\n.".encode())
     with pytest.raises(DataError, match=f"names {name}"):
         planetoid.read_raw(tmp_path, "tiny")
-    assert len(pickled.NAMES) == 6
+    assert len(planetoid.NAMES) == 6
 
 
 HEAD, MIDDLE = b"\x80\x02cnumpy\n", b"(K\x02K\x02tU\x02i4"

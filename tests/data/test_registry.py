@@ -4,11 +4,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
-from difformer.data import planetoid, registry
+from difformer.data import registry
 from difformer.data.registry import DATASETS, fetch_dataset, list_datasets, load_dataset, load_raw
 
-INSIDE = ("digits", *planetoid.EMBEDDED)
+INSIDE = ("digits", "cora", "citeseer", "pubmed")
 
 
 def test_what_is_said_to_have_images_or_texts_can_load_them() -> None:
@@ -53,3 +54,21 @@ def test_every_dataset_loads_from_real_files(name: str, data_root: Path) -> None
     data = load_dataset(name, data_root)
     assert data.name == name
     assert data.source
+
+
+def test_digits_are_whole_and_scaled() -> None:
+    data = load_dataset("digits")
+    assert tuple(data.x.shape) == (1797, 64)
+    assert data.y.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert data.x.dtype == torch.float32
+    assert data.x.abs().max() <= 1
+    assert data.x.mean(dim=0).abs().max() < 1e-5
+    assert data.edge_index is None
+
+
+def test_the_images_of_digits_are_dark_where_the_pixels_are_high() -> None:
+    data, images = load_dataset("digits"), load_raw("digits")
+    assert images.pixels.shape == (1797, 3, 8, 8)
+    assert images.y.equal(data.y)
+    dark = 255 - images.pixels[:, 0].flatten(1).float()
+    torch.testing.assert_close(dark / 255 - (dark / 255).mean(0), data.x, atol=5e-3, rtol=0)

@@ -109,11 +109,8 @@ def test_random_split_says_why_it_cannot(y: torch.Tensor, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", RELEASED)
-def test_released_split_is_the_one_of_the_released_code(
-    name: str, request: pytest.FixtureRequest
-) -> None:
-    folder = request.getfixturevalue("data_root") if name == "pubmed" else None
-    split = released_split(load_dataset(name, folder).y)
+def test_released_split_is_the_one_of_the_released_code(name: str) -> None:
+    split = released_split(load_dataset(name).y)
     text = " ".join(str(row) for row in rows(split))
     assert sha256(text.encode()).hexdigest() == RELEASED[name]
     assert (split.name, split.seed) == ("released", 123)

@@ -12,7 +12,7 @@ import torch
 
 from difformer.app.encoders.features import write_text_features
 from difformer.app.encoders.settings import FeatureSettings
-from difformer.data.texts import Texts
+from difformer.data.raw import Texts
 from difformer.errors import DataError
 
 

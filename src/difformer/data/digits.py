@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from difformer.data.dataset import Dataset
-from difformer.data.images import Images
+from difformer.data.raw import Images
 
 CLASSES = tuple(str(digit) for digit in range(10))
 SOURCE = "UCI optical digits (CC BY 4.0), through scikit-learn"

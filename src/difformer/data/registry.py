@@ -18,8 +18,7 @@ from difformer.extensions import added
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
-    from difformer.data.images import Images
-    from difformer.data.texts import Texts
+    from difformer.data.raw import Images, Texts
 
 
 Raw = Literal["images", "text"]
@@ -52,15 +51,16 @@ DATASETS: dict[str, Entry] = {
         "3,327 papers, 4,552 citations, 3,703 words, 6 classes; embedded",
     ),
     "pubmed": Entry(
-        "difformer.data.planetoid", "19,717 papers, 44,324 citations, 500 words, 3 classes"
+        "difformer.data.planetoid",
+        "19,717 papers, 44,324 citations, 500 words, 3 classes; embedded",
     ),
     "cifar10": Entry(
-        "difformer.data.images",
+        "difformer.data.raw",
         "15,000 images of 32 × 32, 10 classes, features of each; no graph",
         raw="images",
     ),
     "stl10": Entry(
-        "difformer.data.images",
+        "difformer.data.raw",
         "13,000 images of 96 × 96, 10 classes, features of each; no graph",
         raw="images",
     ),

@@ -22,7 +22,7 @@ from difformer.data.dataset import Dataset, csr_tensor
 from difformer.data.features import read_features, standardize
 from difformer.data.fetch import UNKNOWN, Source, Web, obtain
 from difformer.data.neighbours import neighbour_edges
-from difformer.data.texts import Texts
+from difformer.data.raw import Texts
 from difformer.errors import DataError
 from difformer.files import reason_of
 

@@ -15,9 +15,8 @@ import torch
 from difformer.app.encoders import ENCODERS
 from difformer.app.encoders.settings import FeatureSettings
 from difformer.data.features import FeatureFile
-from difformer.data.images import Images, read_folder
+from difformer.data.raw import Images, Texts, read_folder, read_lines
 from difformer.data.registry import load_raw, raw_datasets
-from difformer.data.texts import Texts, read_lines
 from difformer.errors import DataError
 from difformer.files import json_text
 from difformer.shards.store import ArrayWriter

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from difformer.app.encoders.settings import FeatureSettings
-from difformer.data.images import Images
-from difformer.data.texts import Texts
+from difformer.data.raw import Images, Texts
 from difformer.errors import missing_extra
 from difformer.train.loop import pick_device
 

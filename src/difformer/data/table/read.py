@@ -16,6 +16,7 @@ from difformer.data.table.cells import cell_text, is_missing
 from difformer.data.table.encoder import TableEncoder
 from difformer.data.table.files import (
     CHUNK,
+    Chunk,
     Source,
     check_columns,
     collected,
@@ -25,7 +26,7 @@ from difformer.data.table.files import (
     rows_of,
     without_header,
 )
-from difformer.data.table.labels import LabelColumn, known_cells, label_names, read_targets
+from difformer.data.table.labels import LabelCoder, label_names
 from difformer.errors import DataError
 
 
@@ -67,16 +68,23 @@ def read_table(
         nodes, edges = without_header(nodes), without_header(edges)
     wanted, nodes, edges = label_names(label), collected(nodes), collected(edges)
     _check_labels(wanted, id)
-    columns, ids, count = _read_special(nodes, wanted, id, size)
-    if id is None:
-        ids = _index(nodes, needed=edges is not None)
-    where = _row_of(ids or [str(row) for row in range(count)], name_of(nodes), id)
+    special = (*wanted, *([id] if id else []))
+    columns: Chunk = {column: list[Any]() for column in special}
+    count = 0
+    for chunk in read_chunks(nodes, size):
+        check_columns(chunk, special, nodes)
+        for column, cells in columns.items():
+            cells += list(chunk[column])
+        count += rows_of(chunk)
+    file = name_of(nodes)
+    ids = _index(nodes, needed=edges is not None)
+    if id is not None:
+        ids = [cell_text(cell) for cell in columns.pop(id)]
+    where = _row_of(ids or [str(row) for row in range(count)], file, id)
     label = wanted[0] if len(wanted) == 1 else wanted
     encoder = TableEncoder.learn(nodes, label=label, id=id, kinds=kinds, size=size)
     features = encoder.encode(nodes, size, strict=False)
-    y, task, classes = read_targets(columns, task, unlabelled)
-    unknown = int((y < 0).sum()) if task == "multiclass" else None
-    notes = {column.column: column.note(task, len(classes), unknown) for column in columns}
+    labels = LabelCoder.learn(columns, file=file, task=task, unlabelled=unlabelled)
     edge_index = weight = None
     if edges is not None:
         numbered = "" if ids else ": rows are numbered from 0, or name the column of their ids"
@@ -84,31 +92,15 @@ def read_table(
     return Dataset(
         name=name,
         x=csr_tensor(features) if sparse.issparse(features) else torch.from_numpy(features),
-        y=y,
-        task=task,
+        y=torch.from_numpy(labels.encode(columns)),
+        task=labels.task,
         edge_index=edge_index,
         edge_weight=weight,
-        class_names=classes,
-        source=name_of(nodes),
+        class_names=labels.class_names,
+        source=file,
         ids=tuple(ids),
-        encoder=replace(encoder, notes=notes),
+        encoder=replace(encoder, notes=labels.notes),
     )
-
-
-def _read_special(
-    nodes: Source, wanted: Sequence[str], id: str | None, size: int
-) -> tuple[list[LabelColumn], list[str], int]:
-    """The label columns, the ids (none without a column of them), and how many rows there are."""
-    labels: dict[str, list[Any]] = {name: [] for name in wanted}
-    ids: list[str] = []
-    count = 0
-    for chunk in read_chunks(nodes, size):
-        check_columns(chunk, (*wanted, *([id] if id else [])), nodes)
-        for name in wanted:
-            labels[name] += known_cells(chunk[name])
-        ids += [cell_text(v) for v in chunk[id]] if id else []
-        count += rows_of(chunk)
-    return [LabelColumn(cells, name, name_of(nodes)) for name, cells in labels.items()], ids, count
 
 
 def _check_labels(names: Sequence[str], id: str | None) -> None:

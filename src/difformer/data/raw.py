@@ -1,4 +1,4 @@
-"""cifar10 and stl10: images, and the features a model takes of them; no graph.
+"""What features are made from: images and texts, and the datasets of images, cifar10 and stl10.
 
 Sources: CIFAR-10 (Krizhevsky, 2009), https://www.cs.toronto.edu/~kriz/cifar.html, and STL-10
 (Coates, Ng and Lee, 2011), https://cs.stanford.edu/~acoates/stl10, in their binary layouts. As in
@@ -43,11 +43,6 @@ class Images:
     class_names: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
 
-    def take(self, rows: Tensor) -> Images:
-        """The images of these rows, in this order."""
-        names = tuple(self.names[i] for i in rows.tolist()) if self.names else ()
-        return Images(self.pixels[rows], self.y[rows], self.class_names, names)
-
     def first(self, per_class: int | None) -> Images:
         """The first `per_class` images of each class, in their order; None: all."""
         if per_class is None:
@@ -64,7 +59,32 @@ class Images:
                     f"{own.numel()}"
                 )
             rows.append(own[:per_class])
-        return self.take(torch.cat(rows).sort().values)
+        kept = torch.cat(rows).sort().values
+        names = tuple(self.names[i] for i in kept.tolist()) if self.names else ()
+        return Images(self.pixels[kept], self.y[kept], self.class_names, names)
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Documents with a class (-1 for none) and a name each."""
+
+    kind: ClassVar[Raw] = "text"
+
+    texts: list[str]
+    y: Tensor
+    class_names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def read_lines(path: Path) -> Texts:
+    """Read a UTF-8 file with one text per line; empty lines are skipped."""
+    try:
+        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text: {error}") from error
+    if not lines:
+        raise DataError(f"{path} has no text")
+    return Texts(lines, torch.full((len(lines),), -1))
 
 
 def load(
