@@ -25,7 +25,7 @@ from difformer.data.table.files import _parquet  # type: ignore[attr-defined]
 from difformer.errors import DifformerError
 from difformer.estimators.backtest import Backtest
 from difformer.jobs.job import Experiment
-from difformer.shards.cluster import connect
+from difformer.shards.far import connect
 from difformer.shards.engine import Engine
 from difformer.systems import system
 from difformer.systems.registry import SYSTEMS

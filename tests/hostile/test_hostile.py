@@ -26,7 +26,7 @@ from difformer.errors import DataError
 from difformer.extensions import added
 from difformer.shards.build import make_shards
 from difformer.shards.folder import ShardFolder
-from difformer.shards.settings import ShardSettings
+from difformer.shards.partition import ShardSettings
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits and forks as Linux has them"

@@ -19,7 +19,7 @@ from difformer.data.dataset import Dataset
 from difformer.data.split import PARTS, Split
 from difformer.nn.model import DIFFormer
 from difformer.shards.folder import ShardFolder
-from difformer.shards.store import ArrayWriter, Manifest, PartRecord, part_folder
+from difformer.shards.store import Manifest, PartRecord, array_writer, part_folder
 from difformer.train.batches import FullBatch
 from difformer.train.callbacks import Callback
 from difformer.train.chunks import recompute_layers
@@ -225,7 +225,7 @@ def write_parts(
         files = {}
         for name, tensor in arrays.items():
             path, array = part_folder(folder, number) / f"{name}.npy", tensor.numpy()
-            with ArrayWriter(path, array.dtype, array.shape[1:]) as file:
+            with array_writer(path, array.dtype, array.shape[1:]) as file:
                 file.append(array)
             files[name] = file.record
         counts = [int((mark[low:high] == i).sum()) for i in range(3)]

@@ -22,10 +22,8 @@ from difformer.jobs.job import AUTO_SPLIT, FINGERPRINT, Experiment
 from difformer.jobs.rows import Callbacks, CannotRunError, build_model
 from difformer.nn.model import DIFFormer
 from difformer.settings import NONE
-from difformer.shards.cluster import connect, enough, lacking
 from difformer.shards.folder import Held, ShardFolder
-from difformer.shards.remote import is_url
-from difformer.shards.store import Manifest
+from difformer.shards.store import Manifest, is_url
 from difformer.train.chunks import CHUNK_ROWS
 from difformer.train.distributed import fit_from_parts, processes
 from difformer.train.folder import Run, read_result
@@ -161,6 +159,8 @@ def train_on_ray(
         workers: how many workers, with one processor each, on different machines if there are.
         address: of the cluster; None starts one on this machine.
     """
+    from difformer.shards.far import connect, enough, lacking
+
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     ray = connect(address)

@@ -1,4 +1,4 @@
-"""From files of nodes and edges to a sharded dataset, in bounded memory.
+"""From files of nodes and edges to a sharded dataset, in bounded memory, from top to bottom.
 
 Two passes over the nodes: one learns the columns and labels, one encodes and writes the rows. One
 pass over the edges spreads them over buckets, which are sorted one by one. Finished stages are
@@ -11,8 +11,8 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -20,30 +20,34 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
-from difformer.data.table.files import rows_of
+from difformer.data.split import PARTS
+from difformer.data.table.cells import is_missing
+from difformer.data.table.encoder import TableEncoder
+from difformer.data.table.files import Chunk, rows_of
+from difformer.data.table.labels import LabelCoder
 from difformer.errors import DataError
 from difformer.files import json_text, reading, write_atomic
-from difformer.shards.edges import EdgeTable, Pairs
-from difformer.shards.engine import Engine, Files, Tell, matching
-from difformer.shards.ids import edge_columns, edge_files, pairs_of
-from difformer.shards.nearest import nearest_pairs
-from difformer.shards.partition import METIS_BYTES, hashed, metis_parts, stream_parts
-from difformer.shards.rows import CHUNK, RowEncoder
-from difformer.shards.settings import ShardSettings, memory_bytes
-from difformer.shards.store import MANIFEST, ArrayWriter, Manifest
-from difformer.shards.write import (
-    WORK,
+from difformer.shards.edges import EdgeTable, Pairs, nearest_pairs
+from difformer.shards.engine import EdgeFiles, Engine, Files, Tell, matching, named
+from difformer.shards.folder import WORK, PartRows, record_of, write_edges
+from difformer.shards.partition import (
+    METIS_BYTES,
     Layout,
-    PartRows,
-    finish_part,
-    is_written,
-    part_array,
-    part_record,
-    write_edges,
+    ShardSettings,
+    hashed,
+    memory_bytes,
+    metis_parts,
+    stream_parts,
 )
+from difformer.shards.store import MANIFEST, Manifest, PartRecord, array_writer, part_folder
 
 ASKED = "asked.json"  # the settings and the files read, by which a repeated call is recognised
+CHUNK = 32_768  # rows encoded together
+MOST_NUMBERS = 1 << 16  # numbers of a column that are held to learn from, see `columns.Numbers`
+MOST_LABELS = 10_000  # the most classes
+SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 
 Array = NDArray[Any]
 
@@ -78,7 +82,7 @@ def make_shards(
         write_atomic(out / ASKED, asked, error=DataError)
     engine = Engine(work, memory_bytes(settings.memory), held, tell)
     try:
-        manifest = _Job(settings, out, engine).run(cluster=cluster)
+        manifest = _Stages(settings, out, engine).run(cluster=cluster)
     finally:
         engine.close()
     manifest.write(out)
@@ -109,7 +113,7 @@ def _clear(out: Path, work: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)
 
 
-class _Job:
+class _Stages:
     """One sharding, stage by stage; each stage reuses what an earlier call finished."""
 
     def __init__(self, settings: ShardSettings, out: Path, engine: Engine) -> None:
@@ -120,7 +124,10 @@ class _Job:
             if column is not None and column not in self.nodes.types:
                 known = ", ".join(self.nodes.types)
                 raise DataError(f"{self.nodes}: has no column {column!r}; it has {known}")
-        self.edges = edge_files(self.nodes, settings) if settings.edges else None
+        self.edges = None
+        if settings.edges:
+            told = settings.id, self.work, settings.edges
+            self.edges = EdgeFiles(self.nodes, *told, header=settings.header)
 
     def run(self, *, cluster: bool) -> Manifest:
         settings, rows = self.settings, self.nodes.rows
@@ -130,43 +137,19 @@ class _Job:
         made.check(rows)
         layout = Layout.make(self._partition(), rows, settings.parts)
         if cluster:
-            from difformer.shards.cluster import write_parts
+            from difformer.shards.far import write_parts
 
             self.tell("writing parts on the cluster", None)
-            kept, loops = write_parts(self.nodes, self.edges, made, layout, self.out, self.work)
-            return self._manifest(made, kept, loops)
-        table = None if self.edges is None else self._sorted_edges(self.edges, layout)
+            write_parts(self.nodes, self.edges, made, layout, self.out, self.work)
+            return self._manifest(made)
+        table = None if self.edges is None else self._sorted_edges(layout.new())
         self.engine.shrink()  # DuckDB has nothing more to do
         self._write_rows(made, layout)
         if settings.neighbours:
             table = self._nearest()
-        self._write_edges(layout, table)
-        return self._manifest(made, *((table.state.kept, table.state.loops) if table else (0, 0)))
-
-    def _manifest(self, made: RowEncoder, kept: int, loops: int) -> Manifest:
-        """The manifest of the written parts."""
-        settings, coder = self.settings, made.coder
-        records = [part_record(self.out, k) for k in range(settings.parts)]
-        found: dict[str, int] = {}
-        if self.edges is not None:
-            total = self.edges.rows
-            found = {"edges read": total, "dangling edges": total - kept, "loops": loops}
-        graph = self.edges is not None or settings.neighbours > 0
-        if graph:
-            found["repeated edges"] = sum(count for _, count in records)
-        return Manifest(
-            name=Path(settings.nodes[0]).stem,
-            task=coder.task,
-            features=made.width,
-            outputs=coder.outputs,
-            parts=tuple(record for record, _ in records),
-            partition=settings.partition,
-            class_names=coder.class_names,
-            split=settings.split,
-            graph=graph,
-            encoder=made.encoder.to_json(),
-            found=found,
-        )
+        if table is not None:
+            self._write_edges(layout, table)
+        return self._manifest(made)
 
     def _partition(self) -> Array | None:
         """The part of each row, None for ranges."""
@@ -180,71 +163,66 @@ class _Job:
         if kept.exists():
             with reading(kept, error=DataError):
                 return np.load(kept, allow_pickle=False)
-        assert self.edges is not None  # the settings check it
-        table = self._edge_table(self.edges, None)
-        each = 2 * (table.state.kept - table.state.loops)
-        if settings.partition == "metis" and METIS_BYTES * each > self.memory:
-            need = METIS_BYTES * each / 1e9
+        table = self._table("edges", self._read_edges())
+        if settings.partition == "metis" and METIS_BYTES * table.size > self.memory:
+            need = METIS_BYTES * table.size / 1e9
             raise DataError(
-                f"partition metis needs about {need:.1f}GB for {each:,} edges, --memory is "
+                f"partition metis needs about {need:.1f}GB for {table.size:,} edges, --memory is "
                 f"{settings.memory}: use --partition streaming"
             )
         self.tell(f"partitioning by {settings.partition}", None)
         chosen = metis_parts if settings.partition == "metis" else stream_parts
         part = chosen(table.blocks, rows, settings.parts)
-        with ArrayWriter(kept, np.int32) as file:
+        with array_writer(kept, np.int32) as file:
             file.append(part)
         return part
 
-    def _sorted_edges(self, edges: Files, layout: Layout) -> EdgeTable:
+    def _sorted_edges(self, new: Array | None) -> EdgeTable:
         """The edges by the new numbers of the rows."""
         if self.settings.partition in ("range", "hash"):
-            return self._edge_table(edges, layout.new())
-        moved = EdgeTable.read(self.work / "moved")
-        if moved is None:  # the partition has read and sorted them by the file's numbers
-            table, new = self._edge_table(edges, None), layout.new()
-            assert new is not None
-            self.tell("sorting edges by part", None)
-            moved = table.renumbered(new, self.work / "moved")
-            table.remove()
-        return moved
+            return self._table("edges", self._read_edges(new))
+        return self._table("moved", self._moved(new))
 
-    def _edge_table(self, edges: Files, new: Array | None) -> EdgeTable:
+    def _table(self, name: str, pairs: Iterator[Pairs]) -> EdgeTable:
+        """A table of the edges of the file, if no earlier call has finished it."""
+        assert self.edges is not None  # the settings check it
+        place, told = self.work / name, (self.edges.rows, self.edges.weighted)
+        return EdgeTable.read(place) or EdgeTable.spread(place, self.nodes.rows, pairs, *told)
+
+    def _read_edges(self, new: Array | None = None) -> Iterator[Pairs]:
         """The edges by the numbers of the rows in the file, or by `new` ones."""
-        place = self.work / "edges"
-        table = EdgeTable.read(place)
-        if table is not None:
-            return table
-        total = edges.rows
+        assert self.edges is not None
+        done, total = 0, max(self.edges.rows, 1)
+        for pairs in self.edges.pairs():
+            self.tell("reading edges", min(1.0, done / total))
+            done += len(pairs.source)
+            yield pairs.renumbered(new)
 
-        def pairs() -> Iterator[Pairs]:
-            done = 0
-            for found in pairs_of(edges, self.nodes, self.settings.id, self.work):
-                self.tell("reading edges", min(1.0, done / max(total, 1)))
-                done += len(found.source)
-                yield found if new is None else found.renumbered(new)
-
-        weighted = edge_columns(edges)[1] is not None
-        return EdgeTable.spread(place, self.nodes.rows, pairs(), total, weighted)
+    def _moved(self, new: Array | None) -> Iterator[Pairs]:
+        """The edges, which the partition has read by the numbers in the file, by `new` ones."""
+        table = self._table("edges", self._read_edges())
+        self.tell("sorting edges by part", None)
+        for pairs in table.pairs():
+            yield pairs.renumbered(new)
+        shutil.rmtree(table.folder)
 
     def _nearest(self) -> EdgeTable:
         """The edges of each row and its nearest ones, from the rows that are written."""
         k, rows, place = self.settings.neighbours, self.nodes.rows, self.work / "nearest"
-        table = EdgeTable.read(place)
-        if table is None:
-            if k >= rows:
-                raise DataError(f"neighbours must be fewer than the {rows} rows, got {k}")
-            parts = [part_array(self.out, part, "x") for part in range(self.settings.parts)]
-            pairs = nearest_pairs(
-                parts, k, self.memory, partial(self.tell, "looking for neighbours")
-            )
-            table = EdgeTable.spread(place, rows, pairs, rows * k, False)
-        return table
+        if k >= rows:
+            raise DataError(f"neighbours must be fewer than the {rows} rows, got {k}")
+        tell = partial(self.tell, "looking for neighbours")
+        parts = [
+            np.load(part_folder(self.out, part) / "x.npy", mmap_mode="r", allow_pickle=False)
+            for part in range(self.settings.parts)
+        ]
+        pairs = nearest_pairs(parts, k, self.memory, tell)
+        return EdgeTable.read(place) or EdgeTable.spread(place, rows, pairs, rows * k, False)
 
     def _write_rows(self, encoder: RowEncoder, layout: Layout) -> None:
         """One pass over the nodes; with ranges one part is open at a time, else all are."""
         sizes, first = np.diff(layout.starts), 0
-        wanted = np.array([not is_written(self.out, k, "rows") for k in layout.parts])
+        wanted = np.array([not record_of(self.out, k) for k in layout.parts])
         if not wanted.any():
             return
         with ExitStack() as stack:
@@ -264,16 +242,162 @@ class _Job:
             if writers or first < self.nodes.rows:
                 raise DataError(f"{self.nodes}: changed while it was read: it has fewer rows now")
 
-    def _write_edges(self, layout: Layout, table: EdgeTable | None) -> None:
-        """Write the edges and the record of each part that has none yet."""
-        missing = [k for k in layout.parts if not is_written(self.out, k, "part")]
-        if table is None or not missing:
-            for k in missing:
-                finish_part(self.out, k, {}, edges=0, cut=0, repeated=0)
+    def _write_edges(self, layout: Layout, table: EdgeTable) -> None:
+        """Write the edges of each part that has none yet, in order."""
+        done = sum("edges" in record_of(self.out, k) for k in layout.parts)
+        bounds = layout.starts[done:].tolist()
+        if done == len(layout.parts):
             return
-        first, bounds = missing[0], layout.starts[missing[0] : missing[-1] + 2].tolist()
         for place, pieces in groupby(table.between(bounds), itemgetter(0)):
-            if first + place in missing:
-                self.tell("writing edges", place / (len(bounds) - 1))
-                ends, found = (bounds[place], bounds[place + 1]), (piece for _, piece in pieces)
-                write_edges(self.out, first + place, ends, found, table.weighted)
+            self.tell("writing edges", place / (len(bounds) - 1))
+            ends, found = (bounds[place], bounds[place + 1]), (piece for _, piece in pieces)
+            write_edges(self.out, done + place, ends, found, table.weighted)
+
+    def _manifest(self, made: RowEncoder) -> Manifest:
+        """The manifest of the written parts."""
+        settings, coder = self.settings, made.coder
+        records = [record_of(self.out, k) for k in range(settings.parts)]
+        found: dict[str, int] = {}
+        graph = self.edges is not None or settings.neighbours > 0
+        if graph:
+            read, loops, repeated = (
+                sum(record[name] for record in records) for name in ("read", "loops", "repeated")
+            )
+            if self.edges is not None:
+                total = self.edges.rows
+                found = {"edges read": total, "dangling edges": total - read, "loops": loops}
+            found["repeated edges"] = repeated
+        return Manifest(
+            name=Path(settings.nodes[0]).stem,
+            task=coder.task,
+            features=made.width,
+            outputs=coder.outputs,
+            parts=tuple(PartRecord.from_json({"edges": 0, "cut": 0, **each}) for each in records),
+            partition=settings.partition,
+            class_names=coder.class_names,
+            split=settings.split,
+            graph=graph,
+            encoder=made.encoder.to_json(),
+            found=found,
+        )
+
+
+@dataclass(frozen=True)
+class RowEncoder:
+    """What was learned about the nodes, and how their rows become arrays."""
+
+    settings: ShardSettings
+    coder: LabelCoder
+    encoder: TableEncoder
+    whole: bool  # the ids are whole numbers by their type
+    name: str  # of the files, for errors
+
+    @classmethod
+    def learn(cls, settings: ShardSettings, nodes: Files) -> RowEncoder:
+        """Learn the labels by queries, and the columns in one pass over the nodes."""
+        coder = _learn_labels(settings, nodes)
+        label = settings.label[0] if len(settings.label) == 1 else tuple(settings.label)
+        kinds = dict(settings.kinds or {})
+        if settings.split_column is not None:
+            kinds[settings.split_column] = "skip"
+        encoder = TableEncoder.learn(
+            nodes,
+            label=label,
+            id=settings.id,
+            kinds=kinds,
+            size=CHUNK,
+            most=MOST_NUMBERS,
+        )
+        text = next((c.name for c in encoder.columns if c.kind == "text"), None)
+        if text is not None:
+            raise DataError(
+                f"{nodes}: column {text!r} is free text, which is not sharded: leave it out "
+                f"(--kind {text}=skip), or turn it into numbers first (difformer features)"
+            )
+        whole = settings.id is not None and nodes.whole(settings.id)
+        return cls(settings, coder, encoder, whole, str(nodes))
+
+    @cached_property
+    def more(self) -> list[Array]:
+        """Features that an encoder of texts or images wrote, (n, p) each, mapped."""
+        found: list[Array] = []
+        for path in self.settings.features:
+            with reading(Path(path), error=DataError):
+                found.append(np.load(path, mmap_mode="r", allow_pickle=False))
+            if found[-1].ndim != 2 or found[-1].dtype.kind != "f":
+                raise DataError(f"{path} must hold one row of numbers per node")
+        return found
+
+    @property
+    def width(self) -> int:
+        """How many features a row has."""
+        return self.encoder.width + sum(array.shape[1] for array in self.more)
+
+    def check(self, rows: int) -> None:
+        """DataError if a file of features does not have one row per node."""
+        for path, array in zip(self.settings.features, self.more, strict=True):
+            if len(array) != rows:
+                raise DataError(f"{path} has {len(array):,} rows, the nodes have {rows:,}")
+
+    def encode(self, chunk: Chunk, first: int) -> dict[str, Any]:
+        """The arrays of a chunk that starts with row `first`; ids are "ids" or "texts"."""
+        settings = self.settings
+        x = self.encoder.encode_chunk(chunk, first + 1, self.name, strict=False)
+        assert not sparse.issparse(x)
+        if self.more:
+            rows = slice(first, first + len(x))
+            x = np.hstack([x, *(array[rows].astype(np.float32) for array in self.more)])
+        y = self.coder.encode(chunk)
+        row = np.arange(first, first + len(x))
+        known = y >= 0 if y.ndim == 1 else ~np.isnan(y).all(1)
+        found: dict[str, Any] = {
+            "x": x,
+            "y": y,
+            "split": np.where(known, self._split(chunk, row), -1).astype(np.int8),
+            "row": row,
+        }
+        if settings.id is not None and self.whole:
+            found["ids"] = np.asarray(chunk[settings.id]).astype(np.int64)
+        elif settings.id is not None:
+            found["texts"] = [str(cell).strip().encode() for cell in chunk[settings.id]]
+        return found
+
+    def _split(self, chunk: Chunk, row: Array) -> Array:
+        """0, 1, 2 or -1 for each row: drawn by its number, or read from its column."""
+        column, ratios = self.settings.split_column, self.settings.ratios
+        if column is not None:
+            words = ["" if is_missing(c) else str(c).strip().lower() for c in chunk[column]]
+            unknown = next((w for w in words if w and w not in SPLITS), None)
+            if unknown is not None:
+                raise DataError(
+                    f"{self.name}: column {column!r} must say train, val or test, got {unknown!r}"
+                )
+            return np.array([SPLITS.get(word, -1) for word in words])
+        assert ratios is not None
+        drawn = hashed(row.astype(np.uint64), ratios[3] + 1) / 2.0**64
+        bounds = np.cumsum(ratios[:3])
+        bounds[-1] = np.inf if bounds[-1] > 1 - 1e-9 else bounds[-1]
+        place = np.searchsorted(bounds, drawn, side="right")
+        return np.where(place < len(PARTS), place, -1)
+
+
+def _learn_labels(settings: ShardSettings, nodes: Files) -> LabelCoder:
+    """From the distinct labels and how many rows have one, which DuckDB counts."""
+    distinct: dict[str, list[Any]] = {}
+    rows = 0
+    for column in settings.label:
+        query = (
+            f"SELECT {named(column)}, count(*) FROM {nodes.sql} "
+            f"WHERE {named(column)} IS NOT NULL GROUP BY 1 LIMIT {MOST_LABELS + 1}"
+        )
+        found = nodes.engine.run(query, "looking at labels")
+        distinct[column] = [row[0] for row in found]
+        rows = max(rows, sum(row[1] for row in found if not is_missing(row[0])))
+        if not found:
+            raise DataError(f"{nodes}: the label column {column!r} is empty in every row")
+    task = settings.task
+    if any(len(cells) > MOST_LABELS for cells in distinct.values()):
+        task = task or "regression"
+        if task != "regression":
+            raise DataError(f"{nodes}: labels must be at most {MOST_LABELS:,} classes")
+    return LabelCoder.learn(distinct, rows, file=str(nodes), task=task)

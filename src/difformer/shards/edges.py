@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,15 +23,17 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from difformer.errors import DataError
+from difformer.errors import DataError, missing_extra
 from difformer.files import cannot_write, open_scratch, read_json, reading, write_json
 from difformer.shards.partition import Block
+from difformer.shards.store import let_go
 
 MOST_ROWS = 2**31
 ROW = 2**32
 BUCKET = 1 << 21  # keys sorted together, about: they and the sort's work space fit the outer cache
 MOST_BUCKETS = 512  # files that are open at once
 THREADS = 2  # threads that sort or spread keys; each holds a bucket or a batch
+SHARE = 0.1  # share of the memory that one block of rows takes whose neighbours are looked for
 
 Array = NDArray[Any]
 Given = TypeVar("Given")
@@ -45,40 +47,32 @@ class Pairs(NamedTuple):
     target: Array
     weight: Array | None
 
-    def renumbered(self, new: Array) -> Pairs:
+    def renumbered(self, new: Array | None) -> Pairs:
         """The same edges where row i has the number new[i]."""
+        if new is None:
+            return self
         source, target = new[self.source].astype(np.int64), new[self.target].astype(np.int64)
         return Pairs(source, target, self.weight)
 
 
-@dataclass(frozen=True)
-class Sorted:
-    """The edges of some rows, sorted, each pair once: (edges,) targets, sources and weights."""
+class Sorted(NamedTuple):
+    """The edges into some rows, sorted, each pair once, both ways, and one loop per row."""
 
     target: Array
     source: Array
     weight: Array | None
-    repeated: int  # how many edges of the file repeat another
-
-
-@dataclass(frozen=True)
-class _State:
-    """What is known about a table of edges; written after all its buckets."""
-
-    rows: int
-    weighted: bool
-    shift: int  # a bucket is 2^shift rows
-    kept: int = 0  # edges of the file that were taken in, loops included
-    loops: int = 0
+    read: int  # edges of the file that enter these rows
+    loops: int  # those of them that are loops
+    repeated: int  # those that repeat another
 
 
 class EdgeTable:
     """The edges between rows by their numbers, both ways and one loop per row, in a folder."""
 
-    def __init__(self, folder: Path, state: _State) -> None:
-        self.folder, self.state = folder, state
-        self.rows, self.weighted = state.rows, state.weighted
-        self.buckets = (state.rows - 1 >> state.shift) + 1
+    def __init__(self, folder: Path, rows: int, weighted: bool, shift: int) -> None:
+        """A bucket is 2^shift rows."""
+        self.folder, self.rows, self.weighted, self.shift = folder, rows, weighted, shift
+        self.bounds = [*range(0, rows, 1 << shift), rows]
 
     @classmethod
     def spread(
@@ -87,205 +81,158 @@ class EdgeTable:
         """Store the edges of a file, at most `edges` of them, both ways. O(edges), in batches."""
         if rows >= MOST_ROWS:
             raise DataError(f"rows must be fewer than {MOST_ROWS:,}, got {rows:,}")
-        table = cls._begun(folder, _State(rows, weighted, _shift(rows, 2 * edges + rows)))
-        kept, loops = table._store(ahead(table._both_ways, pairs))
-        return table._written(replace(table.state, kept=kept, loops=loops))
+        wanted = min(MOST_BUCKETS, -(-(2 * edges + rows) // BUCKET))
+        table = cls(folder, rows, weighted, (-(-rows // wanted) - 1).bit_length())
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        try:
+            table._store(ahead(table._by_bucket, pairs))
+        except OSError as problem:
+            raise cannot_write(folder, problem, DataError) from problem
+        made = {"rows": rows, "weighted": weighted, "shift": table.shift}
+        write_json(folder / "buckets.json", made, error=DataError)
+        return table
 
     @classmethod
     def read(cls, folder: Path) -> EdgeTable | None:
         """The table that an earlier call finished, or None."""
-        path = folder / "table.json"
+        path = folder / "buckets.json"
         if not path.exists():
             return None
         with reading(path, error=DataError):
-            return cls(folder, _State(**read_json(path)))
+            return cls(folder, **read_json(path))
 
-    def renumbered(self, new: Array, folder: Path) -> EdgeTable:
-        """The same edges where row i has the number new[i]."""
-        table = self._begun(folder, self.state)
+    @property
+    def size(self) -> int:
+        """How many directed edges there are, with repeated ones, without added loops."""
+        return sum(file.stat().st_size for file in self.folder.glob("*.keys")) // 8
 
-        def moved(k: int) -> _Spread:
+    def pairs(self) -> Iterator[Pairs]:
+        """The edges of the file again."""
+        for k in range(len(self.bounds) - 1):
             keys, weights = self._read(k)
-            target, source = new[keys >> 32], new[(keys & (ROW - 1)) >> 1]
-            return table._by_bucket(_keys(source, target) + (keys & 1), weights)
-
-        table._store(ahead(moved, range(self.buckets)))
-        return table._written(self.state)
+            straight = keys & 1 == 0
+            keys = keys[straight]
+            weights = None if weights is None else weights[straight]
+            yield Pairs((keys & (ROW - 1)) >> 1, keys >> 32, weights)
 
     def between(self, bounds: Sequence[int]) -> Iterator[tuple[int, Sorted]]:
         """The edges that enter the rows from bounds[k] to bounds[k + 1], with k, in order.
 
-        Every row has a loop, so every k occurs.
+        Every row has a loop, so every k occurs. Threads sort some buckets in advance.
         """
-        for bucket in self._sorted(bounds[0], bounds[-1]):
-            ends = np.searchsorted(bucket.target, bounds).tolist()
-            repeated = bucket.repeated
-            for place, (low, high) in enumerate(pairwise(ends)):
-                if high > low:
-                    weight = None if bucket.weight is None else bucket.weight[low:high]
-                    rows = bucket.target[low:high], bucket.source[low:high]
-                    yield place, Sorted(*rows, weight, repeated)
-                    repeated = 0
+        buckets = range(bounds[0] >> self.shift, (bounds[-1] - 1 >> self.shift) + 1)
+        for found in ahead(partial(self._pieces, bounds), buckets):
+            yield from found
 
     def blocks(self) -> Iterator[Block]:
         """Compressed rows without loops, in order; rows without edges too."""
-        for k, bucket in enumerate(self._sorted(0, self.rows)):
-            first, last = self._range(k)
-            keep = bucket.target != bucket.source
-            ends = np.cumsum(np.bincount(bucket.target[keep] - first, minlength=last - first))
-            yield first, ends, bucket.source[keep]
-
-    def remove(self) -> None:
-        """Delete its files."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    @classmethod
-    def _begun(cls, folder: Path, state: _State) -> EdgeTable:
-        """A table in an empty folder."""
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        return cls(folder, state)
-
-    def _written(self, state: _State) -> EdgeTable:
-        write_json(self.folder / "table.json", asdict(state), error=DataError)
-        return EdgeTable(self.folder, state)
-
-    def _range(self, bucket: int) -> tuple[int, int]:
-        """The rows of a bucket."""
-        size = 1 << self.state.shift
-        return bucket * size, min(bucket * size + size, self.rows)
+        for k, found in self.between(self.bounds):
+            first, last = self.bounds[k : k + 2]
+            keep = found.target != found.source
+            ends = np.cumsum(np.bincount(found.target[keep] - first, minlength=last - first))
+            yield first, ends, found.source[keep]
 
     def path(self, bucket: int, what: str) -> Path:
         """The file of a bucket's keys or weights."""
         return self.folder / f"{bucket:05d}.{what}"
 
-    def _both_ways(self, pairs: Pairs) -> _Spread:
-        """The keys of a batch by bucket."""
-        keys, weights = both_ways(*pairs)
-        loops = len(pairs.source) - len(keys) // 2
-        return self._by_bucket(keys, weights)._replace(kept=len(pairs.source), loops=loops)
-
-    def _store(self, spreads: Iterable[_Spread]) -> tuple[int, int]:
-        """Append batches to the files of the buckets; how many edges and loops they have.
-
-        DataError where the disk is full.
-        """
-        names = ("keys", "weights") if self.weighted else ("keys",)
-        kept = loops = 0
-        try:
-            with ExitStack() as stack:
-                files = [
-                    [
-                        stack.enter_context(open_scratch(self.path(k, n)))
-                        for k in range(self.buckets)
-                    ]
-                    for n in names
-                ]
-                for spread in spreads:
-                    starts = np.concatenate([[0], spread.ends[:-1]])
-                    for each, array in zip(files, (spread.keys, spread.weights), strict=False):
-                        for k in np.flatnonzero(spread.ends > starts).tolist():
-                            piece = array[starts[k] : spread.ends[k]].view(np.uint8).data
-                            while len(piece):  # a write may take a part of it only
-                                piece = piece[each[k].write(piece) :]
-                    kept, loops = kept + spread.kept, loops + spread.loops
-        except OSError as problem:
-            raise cannot_write(self.folder, problem, DataError) from problem
-        return kept, loops
-
-    def _by_bucket(self, keys: Array, weights: Array | None) -> _Spread:
-        of = (keys >> (32 + self.state.shift)).astype(np.uint16)
+    def _by_bucket(self, pairs: Pairs) -> tuple[Any, ...]:
+        """The keys and the weights of a batch by bucket, and where each bucket ends."""
+        keys, weights = keys_of(pairs)
+        of = (keys >> (32 + self.shift)).astype(np.uint16)
         order = np.argsort(of, kind="stable")
-        ends = np.cumsum(np.bincount(of, minlength=self.buckets))
-        return _Spread(keys[order], None if weights is None else weights[order], ends)
+        ends = np.cumsum(np.bincount(of, minlength=len(self.bounds) - 1))
+        return keys[order], None if weights is None else weights[order], ends
 
-    def _sorted(self, first: int, last: int) -> Iterator[Sorted]:
-        """The buckets that hold a range of rows, sorted, some in advance by other threads."""
-        low, high = first >> self.state.shift, (last - 1 >> self.state.shift) + 1
-        return ahead(self._bucket, range(low, high))
+    def _store(self, batches: Iterable[Any]) -> None:
+        """Append batches to the files of the buckets."""
+        names = ("keys", "weights") if self.weighted else ("keys",)
+        buckets = range(len(self.bounds) - 1)
+        with ExitStack() as stack:
+            files = [
+                [stack.enter_context(open_scratch(self.path(k, name))) for k in buckets]
+                for name in names
+            ]
+            for *arrays, ends in batches:
+                starts = np.concatenate([[0], ends[:-1]])
+                for each, array in zip(files, arrays, strict=False):
+                    for k in np.flatnonzero(ends > starts).tolist():
+                        piece = array[starts[k] : ends[k]].view(np.uint8).data
+                        while len(piece):  # a write may take a part of it only
+                            piece = piece[each[k].write(piece) :]
 
-    def _bucket(self, k: int) -> Sorted:
-        return merged(*sorted_keys(*with_loops(*self._read(k), *self._range(k))))
+    def _pieces(self, bounds: Sequence[int], bucket: int) -> list[tuple[int, Sorted]]:
+        """The sorted edges of a bucket, by the range of `bounds` that they enter."""
+        first, last = self.bounds[bucket : bucket + 2]
+        keys, weights = sorted_keys(*self._read(bucket), first, last)
+        within = np.clip(np.array(bounds, np.int64), first, last)
+        ends = np.searchsorted(keys, within * ROW).tolist()
+        return [
+            (k, merged(keys[a:b], None if weights is None else weights[a:b], int(size)))
+            for k, ((a, b), size) in enumerate(zip(pairwise(ends), np.diff(within), strict=True))
+            if size
+        ]
 
-    def _read(self, k: int) -> tuple[Array, Array | None]:
+    def _read(self, bucket: int) -> tuple[Array, Array | None]:
         """The keys and weights of a bucket as they came."""
-        with reading(self.path(k, "keys"), error=DataError):
-            keys = np.fromfile(self.path(k, "keys"), np.int64)
-            return keys, np.fromfile(self.path(k, "weights"), np.float32) if self.weighted else None
+        keys, weights = self.path(bucket, "keys"), self.path(bucket, "weights")
+        with reading(keys, error=DataError):
+            found = np.fromfile(weights, np.float32) if self.weighted else None
+            return np.fromfile(keys, np.int64), found
 
 
-class _Spread(NamedTuple):
-    """Keys (and weights) by bucket, where each ends, and how many edges and loops they are."""
-
-    keys: Array
-    weights: Any  # an array, or None
-    ends: Array
-    kept: int = 0
-    loops: int = 0
-
-
-def _keys(source: Array, target: Array) -> Array:
-    return target.astype(np.int64) * ROW + source.astype(np.int64) * 2
-
-
-def both_ways(source: Array, target: Array, weight: Array | None) -> tuple[Array, Array | None]:
-    """The keys of edges and of their reverses, and the weights of both; loops are left out."""
-    straight = source != target
-    if not straight.all():
-        source, target = source[straight], target[straight]
-        weight = None if weight is None else weight[straight]
-    keys: Array = np.empty(2 * len(source), np.int64)
-    forward, backward = keys[: len(source)], keys[len(source) :]
-    for out, a, b in ((forward, target, source), (backward, source, target)):
+def keys_of(pairs: Pairs) -> tuple[Array, Array | None]:
+    """The keys of edges and of their reverses, loops once, and their weights, of loops 0."""
+    source, target, weight = pairs
+    count, straight = len(source), source != target
+    keys: Array = np.empty(2 * count, np.int64)
+    for out, a, b in ((keys[:count], target, source), (keys[count:], source, target)):
         np.left_shift(a, 32, out=out)
         out += b
         out += b
-    backward += 1
-    return keys, None if weight is None else np.concatenate([weight, weight])
+    keys[count:] += 1
+    weights = None if weight is None else np.concatenate([weight * straight, weight])
+    if straight.all():
+        return keys, weights
+    once = np.concatenate([np.ones(count, bool), straight])
+    return keys[once], None if weights is None else weights[once]
 
 
-def with_loops(
+def sorted_keys(
     keys: Array, weights: Array | None, first: int, last: int
 ) -> tuple[Array, Array | None]:
-    """Keys and weights with a loop of weight 1 added to each row from `first` to `last`."""
-    keys = np.concatenate([keys, np.arange(first, last, dtype=np.int64) * (ROW + 2)])
-    if weights is not None:
-        weights = np.concatenate([weights, np.ones(last - first, np.float32)])
-    return keys, weights
+    """Keys in order, with a loop of weight 1 for each row from `first` to `last`. O(keys).
 
-
-def _shift(rows: int, keys: int) -> int:
-    """The size of buckets, 2^shift rows, that have about `BUCKET` keys each."""
-    wanted = min(MOST_BUCKETS, -(-keys // BUCKET))
-    return (-(-rows // wanted) - 1).bit_length()
-
-
-def sorted_keys(keys: Array, weights: Array | None) -> tuple[Array, Array | None]:
-    """Keys in order, equal ones by weight: the order of the file does not matter. O(keys)."""
+    Equal ones are sorted by weight: the order of the file does not matter.
+    """
     import torch  # here, because a task that only spreads keys does not need it
 
+    keys = np.concatenate([keys, np.arange(first, last, dtype=np.int64) * (ROW + 2)])
     if weights is None:
         return torch.sort(torch.from_numpy(keys)).values.numpy(), None
+    weights = np.concatenate([weights, np.ones(last - first, np.float32)])
     by_weight = np.argsort(weights, kind="stable")
     keys, weights = keys[by_weight], weights[by_weight]
     found, order = torch.sort(torch.from_numpy(keys), stable=True)
     return found.numpy(), weights[order.numpy()]
 
 
-def merged(keys: Array, weights: Array | None) -> Sorted:
-    """Each pair once; weights are combined as in `Graph.from_edges`."""
+def merged(keys: Array, weights: Array | None, rows: int) -> Sorted:
+    """Each pair of the sorted keys into some rows once, weights as `Graph.from_edges` has them."""
     new = np.empty(len(keys), bool)
     new[:1] = True
     np.not_equal(keys[1:], keys[:-1], out=new[1:])
-    repeated = 0
-    if not new.all():
-        repeated = int(np.count_nonzero(~new & (keys & 1 == 0)))
+    again = keys[~new]
+    loops = int(np.count_nonzero(again >> 32 == (again & (ROW - 1)) >> 1))
+    repeated = int(np.count_nonzero(again & 1 == 0)) - loops
+    read = int(np.count_nonzero(keys & 1 == 0)) - rows
     pair = new & np.concatenate([[True], (keys[1:] ^ keys[:-1]) != 1])
     if weights is not None:
         added = np.add.reduceat(weights, np.flatnonzero(new))
         weights = np.maximum.reduceat(added, np.flatnonzero(pair[new]))
     kept = keys if pair.all() else keys[pair]
-    return Sorted(kept >> 32, (kept & (ROW - 1)) >> 1, weights, repeated)
+    return Sorted(kept >> 32, (kept & (ROW - 1)) >> 1, weights, read, loops, repeated)
 
 
 def ahead(work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:
@@ -309,3 +256,52 @@ def _alone() -> None:
 
     torch.get_num_threads()  # a thread must read the common number before it can set its own
     torch.set_num_threads(1)
+
+
+def nearest_pairs(
+    parts: list[Array], k: int, memory: int, tell: Callable[[float], None]
+) -> Iterator[Pairs]:
+    """Edges to each row from its k nearest others by cosine, exact, with two blocks in memory.
+
+    faiss compares every block of rows with every other, and the nearest found so far are kept:
+    O(n² p) time. Blocks are as large as the memory allows.
+
+    Args:
+        parts: the features of each part, (rows, p), mapped; a row's number runs through them.
+        tell: called with the share that is done.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise missing_extra("a graph of nearest neighbours", "knn") from error
+    rows, size = sum(map(len, parts)), max(1, int(SHARE * memory) // (4 * parts[0].shape[1] or 1))
+    for start, queries in _blocks(parts, size):
+        target = np.arange(start, start + len(queries))
+        near: Array = np.empty((len(queries), 0), np.float32)
+        found: Array = np.empty((len(queries), 0), np.int64)
+        for first, known in _blocks(parts, size):
+            index: Any = faiss.IndexFlatIP(queries.shape[1])
+            index.add(known)
+            # One more than k, because a row finds itself, which is then ranked last.
+            score, place = index.search(queries, min(k + 1, len(known)))
+            place = place + first
+            score = np.where(place == target[:, None], -np.inf, score)
+            near, found = np.hstack([near, score]), np.hstack([found, place])
+            # Of equally near rows the first are kept, whichever blocks they are in.
+            order = np.lexsort((found, -near), axis=1)[:, :k]
+            near = np.take_along_axis(near, order, 1)
+            found = np.take_along_axis(found, order, 1)
+            tell((start + len(queries) * first / rows) / rows)
+        yield Pairs(found.reshape(-1), np.repeat(target, found.shape[1]), None)
+
+
+def _blocks(parts: list[Array], size: int) -> Iterator[tuple[int, Array]]:
+    """Blocks of rows with the number of the first, scaled to length one: products are cosines."""
+    start = 0
+    for part in parts:
+        for first in range(0, len(part), size):
+            rows: Array = np.array(part[first : first + size], np.float32)
+            let_go(part)
+            norm = np.linalg.norm(rows, axis=1, keepdims=True)
+            yield start + first, rows / np.maximum(norm, np.finfo(np.float32).tiny)
+        start += len(part)

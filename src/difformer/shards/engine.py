@@ -1,21 +1,23 @@
-"""Tables larger than memory: DuckDB queries them, Arrow reads their rows in chunks."""
+"""Tables larger than memory: DuckDB queries them and joins ids, Arrow reads rows in chunks."""
 
 from __future__ import annotations
 
-import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from difformer.data.graphs import headless
+from difformer.data.table.cells import cell_text
 from difformer.data.table.files import Chunk, check_header, column_names, first_line
 from difformer.errors import DataError, missing_extra
 from difformer.files import not_a_file, one_line, replacing
+from difformer.shards.edges import Pairs
 
-Array = NDArray[Any]
 Tell = Callable[[str, float | None], None]
 """Called with the name of a stage and the share of it that is done, None where unknown."""
 
@@ -29,6 +31,7 @@ KEPT_FREE = 400 * 10**6  # bytes left for chunks in transit and DuckDB's own ove
 LEAST = 256 * 10**6  # bytes that DuckDB needs
 GROUP = 1 << 16  # rows in a row group of a table that is copied to Parquet
 PAGE = 1 << 17  # bytes of a column that Arrow reads together
+BATCH = 1 << 20  # edges read together
 POLL = 0.2  # seconds between looks at a query's progress
 
 
@@ -69,53 +72,36 @@ class Engine:
 
     def run(self, statement: str, stage: str = "") -> list[Any]:
         """Run a statement and return its rows, which must be few; `stage` names its progress."""
-        failed: list[BaseException] = []
-        rows: list[Any] = []
-
-        def work() -> None:
+        with ThreadPoolExecutor(1) as worker:
+            found = worker.submit(lambda: self._connection.execute(statement).fetchall())
             try:
-                rows.extend(self._connection.execute(statement).fetchall())
-            except BaseException as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        try:
-            while thread.is_alive():
-                thread.join(POLL)
-                if stage:
-                    share = self._connection.query_progress()
-                    self.tell(stage, share / 100 if share >= 0 else None)
-        except BaseException:
-            self._connection.interrupt()
-            thread.join()
-            raise
-        if failed:
-            if isinstance(failed[0], self._error):
-                raise DataError(f"sharding: {one_line(failed[0])}") from failed[0]
-            raise failed[0]
-        return rows
+                while not wait([found], POLL).done:
+                    if stage:
+                        share = self._connection.query_progress()
+                        self.tell(stage, share / 100 if share >= 0 else None)
+                return found.result()
+            except self._error as error:
+                raise DataError(f"sharding: {one_line(error)}") from error
+            except BaseException:
+                self._connection.interrupt()
+                raise
 
     def one(self, statement: str, stage: str = "") -> Any:
         """The first row that a statement returns, or None."""
         return next(iter(self.run(statement, stage)), None)
 
+    def copy(self, query: str, path: Path, stage: str) -> None:
+        """Write the rows of a query to a Parquet file."""
+        options = f"FORMAT parquet, ROW_GROUP_SIZE {GROUP}"
+        self.run(f"COPY ({query}) TO {quoted(str(path))} ({options})", stage)
+
     def batches(self, statement: str, size: int) -> Iterator[Any]:
         """The result of a statement as Arrow record batches, a few in memory at a time."""
         try:
             # A separate cursor: other statements may run between two batches.
-            reader = self._connection.cursor().sql(statement).to_arrow_reader(size)
-        except self._error as error:
+            yield from self._connection.cursor().sql(statement).to_arrow_reader(size)
+        except (self._error, OSError) as error:  # Arrow wraps DuckDB's errors
             raise DataError(f"sharding: {one_line(error)}") from error
-        batches = iter(reader)
-        while True:
-            try:
-                batch = next(batches, None)
-            except (self._error, OSError) as error:  # Arrow wraps DuckDB's errors
-                raise DataError(f"sharding: {one_line(error)}") from error
-            if batch is None:
-                return
-            yield batch
 
     def shrink(self) -> None:
         """Leave DuckDB only the memory that it needs."""
@@ -196,14 +182,101 @@ class Files:
         copy = folder.resolve() / f"{self.what}.parquet"
         if not copy.exists():
             with replacing(copy, error=DataError) as part:
-                options = f"FORMAT parquet, ROW_GROUP_SIZE {GROUP}"
-                statement = f"COPY (SELECT * FROM {self.sql}) TO {quoted(str(part))} ({options})"
-                self.engine.run(statement, f"reading {self.what}")
+                self.engine.copy(f"SELECT * FROM {self.sql}", part, f"reading {self.what}")
         return [str(copy)]
 
     def whole(self, column: str) -> bool:
         """Whether the type of a column is of whole numbers."""
         return self.types[column] in WHOLE
+
+
+class EdgeFiles(Files):
+    """Files of edges: the ids of their two ends, joined with those of the nodes, and weights.
+
+    They have no header where the first line joins two known ids, as `read_edges` takes it; of
+    several files all have one or none has. Without `id`, rows are named by their number. The row
+    of each id is kept in the folder.
+    """
+
+    def __init__(
+        self, nodes: Files, id: str | None, folder: Path, paths: Sequence[str], *, header: bool
+    ) -> None:
+        self._nodes, self._id, self._folder = nodes, id, folder
+        for path in [path for name in paths for path in matching(name)] if header else ():
+            first = [cell_text(cell) for cell in first_line(path)]
+            if len(first) > 1 and set(first[:2]) <= self._known(nodes, first[:2]):
+                warnings.warn(headless(path, first), stacklevel=2)
+                header = False
+        super().__init__(nodes.engine, paths, "edges", header=header)
+        names = list(self.types)
+        if len(names) not in (2, 3):
+            raise DataError(f"{self}: must have source, target (and weight), has {names}")
+        self.ends, self.weighted = names[:2], len(names) == 3
+        self.weights = f"{self}: column {names[-1]!r}"  # as errors name them
+
+    def _known(self, nodes: Files, names: Sequence[str]) -> set[str]:
+        """Those of some names that are ids."""
+        if self._id is None:
+            return {name for name in names if name.isdecimal() and int(name) < nodes.rows}
+        cell, listed = key(self._id, integers=False), ", ".join(map(quoted, names))
+        query = f"SELECT DISTINCT {cell} FROM {nodes.sql} WHERE {cell} IN ({listed})"
+        return {str(row[0]) for row in nodes.engine.run(query)}
+
+    def pairs(self) -> Iterator[Pairs]:
+        """The edges between known rows, batch by batch."""
+        for batch in self.engine.batches(self.query(self.sql), BATCH):
+            yield as_pairs(batch, self.weights)
+
+    def query(self, table: str) -> str:
+        """SQL for the rows and the weights of those edges of a table whose ends are known."""
+        nodes, id = self._nodes, self._id
+        weight = f", TRY_CAST({named(list(self.types)[2])} AS FLOAT) AS w" if self.weighted else ""
+        if id is None:
+            s, t = (f"TRY_CAST({named(end)} AS BIGINT)" for end in self.ends)
+            known = f"between 0 and {nodes.rows - 1}"
+            cells = f"SELECT {s} AS s, {t} AS t{weight} FROM {table}"
+            return f"SELECT * FROM ({cells}) WHERE s {known} AND t {known}"
+        integers = nodes.whole(id) and all(map(self.whole, self.ends))
+        s, t = (key(end, integers) for end in self.ends)
+        ids = f"read_parquet({quoted(str(self._number_ids(id, integers)))})"
+        return (
+            f"SELECT a.row AS s, b.row AS t{', w' if weight else ''} "
+            f"FROM (SELECT {s} AS s, {t} AS t{weight} FROM {table}) e "
+            f"JOIN {ids} a ON a.id = e.s JOIN {ids} b ON b.id = e.t"
+        )
+
+    def _number_ids(self, id: str, integers: bool) -> Path:
+        """A file with the row of each id; DataError where one is empty or repeated."""
+        path = self._folder.resolve() / "ids.parquet"
+        if path.exists():
+            return path
+        nodes, engine = self._nodes, self.engine
+        cells = f"SELECT row_number() OVER () - 1 AS row, {key(id, integers)} AS id"
+        with replacing(path, error=DataError) as part:
+            ids = f"read_parquet({quoted(str(part))})"
+            engine.copy(f"{cells} FROM {nodes.sql}", part, "numbering ids")
+            where = "WHERE id IS NULL OR CAST(id AS VARCHAR) = ''"
+            if empty := engine.one(f"SELECT row FROM {ids} {where} ORDER BY row LIMIT 1"):
+                raise DataError(f"{nodes}: row {empty[0] + 1}, column {id!r}: the id is empty")
+            twice = engine.one(
+                f"SELECT id, min(row), max(row) FROM {ids} GROUP BY id HAVING count(*) > 1 LIMIT 1",
+                "looking for repeated ids",
+            )
+            if twice is not None:
+                name, first, again = twice
+                where = f"{nodes}: row {again + 1}, column {id!r}"
+                raise DataError(f"{where}: the id {str(name)!r} is also that of row {first + 1}")
+        return path
+
+
+def as_pairs(batch: Any, weights: str) -> Pairs:
+    """An Arrow batch of `EdgeFiles.query`; `weights` names them in errors."""
+    source, target, *weight = (column.to_numpy(zero_copy_only=False) for column in batch.columns)
+    if not weight:
+        return Pairs(source, target, None)
+    if not ((weight[0] >= 0) & (weight[0] < np.inf)).all():
+        raise DataError(f"{weights} must hold finite weights, 0 or more, in every row")
+    return Pairs(source, target, weight[0])
 
 
 def quoted(text: str) -> str:
@@ -247,9 +320,3 @@ def _cells(column: Any) -> Any:
         cells = column.cast(pyarrow.float64(), safe=types.is_decimal(kind))
         return cells.to_numpy(zero_copy_only=False)
     return [c.isoformat() if hasattr(c, "isoformat") else c for c in column.to_pylist()]
-
-
-def numbers(column: Any, dtype: Any = np.int64) -> Array:
-    """An Arrow column without nulls as an array."""
-    found: Array = column.to_numpy(zero_copy_only=False)
-    return found.astype(dtype, copy=False)

@@ -1,32 +1,43 @@
-"""Reading a sharded dataset: a process maps only the parts it holds."""
+"""The parts of a sharded dataset: written one by one, and mapped by the process that holds them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from difformer.data.dataset import Dataset
-from difformer.data.split import PARTS, Split
+from difformer.data.split import PARTS
 from difformer.errors import DataError
-from difformer.shards.remote import copied, is_url
+from difformer.files import read_json, reading, write_json
 from difformer.shards.store import (
     ArrayRecord,
+    ArrayWriter,
     Manifest,
+    array_writer,
     check_array,
+    copied,
+    is_url,
     let_go,
     map_array,
-    npy_size,
     part_folder,
+    place_of,
     take_rows,
     whole_array,
 )
+
+if TYPE_CHECKING:
+    from difformer.shards.edges import Sorted
+
+WORK = ".work"  # the folder of what is kept until the manifest is written
 
 Array = NDArray[Any]
 
@@ -41,33 +52,24 @@ class ShardFolder:
         self.path = str(folder).rstrip("/") if is_url(folder) else Path(folder)
         self.manifest = Manifest.read(self.path)
 
-    def hold(self, first: int, last: int, *, verify: bool = True) -> Held:
-        """Map the parts `first` to `last` (exclusive); `verify` reads each file once.
+    def hold(self, first: int, last: int) -> Held:
+        """Map the parts `first` to `last` (exclusive), after reading each file once.
 
         Raises:
             DataError: a file is missing, cut short or changed.
         """
-        parts: list[dict[str, Array]] = []
-        for number in range(first, last):
-            arrays: dict[str, Array] = {}
-            for name, file in self.manifest.parts[number].files.items():
-                path = self._file(number, name, file)
-                arrays[name] = map_array(path, file)
-                if verify:
-                    check_array(path, file)
-            parts.append(arrays)
-        start = self.manifest.starts[first]
-        return Held(start, tuple(parts))
+        parts = tuple(
+            {name: self._array(k, name, file) for name, file in each.files.items()}
+            for k, each in enumerate(self.manifest.parts[first:last], first)
+        )
+        return Held(self.manifest.starts[first], parts)
 
-    def _file(self, part: int, name: str, record: ArrayRecord) -> Path:
-        """The file of an array on this machine."""
-        if isinstance(self.path, Path):
-            return part_folder(self.path, part) / f"{name}.npy"
-        place = f"{part_folder(Path(), part)}/{name}.npy"
-        # Named by its checksum, because a dataset that is made again has other files.
-        kept = f"{record.sha256[:32]}-{name}.npy"
-        check = partial(check_array, record=record)
-        return copied(f"{self.path}/{place}", kept, npy_size(record), check)
+    def _array(self, part: int, name: str, record: ArrayRecord) -> Array:
+        path = place_of(self.path, f"{part_folder(Path(), part)}/{name}.npy")
+        path = copied(path, name, record) if isinstance(path, str) else path
+        array = map_array(path, record)
+        check_array(path, record)
+        return array
 
     def share(self, rank: int, size: int) -> tuple[int, int]:
         """The range of parts that process `rank` of `size` holds."""
@@ -84,29 +86,6 @@ class ShardFolder:
         bounds = [self.share(rank, size)[0] for rank in range(size)]
         starts = self.manifest.starts
         return (*(starts[bound] for bound in bounds), starts[-1])
-
-    def dataset(self) -> Dataset:
-        """The whole dataset in memory, with its split under the name "given"."""
-        manifest = self.manifest
-        held = self.hold(0, len(manifest.parts))
-        train, val, test = (torch.nonzero(held.split == i).flatten() for i in range(len(PARTS)))
-        edge_index = weight = None
-        if manifest.graph:
-            target = torch.repeat_interleave(torch.arange(manifest.rows), held.crow.diff())
-            edge_index, weight = torch.stack([held.col, target]), held.weight
-        splits = {"given": Split("given", train, val, test)} if manifest.size("train") else {}
-        return Dataset(
-            manifest.name,
-            held.x,
-            held.y,
-            manifest.task,
-            edge_index,
-            weight,
-            class_names=manifest.class_names,
-            splits=splits,
-            source=str(self.path),
-            ids=tuple(held.ids()),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,18 +123,10 @@ class Held:
         return self._joined("split")
 
     @cached_property
-    def row(self) -> Tensor:
-        """(rows,): the number of each row in the table it came from."""
-        return self._joined("row")
-
-    @cached_property
     def crow(self) -> Tensor:
         """(rows + 1,): where the edges that enter each row begin among those held."""
-        ends, total = [np.zeros(1, np.int64)], 0
-        for part in self.parts:
-            ends.append(np.asarray(part["crow"][1:]) + total)
-            total = int(ends[-1][-1]) if len(ends[-1]) else total
-        return torch.from_numpy(np.concatenate(ends))
+        counts = [np.diff(part["crow"]) for part in self.parts]
+        return torch.from_numpy(np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts])))
 
     @property
     def col(self) -> Tensor:
@@ -168,11 +139,14 @@ class Held:
 
     def features(self, rows: Tensor) -> Tensor:
         """(m, p): the features of rows by their sorted places among those held; reads only them."""
-        return self._taken("x", rows)
+        found = [take_rows(part["x"], inside) for part, inside, _ in self._by_part(rows)]
+        if not found:
+            return torch.from_numpy(np.array(self.parts[0]["x"][:0]))
+        return torch.from_numpy(found[0] if len(found) == 1 else np.concatenate(found))
 
     def splits(self, rows: Tensor) -> Tensor:
         """The split of rows by their sorted places among those held."""
-        return self._taken("split", rows)
+        return self.split[rows]
 
     def entering(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Sources (among all rows), targets (places in `rows`) and weights of the edges into them.
@@ -192,7 +166,7 @@ class Held:
         none = np.zeros(0, np.int64)
         source, target = (np.concatenate([none, *each]) for each in (sources, targets))
         weight = None
-        if self.parts and "weight" in self.parts[0]:
+        if "weight" in self.parts[0]:
             weight = torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *weights]))
         return torch.from_numpy(source), torch.from_numpy(target), weight
 
@@ -213,20 +187,12 @@ class Held:
         places: Array = rows.numpy()
         if len(places) and not 0 <= int(places[0]) <= int(places[-1]) < self.rows:
             raise DataError(f"rows must lie in 0..{self.rows - 1}")
-        bounds = np.searchsorted(places, self.starts)
+        bounds = pairwise(np.searchsorted(places, self.starts).tolist())
         return [
-            (part, places[a:b] - begin, int(a))
-            for part, begin, a, b in zip(
-                self.parts, self.starts, bounds[:-1], bounds[1:], strict=False
-            )
+            (part, places[a:b] - begin, a)
+            for part, begin, (a, b) in zip(self.parts, self.starts, bounds, strict=False)
             if b > a
         ]
-
-    def _taken(self, name: str, rows: Tensor) -> Tensor:
-        found = [take_rows(part[name], inside) for part, inside, _ in self._by_part(rows)]
-        if not found:
-            return torch.from_numpy(np.array(self.parts[0][name][:0]))
-        return torch.from_numpy(found[0] if len(found) == 1 else np.concatenate(found))
 
     def _joined(self, name: str) -> Tensor:
         arrays = [part[name] for part in self.parts]
@@ -238,3 +204,93 @@ class Held:
             joined[end - len(array) : end] = array
             let_go(array)
         return torch.from_numpy(joined)
+
+
+def record_of(out: Path, part: int) -> dict[str, Any]:
+    """What is written of a part: nothing, its rows, or also its edges, and the files of these."""
+    path = _record(out, part)
+    if not path.exists():
+        return {}
+    with reading(path, error=DataError):
+        return read_json(path)
+
+
+def _record(out: Path, part: int) -> Path:
+    """Not beside the arrays: once the manifest has all records, these go with the work folder."""
+    return out / WORK / f"{part_folder(out, part).name}.json"
+
+
+def _add_record(out: Path, part: int, files: Mapping[str, ArrayWriter], **counts: int) -> None:
+    """Say what is written now, which makes it count."""
+    before = record_of(out, part)
+    made = {name: asdict(file.record) for name, file in files.items()}
+    record = {**before, **counts, "files": {**before.get("files", {}), **made}}
+    write_json(_record(out, part), record, error=DataError)
+
+
+class PartRows(ExitStack):
+    """The rows of one part while they are written; its arrays appear when they are finished."""
+
+    def __init__(self, out: Path, part: int) -> None:
+        super().__init__()
+        self.out, self.part = out, part
+        self.rows = self._bytes = 0
+        self._files: dict[str, ArrayWriter] = {}
+        self._counts: Array = np.zeros(len(PARTS), np.int64)
+
+    def append(self, encoded: Mapping[str, Any], rows: Array) -> None:
+        """Add some rows of an encoded chunk."""
+        for name in ("x", "split", "row", "y", "ids"):  # the order in the manifest
+            if name in encoded:
+                self._add(name, encoded[name][rows])
+        if "texts" in encoded:
+            texts = [encoded["texts"][i] for i in rows]
+            ends = self._bytes + np.cumsum([len(text) for text in texts])
+            self._bytes = int(ends[-1])
+            self._add("ids", np.frombuffer(b"".join(texts), np.uint8))
+            self._add("id_ends", ends)
+        split = encoded["split"][rows]
+        self._counts += np.bincount(split[split >= 0], minlength=len(PARTS))
+        self.rows += len(rows)
+
+    def _add(self, name: str, values: Array) -> None:
+        if name not in self._files:
+            path = part_folder(self.out, self.part) / f"{name}.npy"
+            writer = array_writer(path, values.dtype, values.shape[1:])
+            self._files[name] = self.enter_context(writer)
+        self._files[name].append(values)
+
+    def finish(self) -> None:
+        """Put the arrays in place, and then their record."""
+        self.close()
+        counts = dict(zip(PARTS, self._counts.tolist(), strict=True))
+        _add_record(self.out, self.part, self._files, rows=self.rows, **counts)
+
+
+def write_edges(
+    out: Path, part: int, bounds: tuple[int, int], pieces: Iterable[Sorted], weighted: bool
+) -> None:
+    """Write the edges that enter the rows of a part, which are written."""
+    low, high = bounds
+    entering: Array = np.zeros(high - low + 1, np.int64)
+    cut = read = loops = repeated = 0
+    dtypes = {"col": np.int32, "crow": np.int64} | ({"weight": np.float32} if weighted else {})
+    with ExitStack() as stack:
+        folder = part_folder(out, part)
+        files = {
+            name: stack.enter_context(array_writer(folder / f"{name}.npy", dtype))
+            for name, dtype in dtypes.items()
+        }
+        for piece in pieces:
+            files["col"].append(piece.source)
+            if piece.weight is not None:
+                files["weight"].append(piece.weight)
+            first = int(piece.target[0])
+            counts = np.bincount(piece.target - first)
+            entering[first - low + 1 : first - low + 1 + len(counts)] += counts
+            cut += int(np.count_nonzero((piece.source < low) | (piece.source >= high)))
+            read, loops = read + piece.read, loops + piece.loops
+            repeated += piece.repeated
+        files["crow"].append(np.cumsum(entering))
+    made = {"edges": files["col"].rows, "cut": cut}
+    _add_record(out, part, files, **made, read=read, loops=loops, repeated=repeated)

@@ -1,20 +1,26 @@
-"""Which part each row goes to: by its hash, by METIS, or by a stream of the graph.
+"""What is asked of `shard`, and which part each row goes to. No torch here.
 
-A partitioner reads the graph as blocks of compressed rows, in order, as often as it needs, and
-holds a few bytes per row; only METIS holds all edges.
+By ranges of the file, by the hash of a row, by METIS, or by a stream of the graph. The last two
+read the graph as blocks of compressed rows, in order, as often as they need, and hold a few bytes
+per row; only METIS holds all edges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from difformer.errors import missing_extra
+from difformer.errors import DataError, missing_extra
 
 PARTITIONERS = ("range", "hash", "metis", "streaming")
+MOST_OPEN = 128  # parts that can be written at the same time: each has a few open files
+UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 METIS_BYTES = 60  # bytes of memory that METIS takes per directed edge, about
 SLACK = 1.05  # how much larger than the mean a part may become
 PASSES = 3  # passes in which rows are placed: from the second on, all neighbours have a part
@@ -25,6 +31,115 @@ Block = tuple[int, Array, Array]
 """The first row, where the edges of each row end (from 0 on), and the rows they come from."""
 Blocks = Callable[[], Iterable[Block]]
 """A symmetric graph without loops; each call passes over all of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSettings:
+    """What to shard, and how."""
+
+    nodes: Sequence[str]
+    label: Sequence[str]
+    id: str | None = None
+    edges: Sequence[str] = ()
+    task: str | None = None
+    kinds: Mapping[str, str] | None = None
+    split: str = "ratio:0.5/0.25/0.25:0"
+    parts: int = 16
+    partition: str = "range"
+    memory: str = "4GB"
+    features: Sequence[str] = ()  # .npy files with more features, one row per node
+    header: bool = True  # False: the first line of each .csv file is a row already
+    neighbours: int = 0  # without edges: how many nearest rows each row is joined to
+
+    def __post_init__(self) -> None:
+        memory_bytes(self.memory)
+        if self.partition not in PARTITIONERS:
+            known = ", ".join(PARTITIONERS)
+            raise ValueError(f"partition must be one of {known}, got {self.partition!r}")
+        if self.parts < 1:
+            raise ValueError(f"parts must be at least 1, got {self.parts}")
+        if self.partition != "range" and self.parts > MOST_OPEN:
+            raise ValueError(
+                f"parts must be at most {MOST_OPEN} by {self.partition}, got {self.parts}: "
+                "use range for more"
+            )
+        if self.partition in ("metis", "streaming") and not self.edges:
+            raise ValueError(f"partition must be range or hash without edges, not {self.partition}")
+        if self.neighbours < 0 or (self.neighbours and self.edges):
+            raise ValueError(
+                f"neighbours must be 0 or more, and 0 with edges, got {self.neighbours}"
+            )
+        if not self.label:
+            raise ValueError("label must name at least one column")
+        if not self.split.startswith("column:") and self.ratios is None:
+            raise ValueError(f"split must be ratio:A/B/C[:SEED] or column:NAME, got {self.split!r}")
+
+    @cached_property
+    def ratios(self) -> tuple[float, float, float, int] | None:
+        """The shares of train, val and test, and the seed; None where a column has the split."""
+        match = re.fullmatch(r"ratio:([\d.]+)/([\d.]+)/([\d.]+)(?::(\d+))?", self.split)
+        if match is None:
+            return None
+        a, b, c = (float(match[i]) for i in (1, 2, 3))
+        if not 0 < a <= 1 or a + b + c > 1 + 1e-9:
+            raise ValueError(
+                f"split must have a train share above 0 and a sum of at most 1, got {self.split!r}"
+            )
+        return a, b, c, int(match[4] or 0)
+
+    @property
+    def split_column(self) -> str | None:
+        return self.split.removeprefix("column:") if self.ratios is None else None
+
+
+def memory_bytes(text: str) -> int:
+    """The number of bytes of a size such as 4GB or 512MB.
+
+    >>> memory_bytes("1.5GB")
+    1500000000
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]B)\s*", text.upper())
+    if match is None:
+        raise ValueError(f"memory must be a size such as 4GB or 512MB, got {text!r}")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each row goes: part by part, within a part in the order of the file."""
+
+    part: Array | None  # (n,), None for ranges
+    starts: Array  # (parts + 1,)
+
+    @classmethod
+    def make(cls, part: Array | None, rows: int, parts: int) -> Layout:
+        if part is None:
+            return cls(None, np.array([rows * k // parts for k in range(parts + 1)]))
+        sizes = np.bincount(part, minlength=parts)
+        if not sizes.all():
+            empty = int(np.count_nonzero(sizes == 0))
+            raise DataError(f"parts must be fewer, got {parts}: {empty} of them would have no row")
+        return cls(part, np.cumsum([0, *sizes]))
+
+    @property
+    def parts(self) -> range:
+        """The numbers of the parts."""
+        return range(len(self.starts) - 1)
+
+    def new(self) -> Array | None:
+        """(n,): the new number of each row; None for ranges, where it does not change."""
+        if self.part is None:
+            return None
+        order = np.argsort(self.part, kind="stable")
+        new: Array = np.empty(len(order), np.int32)
+        new[order] = np.arange(len(order), dtype=np.int32)
+        return new
+
+    def of(self, first: int, last: int) -> Array:
+        """The parts of a range of the file's rows."""
+        if self.part is not None:
+            return self.part[first:last]
+        return np.searchsorted(self.starts, np.arange(first, last), side="right") - 1
 
 
 def hashed(numbers: Array, seed: int = 0) -> Array:

@@ -1,4 +1,4 @@
-"""Files of a sharded dataset: one manifest with checksums, and memory-mapped arrays."""
+"""Files of a sharded dataset, here or at a URL: a manifest with checksums, and mapped arrays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -19,11 +20,24 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from difformer.data.fetch import cache_dir
 from difformer.errors import DataError
-from difformer.files import counted, json_text, replacing, write_json
-from difformer.shards.remote import is_url, read_text, url_exists
+from difformer.files import (
+    MISREAD,
+    cannot_write,
+    give_name,
+    json_text,
+    one_line,
+    reading,
+    replacing,
+    write_json,
+)
 
 MANIFEST, FORMAT, VERSION = "manifest.json", "difformer shards", 1
+BLOCK = 1 << 24  # bytes read together
+GAP = 1 << 16  # bytes that one page fault maps
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -34,12 +48,11 @@ class ArrayRecord:
     shape: tuple[int, ...]
     sha256: str
 
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> ArrayRecord:
-        shape = tuple(record["shape"])
-        if any(type(size) is not int or size < 0 for size in shape):
-            raise ValueError(f"the shape of an array must be whole numbers from 0 on, got {shape}")
-        return cls(str(record["dtype"]), shape, str(record["sha256"]))
+    @property
+    def bytes(self) -> int:
+        """The size of the file."""
+        dtype = np.dtype(self.dtype)
+        return len(_header(dtype, self.shape)) + dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -56,12 +69,16 @@ class PartRecord:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> PartRecord:
-        names = ("rows", "edges", "cut", "train", "val", "test")
-        counts: dict[str, int] = {name: record[name] for name in names}
-        if any(type(count) is not int or count < 0 for count in counts.values()):
-            raise ValueError(f"counts must be whole numbers from 0 on, got {counts}")
-        files = {str(n): ArrayRecord.from_json(file) for n, file in record["files"].items()}
-        return cls(**counts, files=files)
+        """Read what `asdict` made; what else the record holds is left out."""
+        known = {name: record[name] for name in cls.__dataclass_fields__}
+        files = {
+            str(name): ArrayRecord(str(file["dtype"]), tuple(file["shape"]), str(file["sha256"]))
+            for name, file in known.pop("files").items()
+        }
+        for number in (*known.values(), *(size for file in files.values() for size in file.shape)):
+            if type(number) is not int or number < 0:
+                raise ValueError(f"counts and shapes must be whole numbers, got {number!r}")
+        return cls(**known, files=files)
 
 
 @dataclass(frozen=True)
@@ -105,19 +122,6 @@ class Manifest:
         """How many rows are in "train", "val" or "test"."""
         return sum(getattr(record, part) for record in self.parts)
 
-    def describe(self) -> str:
-        """One line for a person to read."""
-        edges = (
-            f"{counted(self.edges, 'directed edge')}, {self.cut:.1%} cut"
-            if self.graph
-            else "no graph"
-        )
-        return (
-            f"{self.name}: {counted(self.rows, 'row')}; {counted(self.features, 'feature')}; "
-            f"{counted(self.outputs, 'output')} ({self.task}); {edges}; "
-            f"{counted(len(self.parts), 'part')} by {self.partition}"
-        )
-
     @property
     def checksum(self) -> str:
         """SHA-256 of the content, by which a run recognises its data."""
@@ -133,27 +137,48 @@ class Manifest:
         """Read the manifest of a folder or URL; DataError if there is none or it is damaged."""
         if not is_shards(folder):
             raise DataError(f"{folder} is not a sharded dataset: it has no {MANIFEST}")
-        path = _manifest(folder)
+        path = place_of(folder, MANIFEST)
         try:
-            text = read_text(path) if isinstance(path, str) else path.read_text(encoding="utf-8")
+            if isinstance(path, str):
+                with _remote(path) as (system, name):
+                    text = system.cat_file(name).decode("utf-8")
+            else:
+                text = path.read_text(encoding="utf-8")
             record = json.loads(text)
             if record["format"] != FORMAT:
                 raise ValueError(f"its format is {record['format']!r}, not {FORMAT!r}")
             if record["version"] != VERSION:
                 raise ValueError(f"format version {record['version']}, this reads {VERSION}")
             known = {name: record[name] for name in cls.__dataclass_fields__}
-            known |= {
-                "parts": tuple(PartRecord.from_json(part) for part in record["parts"]),
-                "class_names": tuple(record["class_names"]),
-            }
+            known["parts"] = tuple(map(PartRecord.from_json, record["parts"]))
+            known["class_names"] = tuple(record["class_names"])
             manifest = cls(**known)
             if record["checksum"] != manifest.checksum:
                 raise ValueError("changed after it was written: its checksum does not fit")
             return manifest
         except KeyError as error:
             raise DataError(f"{path}: not a manifest of shards: it has no {error}") from error
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except MISREAD as error:
             raise DataError(f"{path}: not a manifest of shards: {error}") from error
+
+
+def is_url(name: str | Path) -> bool:
+    """Whether a name is a URL such as s3://bucket/parts and not a folder."""
+    return re.match(r"[a-z][a-z0-9+.-]*://", str(name)) is not None
+
+
+def place_of(folder: str | Path, name: str) -> str | Path:
+    """Where a file of a folder or URL is."""
+    return f"{str(folder).rstrip('/')}/{name}" if is_url(folder) else Path(folder) / name
+
+
+def is_shards(folder: str | Path) -> bool:
+    """Whether a folder or URL holds a finished sharded dataset."""
+    path = place_of(folder, MANIFEST)
+    if isinstance(path, Path):
+        return path.is_file()
+    with _remote(path) as (system, name):
+        return bool(system.exists(name))
 
 
 def part_folder(folder: Path, number: int) -> Path:
@@ -161,40 +186,55 @@ def part_folder(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}"
 
 
-def is_shards(name: str | Path) -> bool:
-    """Whether a folder or URL holds a finished sharded dataset."""
-    path = _manifest(name)
-    return url_exists(path) if isinstance(path, str) else path.is_file()
+@contextmanager
+def _remote(url: str) -> Generator[tuple[Any, str], None, None]:
+    """The file system of a URL, and the file's name there; any error of it in one line."""
+    try:
+        import fsspec
+
+        yield fsspec.core.url_to_fs(url)
+    except Exception as error:
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else None
+        raise DataError(f"{url} cannot be read: {reason or one_line(error)}") from error
 
 
-def _manifest(folder: str | Path) -> str | Path:
-    return f"{str(folder).rstrip('/')}/{MANIFEST}" if is_url(folder) else Path(folder) / MANIFEST
+def copied(url: str, name: str, record: ArrayRecord) -> Path:
+    """The verified local copy of an array's file, made unless the cache has it.
+
+    A copy that is interrupted, or that differs from its record, leaves nothing behind.
+    """
+    # Named by its checksum, because a dataset that is made again has other files.
+    path = cache_dir() / "shards" / f"{record.sha256[:32]}-{name}.npy"
+    if path.is_file() and path.stat().st_size == record.bytes:
+        return path
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # others may copy the same file
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _remote(url) as (system, there):
+            system.get_file(there, str(part))
+        if (size := part.stat().st_size) != record.bytes:
+            raise DataError(f"{url} must have {record.bytes:,} bytes, {size:,} came")
+        try:
+            check_array(part, record)
+        except DataError as error:
+            raise DataError(f"{url} changed after it was written: {error}") from error
+        give_name(part, path)
+    except OSError as error:
+        raise cannot_write(path, error, DataError) from error
+    finally:
+        part.unlink(missing_ok=True)
+    return path
 
 
-Array = NDArray[Any]
-BLOCK = 1 << 24  # bytes read together
-GAP = 1 << 16  # bytes that one page fault maps
+class ArrayWriter:
+    """A .npy file in writing, piece by piece in O(1) memory; see `array_writer`."""
 
-
-class ArrayWriter(AbstractContextManager["ArrayWriter"]):
-    """A .npy file written piece by piece in O(1) memory; it appears when the block succeeds."""
-
-    def __init__(self, path: Path, dtype: Any, tail: tuple[int, ...] = ()) -> None:
-        """`tail` is the shape of one row."""
+    def __init__(self, file: BinaryIO, dtype: Any, tail: tuple[int, ...]) -> None:
+        self._file, self._digest = file, hashlib.sha256()
         self.dtype, self.tail, self.rows = np.dtype(dtype), tail, 0
-        self._digest = hashlib.sha256()
-        self._place = replacing(path, error=DataError)
-        self._file: BinaryIO | None = None
-
-    def __enter__(self) -> ArrayWriter:
-        part = self._place.__enter__()
-        self._file = part.open("wb")
-        self._file.write(self._header())
-        return self
 
     def append(self, values: Array) -> None:
         """Add rows."""
-        assert self._file is not None
         block = np.ascontiguousarray(values, self.dtype)
         if block.shape[1:] != self.tail:
             raise ValueError(f"values must be (rows, *{self.tail}), got {block.shape}")
@@ -208,55 +248,51 @@ class ArrayWriter(AbstractContextManager["ArrayWriter"]):
         """What the file holds so far."""
         return ArrayRecord(self.dtype.str, (self.rows, *self.tail), self._digest.hexdigest())
 
-    def __exit__(self, *error: Any) -> bool | None:
-        if self._file is not None:
-            try:
-                self._file.seek(0)
-                self._file.write(self._header())
-                self._file.close()
-            except OSError as problem:
-                if error[0] is None:
-                    error = (type(problem), problem, problem.__traceback__)
-        return self._place.__exit__(*error)
 
-    def _header(self) -> bytes:
-        return _header(self.dtype, (self.rows, *self.tail))
+@contextmanager
+def array_writer(
+    path: Path, dtype: Any, tail: tuple[int, ...] = ()
+) -> Generator[ArrayWriter, None, None]:
+    """An array in writing, whose rows have the shape `tail`; it appears if the block succeeds."""
+    with replacing(path, error=DataError) as part, part.open("wb") as file:
+        writer = ArrayWriter(file, dtype, tail)
+        file.write(_header(writer.dtype, (0, *tail)))
+        yield writer
+        file.seek(0)
+        file.write(_header(writer.dtype, (writer.rows, *tail)))
 
 
 def _header(dtype: Any, shape: tuple[int, ...]) -> bytes:
     """The .npy header; numpy pads it, so that its length is the same for any number of rows."""
     text = io.BytesIO()
-    described: Any = {
-        "descr": npy.dtype_to_descr(dtype),
-        "fortran_order": False,
-        "shape": shape,
-    }
+    described: Any = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     npy.write_array_header_1_0(text, described)
     return text.getvalue()
 
 
-def npy_size(record: ArrayRecord) -> int:
-    """The bytes of the file of an array."""
-    dtype = np.dtype(record.dtype)
-    return len(_header(dtype, record.shape)) + dtype.itemsize * math.prod(record.shape)
-
-
 def map_array(path: Path, record: ArrayRecord) -> Array:
     """The array of a file, memory-mapped; DataError if it does not match its record."""
-    try:
-        if not np.prod(record.shape):  # an empty file cannot be mapped
-            found = np.load(path, allow_pickle=False)
-        else:
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{path} cannot be read: {reason}") from error
+    with reading(path, error=DataError):  # an empty file cannot be mapped
+        mode = "r" if math.prod(record.shape) else None
+        found = np.load(path, mmap_mode=mode, allow_pickle=False)
     if found.shape != record.shape or found.dtype.str != record.dtype:
         raise DataError(
             f"{path} must hold {record.shape} {record.dtype}, it holds {found.shape} "
             f"{found.dtype.str}"
         )
     return found
+
+
+def check_array(path: Path, record: ArrayRecord) -> None:
+    """Raise a DataError if the numbers of a file have changed. O(bytes)."""
+    digest = hashlib.sha256()
+    with reading(path, error=DataError), path.open("rb") as file:
+        npy.read_magic(file)
+        npy.read_array_header_1_0(file)
+        while block := file.read(BLOCK):
+            digest.update(block)
+    if digest.hexdigest() != record.sha256:
+        raise DataError(f"{path} changed after it was written: its checksum does not fit")
 
 
 def whole_array(array: Array) -> Array:
@@ -277,33 +313,24 @@ def take_rows(array: Array, rows: Array) -> Array:
     """
     if not isinstance(array, np.memmap) or not len(rows):
         return np.array(array[rows])
-    out = np.empty((len(rows), *array.shape[1:]), array.dtype)
-    size = array.dtype.itemsize * int(np.prod(array.shape[1:]))
+    path, out = Path(str(array.filename)), np.empty((len(rows), *array.shape[1:]), array.dtype)
+    size = array.dtype.itemsize * math.prod(array.shape[1:])
     starts = np.append(0, np.flatnonzero(np.diff(rows) > 1) + 1)
     close = int(rows[-1] - rows[0]) * size <= GAP * (len(starts) - 1)
-    try:
-        with Path(str(array.filename)).open("rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_size < array.offset + array.nbytes:
-                raise DataError(f"{array.filename} was cut short while it was read")
-            if close:
-                _take_mapped(array, rows, out, max(1, BLOCK // size))
-                return out
-            data = out.reshape(-1).view(np.uint8).data
-            offsets, ends = array.offset + rows[starts] * size, [*starts[1:].tolist(), len(rows)]
-            for offset, first, last in zip(offsets.tolist(), starts.tolist(), ends, strict=True):
+    with reading(path, error=DataError), path.open("rb") as file:
+        whole = os.fstat(file.fileno()).st_size >= array.offset + array.nbytes
+        if whole and close:
+            _take_mapped(array, rows, out, max(1, BLOCK // size))
+        elif whole:
+            data, ends = out.reshape(-1).view(np.uint8).data, [*starts[1:].tolist(), len(rows)]
+            offsets = (array.offset + rows[starts] * size).tolist()
+            for offset, first, last in zip(offsets, starts.tolist(), ends, strict=True):
                 file.seek(offset)
-                _read_into(file, data[first * size : last * size])
-    except OSError as error:
-        raise DataError(f"{array.filename} cannot be read: {error.strerror or error}") from error
+                piece = data[first * size : last * size]
+                whole = whole and file.readinto(piece) == len(piece)
+    if not whole:
+        raise DataError(f"{path} was cut short while it was read")
     return out
-
-
-def _read_into(file: Any, left: memoryview) -> None:
-    """Fill a buffer with what comes next in a file."""
-    while (count := file.readinto(left)) < len(left):
-        if not count:
-            raise DataError(f"{file.name} was cut short while it was read")
-        left = left[count:]
 
 
 def _take_mapped(array: Any, rows: Array, out: Array, block: int) -> None:
@@ -322,19 +349,3 @@ def let_go(array: Array) -> None:
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
-
-
-def check_array(path: Path, record: ArrayRecord) -> None:
-    """Raise a DataError if the numbers of a file have changed. O(bytes)."""
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            npy.read_magic(file)
-            npy.read_array_header_1_0(file)
-            while block := file.read(BLOCK):
-                digest.update(block)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{path} cannot be read: {reason}") from error
-    if digest.hexdigest() != record.sha256:
-        raise DataError(f"{path} changed after it was written: its checksum does not fit")

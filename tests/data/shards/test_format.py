@@ -22,9 +22,9 @@ from difformer.errors import DataError
 from difformer.shards.folder import ShardFolder
 from difformer.shards.partition import hashed, stream_parts
 from difformer.shards.store import (
-    ArrayWriter,
     Manifest,
     PartRecord,
+    array_writer,
     check_array,
     is_shards,
     map_array,
@@ -46,7 +46,7 @@ def write_part(folder: Path, number: int, rows: int, first: int) -> PartRecord:
     files = {}
     for name, array in arrays.items():
         path = part_folder(folder, number) / f"{name}.npy"
-        with ArrayWriter(path, array.dtype, array.shape[1:]) as file:
+        with array_writer(path, array.dtype, array.shape[1:]) as file:
             for start in range(0, len(array), 2):
                 file.append(array[start : start + 2])
         files[name] = file.record
@@ -62,13 +62,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_parts_together_are_the_dataset(folder: Path) -> None:
-    data = ShardFolder(folder).dataset()
+    data = ShardFolder(folder).hold(0, 2)
     assert data.x[:, 0].tolist() == list(range(7))
     assert data.y.tolist() == [0, 1, 0, 1, 0, 1, 0]
-    assert data.edge_index is not None
-    assert data.edge_index.tolist() == [list(range(7))] * 2
-    assert data.split("given").train.tolist() == [0, 3, 6]
-    assert data.ids == tuple("0123456")
+    assert (data.col.tolist(), data.crow.tolist()) == (list(range(7)), list(range(8)))
+    assert data.split.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert data.ids() == list("0123456")
 
 
 def mapped_from(address: int) -> Path | None:
@@ -169,7 +168,7 @@ def test_a_full_disk_leaves_no_array(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "fsync", full)
     with (
         pytest.raises(DataError, match=r"cannot write .*x\.npy: No space left on device"),
-        ArrayWriter(tmp_path / "x.npy", np.float32) as file,
+        array_writer(tmp_path / "x.npy", np.float32) as file,
     ):
         file.append(np.zeros(3))
     assert list(tmp_path.iterdir()) == []
@@ -178,7 +177,7 @@ def test_a_full_disk_leaves_no_array(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_an_array_of_any_length_is_read_back(tmp_path: Path) -> None:
     for rows in (0, 1, 1000):
         path = tmp_path / f"{rows}.npy"
-        with ArrayWriter(path, np.float32, (3,)) as file:
+        with array_writer(path, np.float32, (3,)) as file:
             if rows:
                 file.append(np.ones((rows, 3)))
         check_array(path, file.record)
@@ -191,7 +190,7 @@ def test_rows_are_read_wherever_they_are(
     tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = np.arange(120_000, dtype=np.int32).reshape(40_000, 3)
-    with ArrayWriter(tmp_path / "x.npy", np.int32, (3,)) as file:
+    with array_writer(tmp_path / "x.npy", np.int32, (3,)) as file:
         file.append(values)
     mapped = map_array(tmp_path / "x.npy", file.record)
     rows = np.flatnonzero(np.random.default_rng(0).random(len(values)) < share)
@@ -256,7 +255,7 @@ def test_a_stream_cuts_no_more_than_the_order_of_the_file_does() -> None:
 @pytest.fixture
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path_factory.mktemp("cache")
-    monkeypatch.setattr("difformer.shards.remote.cache_dir", lambda: place)
+    monkeypatch.setattr("difformer.shards.store.cache_dir", lambda: place)
     return place
 
 
@@ -299,10 +298,10 @@ def http(folder: Path, cache: Path) -> Iterator[str]:
 def test_a_url_holds_what_the_folder_holds(folder: Path, memory: str, cache: Path) -> None:
     assert is_shards(memory)
     assert not is_shards("memory://nothing")
-    here, there = ShardFolder(folder).dataset(), ShardFolder(memory).dataset()
-    for name in ("x", "y", "edge_index"):
+    here, there = ShardFolder(folder).hold(0, 2), ShardFolder(memory).hold(0, 2)
+    for name in ("x", "y", "col", "crow"):
         assert torch.equal(getattr(here, name), getattr(there, name))
-    assert here.ids == there.ids
+    assert here.ids() == there.ids()
     assert isinstance(ShardFolder(memory).hold(1, 2).parts[0]["x"], np.memmap)
     assert not list(cache.rglob("*.part"))
 
@@ -344,7 +343,7 @@ def test_a_link_that_is_cut_is_one_line_and_the_next_try_goes_on(
     assert any(name.endswith("-x.npy") for name in kept)
     assert not any(name.endswith("-y.npy") for name in kept)
     monkeypatch.setattr(Quiet, "cut", "")
-    assert torch.equal(ShardFolder(http).dataset().x, ShardFolder(folder).dataset().x)
+    assert torch.equal(ShardFolder(http).hold(0, 2).x, ShardFolder(folder).hold(0, 2).x)
     assert part_folder(folder, 0).is_dir()
 
 

@@ -20,8 +20,8 @@ from difformer.core.graph import Graph
 from difformer.data.table.read import read_table
 from difformer.errors import DataError
 from difformer.shards.build import make_shards
-from difformer.shards.folder import ShardFolder
-from difformer.shards.settings import ShardSettings
+from difformer.shards.folder import Held, ShardFolder
+from difformer.shards.partition import ShardSettings
 from difformer.shards.store import Manifest
 
 duckdb = pytest.importorskip("duckdb")
@@ -29,6 +29,18 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 N, E = 300, 900
+
+
+def held(folder: Path) -> Held:
+    """All rows of a dataset."""
+    shards = ShardFolder(folder)
+    return shards.hold(0, len(shards.manifest.parts))
+
+
+def joined(rows: Held) -> torch.Tensor:
+    """(2, edges): where each edge comes from, and which row it enters."""
+    target = torch.repeat_interleave(torch.arange(rows.rows), rows.crow.diff())
+    return torch.stack([rows.col, target])
 
 
 def quiet(stage: str, share: float | None) -> None:
@@ -101,17 +113,16 @@ def test_the_parts_hold_what_is_read_in_memory(
         pytest.importorskip("pymetis")
     settings = given(tmp_path, kind, names, weighted)
     manifest = make(tmp_path / "out", **settings, partition=partition)
-    sharded = ShardFolder(tmp_path / "out").dataset()
+    sharded = held(tmp_path / "out")
     whole = read_table(settings["nodes"][0], "grade", id="name", edges=settings["edges"][0])
     assert whole.edge_index is not None
-    order = torch.tensor([sharded.ids.index(name) for name in whole.ids])
+    order = torch.tensor([sharded.ids().index(name) for name in whole.ids])
     assert torch.equal(sharded.y[order], whole.y)
     torch.testing.assert_close(sharded.x[order], whole.x, rtol=0, atol=1e-6)
-    assert sharded.class_names == whole.class_names
+    assert manifest.class_names == whole.class_names
     graph = Graph.undirected_with_loops(whole.edge_index, N, whole.edge_weight)
-    assert sharded.edge_index is not None
-    new = sharded.edge_index
-    again = Graph.from_edges(new, N, sharded.edge_weight)
+    new = joined(sharded)
+    again = Graph.from_edges(new, N, sharded.weight)
     torch.testing.assert_close(again.dense()[order][:, order], graph.dense())
     assert manifest.edges == graph.num_edges  # each pair once
     assert (new[1].diff() >= 0).all()  # sorted by the row they enter
@@ -162,10 +173,10 @@ def test_splits_are_drawn_by_row_or_read_from_a_column(tmp_path: Path) -> None:
     table = {**columns("text"), "use": ["train", "valid", "test"] * (N // 3)}
     settings["nodes"] = [write(tmp_path / "split", table, "parquet")]
     make(tmp_path / "c", **settings, split="column:use")
-    data = ShardFolder(tmp_path / "c").dataset()
+    data = held(tmp_path / "c")
     known = [i for i in range(N) if table["grade"][i] is not None]
-    assert data.split("given").val.tolist() == [i for i in known if i % 3 == 1]
-    assert data.num_features == by_range.features  # the column is no feature
+    assert torch.nonzero(data.split == 1).flatten().tolist() == [i for i in known if i % 3 == 1]
+    assert data.x.shape[1] == by_range.features  # the column is no feature
 
 
 @pytest.mark.parametrize(
@@ -182,7 +193,7 @@ def test_labels_are_those_of_the_table(
     settings = {**given(tmp_path, "parquet"), "label": label}
     manifest = make(tmp_path / "out", **settings)
     whole = read_table(settings["nodes"][0], label if len(label) > 1 else label[0], id="name")
-    data = ShardFolder(tmp_path / "out").dataset()
+    data = held(tmp_path / "out")
     assert (manifest.task, manifest.outputs) == (task, outputs) == (whole.task, whole.num_outputs)
     torch.testing.assert_close(data.y, whole.y, equal_nan=True)
 
@@ -194,11 +205,12 @@ def test_numbers_of_rows_are_those_of_a_file_read_by_many_threads(tmp_path: Path
     pq.write_table(pa.table({"a": [0, 5], "b": [rows - 1, 7]}), tmp_path / "edges.parquet")
     asked: Any = {"nodes": [str(tmp_path / "nodes.parquet")], "label": ["y"], "id": "name"}
     make(tmp_path / "out", **asked, edges=[str(tmp_path / "edges.parquet")], memory="3GB")
-    data = ShardFolder(tmp_path / "out").dataset()
-    assert data.ids[:2] == (str(rows - 1), str(rows - 2))
-    assert data.edge_index is not None
-    straight = data.edge_index[:, data.edge_index[0] != data.edge_index[1]]
-    found = {tuple(sorted(int(data.ids[i]) for i in pair)) for pair in straight.T.tolist()}
+    data = held(tmp_path / "out")
+    ids = data.ids()
+    assert ids[:2] == [str(rows - 1), str(rows - 2)]
+    pairs = joined(data)
+    straight = pairs[:, pairs[0] != pairs[1]]
+    found = {tuple(sorted(int(ids[i]) for i in pair)) for pair in straight.T.tolist()}
     assert found == {(0, rows - 1), (5, 7)}
 
 
@@ -262,7 +274,7 @@ import os, signal, sys
 from pathlib import Path
 import duckdb, pyarrow.parquet, sklearn.preprocessing, torch
 from difformer.shards.build import make_shards
-from difformer.shards.settings import ShardSettings
+from difformer.shards.partition import ShardSettings
 real, count = os.replace, 0
 
 def write(at, out, settings):
@@ -304,24 +316,28 @@ def killed() -> Iterator[Callable[..., int]]:
         yield run
 
 
-@pytest.mark.parametrize("partition", ["range", "streaming"])
+@pytest.mark.parametrize(
+    ("partition", "deaths"), [("range", (4, 9, 16, 5)), ("streaming", (4, 9, 16, 12))]
+)
 def test_a_killed_writer_leaves_nothing_that_looks_finished_and_goes_on(
-    tmp_path: Path, partition: str, killed: Callable[..., int]
+    tmp_path: Path, partition: str, deaths: tuple[int, ...], killed: Callable[..., int]
 ) -> None:
+    """It dies before its sources are read, among the rows, and after the edges of one part."""
     settings = {**given(tmp_path, "parquet"), "partition": partition, "parts": 3}
     calm = make(tmp_path / "calm", **settings)
     out = tmp_path / "out"
     finished: set[str] = set()
-    for at in (4, 9, 16):  # each writer gets a little further, or dies at the same place
+    for at in deaths:
         assert killed(at, str(out), settings) == -signal.SIGKILL
         assert not (out / "manifest.json").exists()
         with pytest.raises(DataError, match="is not a sharded dataset"):
             ShardFolder(out)
-        records = out.glob(".work/part-*-rows.json")
-        now = {str(out / p.name.removesuffix("-rows.json") / "x.npy") for p in records}
+        records = out.glob(".work/part-*.json")
+        now = {str(out / p.stem / "x.npy") for p in records}
         assert finished <= now
         finished = now
-    assert finished
+    assert len(finished) == 3
+    assert ["edges" in p.read_text() for p in sorted(out.glob(".work/part-*.json"))] == [1, 0, 0]
     kept = {p: (Path(p).stat().st_ino, Path(p).stat().st_mtime_ns) for p in finished}
     assert make(out, **settings) == calm
     assert kept == {p: (Path(p).stat().st_ino, Path(p).stat().st_mtime_ns) for p in kept}
@@ -366,11 +382,10 @@ def test_neighbours_found_by_parts_are_those_of_all_rows(
 ) -> None:
     pytest.importorskip("faiss")
     settings = {**given(tmp_path, "parquet"), "edges": [], "neighbours": 4}
-    monkeypatch.setattr("difformer.shards.nearest.SHARE", 1e-6)  # some rows at a time
+    monkeypatch.setattr("difformer.shards.edges.SHARE", 1e-6)  # some rows at a time
     manifest = make(tmp_path / "out", **settings, partition=partition)
-    data = ShardFolder(tmp_path / "out").dataset()
-    assert data.edge_index is not None
-    found = {(int(a), int(b)) for a, b in data.edge_index.T if a != b}
+    data = held(tmp_path / "out")
+    found = {(int(a), int(b)) for a, b in joined(data).T if a != b}
     # Two columns hold few different values, so that some rows are equally near: those are left out.
     unit = torch.nn.functional.normalize(data.x.double(), dim=1)
     near = (unit @ unit.T).fill_diagonal_(-2)
@@ -390,11 +405,11 @@ def test_features_of_texts_are_read_from_a_mapped_file(tmp_path: Path) -> None:
     np.save(tmp_path / "texts.npy", more)
     settings["features"] = [str(tmp_path / "texts.npy")]
     manifest = make(tmp_path / "out", **settings, partition="hash")
-    data = ShardFolder(tmp_path / "out").dataset()
+    data = held(tmp_path / "out")
     alone = make(tmp_path / "alone", **{**settings, "features": ()}, partition="hash")
     assert manifest.features == alone.features + 7 == data.x.shape[1]
-    row = ShardFolder(tmp_path / "out").hold(0, 5).row
-    assert torch.equal(data.x[:, -7:], torch.from_numpy(more)[row])
+    row = np.concatenate([part["row"] for part in data.parts])
+    assert torch.equal(data.x[:, -7:], torch.from_numpy(more[row]))
     np.save(tmp_path / "texts.npy", more[:-1])
     with pytest.raises(DataError, match=r"texts\.npy has 299 rows, the nodes have 300"):
         make(tmp_path / "few", **settings)

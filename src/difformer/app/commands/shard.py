@@ -14,8 +14,7 @@ from difformer.app.output import print_json, print_table, say
 from difformer.blocks import Table
 from difformer.files import counted
 from difformer.progress import progress
-from difformer.shards.partition import PARTITIONERS
-from difformer.shards.settings import ShardSettings
+from difformer.shards.partition import PARTITIONERS, ShardSettings
 
 ENGINES = ("duckdb", "ray")
 DEFAULT: dict[str, Any] = {each.name: each.default for each in fields(ShardSettings)}
@@ -114,7 +113,6 @@ def command(
     """
     from difformer.data.split import PARTS
     from difformer.shards.build import make_shards
-    from difformer.shards.cluster import connect
     from difformer.train.memory import peak_memory, resident_memory
 
     settings = ShardSettings(
@@ -138,6 +136,8 @@ def command(
     if address is not None and not cluster:
         raise ValueError("--address must come with --engine ray")
     if cluster:
+        from difformer.shards.far import connect
+
         connect(address)
     with progress("", 1.0, quiet=quiet or json) as step:
 

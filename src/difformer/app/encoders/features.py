@@ -19,7 +19,7 @@ from difformer.data.raw import Images, Texts, read_folder, read_lines
 from difformer.data.registry import load_raw, raw_datasets
 from difformer.errors import DataError
 from difformer.files import json_text
-from difformer.shards.store import ArrayWriter
+from difformer.shards.store import ArrayWriter, array_writer
 
 if TYPE_CHECKING:
     from difformer.train.callbacks import Callback
@@ -82,7 +82,7 @@ def write_text_features(
                 texts = Texts(some, torch.full((len(some),), -1))
                 x = make_features(texts, settings).x.numpy()
                 if file is None:
-                    file = stack.enter_context(ArrayWriter(out, np.float32, x.shape[1:]))
+                    file = stack.enter_context(array_writer(out, np.float32, x.shape[1:]))
                 file.append(x)
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text: {error}") from error

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from difformer.errors import DataError, DifformerError, missing_extra
 from difformer.files import counted, one_line
-from difformer.shards.edges import ROW, both_ways, merged, sorted_keys, with_loops
-from difformer.shards.engine import Files
-from difformer.shards.ids import as_pairs, edge_query, weights_of
-from difformer.shards.rows import RowEncoder
-from difformer.shards.write import Layout, finish_part, is_written, write_edges
+from difformer.shards.build import CHUNK, RowEncoder
+from difformer.shards.edges import ROW, keys_of, merged, sorted_keys
+from difformer.shards.engine import EdgeFiles, Files, as_pairs, cells_of
+from difformer.shards.folder import PartRows, record_of, write_edges
+from difformer.shards.partition import Layout
 
 Array = NDArray[Any]
 LEAST = 1  # processors that sharding needs
@@ -54,9 +54,9 @@ def connect(address: str | None) -> Any:
 
 
 def write_parts(
-    nodes: Files, edges: Files | None, made: RowEncoder, layout: Layout, out: Path, work: Path
-) -> tuple[int, int]:
-    """Write missing parts on the cluster; how many edges were kept, and how many are loops.
+    nodes: Files, edges: EdgeFiles | None, made: RowEncoder, layout: Layout, out: Path, work: Path
+) -> None:
+    """Write missing parts on the cluster.
 
     Tables that are not Parquet are copied to the folder `work` first, by this process.
     """
@@ -68,37 +68,26 @@ def write_parts(
     context.enable_progress_bars = False
     context.raise_original_map_exception = True  # else the reason is left out of the error
     place = out.resolve()
-    wanted = [k for k in layout.parts if not is_written(out, k, "rows")]
+    wanted = [k for k in layout.parts if not record_of(out, k)]
     if wanted:
         groups = _row_groups(nodes.as_parquet(work))
         given = data.from_items(groups, override_num_blocks=len(groups))
         told = replace(made), wanted, ray.put(layout.of(0, nodes.rows))
         encoded = given.map_batches(encoded_rows, batch_size=1, fn_args=told)
         together = encoded.groupby("part", num_partitions=len(wanted))
-        _finished(together.map_groups(write_rows, fn_args=(place,), batch_format="numpy"))
+        _finish(together.map_groups(write_rows, fn_args=(place,), batch_format="numpy"))
     if edges is None:
-        for part in layout.parts:
-            finish_part(out, part, {}, edges=0, cut=0, repeated=0)
-        return 0, 0
-    query = edge_query(edges, nodes, made.settings.id, work, "edges")
-    new = None if layout.part is None else ray.put(layout.new())
-    starts, weighted = layout.starts.tolist(), len(edges.types) == 3
-    keys = data.read_parquet(edges.as_parquet(work)).map_batches(
-        keyed,
-        batch_size=None,
-        batch_format="pyarrow",
-        fn_args=(query, weights_of(edges), starts, new),
-    )
+        return
+    starts, new = layout.starts.tolist(), layout.new()
+    told = edges.query("edges"), edges.weights, starts, None if new is None else ray.put(new)
+    read = data.read_parquet(edges.as_parquet(work))
+    keys = read.map_batches(keyed, batch_size=None, batch_format="pyarrow", fn_args=told)
     together = keys.groupby("part", num_partitions=len(layout.parts))
-    told = place, starts, weighted
-    counts = _finished(
-        together.map_groups(write_group, fn_args=told, batch_format="numpy")
-    ).take_all()
+    told = place, starts, edges.weighted
+    _finish(together.map_groups(write_group, fn_args=told, batch_format="numpy"))
     for part in layout.parts:  # those that no edge enters
-        if not is_written(out, part, "part"):
-            none: Array = np.zeros(0, np.int64)
-            write_group({"part": np.array([part]), "key": none, "w": none}, *told)
-    return sum(int(c["kept"]) for c in counts), sum(int(c["loops"]) for c in counts)
+        none: Array = np.zeros(0, np.int64)
+        write_group({"part": np.array([part]), "key": none, "w": none}, *told)
 
 
 def enough(ray: Any, asked: int, what: str) -> None:
@@ -130,11 +119,11 @@ def _row_groups(names: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _finished(dataset: Any) -> Any:
-    """A dataset, computed; the error of a task becomes a DataError of one line."""
+def _finish(dataset: Any) -> None:
+    """Compute a dataset; the error of a task becomes a DataError of one line."""
     ray: Any = import_module("ray")
     try:
-        return dataset.materialize()
+        dataset.materialize()
     except ray.exceptions.RayError as error:
         reason = TRIED.split(one_line(getattr(error, "cause", None) or error))[0]
         raise DataError(f"sharding on the cluster: {reason}") from error
@@ -146,9 +135,6 @@ def encoded_rows(
     """Encode row groups and keep the rows of wanted parts; `of` has the part of each row."""
     from pyarrow import parquet
     from ray import get
-
-    from difformer.shards.engine import cells_of
-    from difformer.shards.rows import CHUNK
 
     part: Array = get(of)
     groups = zip(batch["file"].tolist(), batch["group"].tolist(), batch["first"], strict=True)
@@ -166,51 +152,35 @@ def encoded_rows(
 
 def write_rows(group: Mapping[str, Array], out: Path) -> Any:
     """Write the rows of a part in the order of the file."""
-    from difformer.shards.write import PartRows
-
     with PartRows(out, int(group["part"][0])) as writer:
         writer.append(group, np.argsort(group["row"]))
         writer.finish()
     return {"part": group["part"][:1]}
 
 
-def keyed(batch: Any, query: str, weights_of: str, starts: list[int], new: Any) -> dict[str, Array]:
-    """Keys of edges, both ways and loops once, and the part that each enters.
+def keyed(batch: Any, query: str, weights: str, starts: list[int], new: Any) -> dict[str, Array]:
+    """Keys of edges, as on one machine, and the part that each enters.
 
-    DuckDB reads the cells, so that ids are compared as on one machine.
+    DuckDB reads the cells, so that ids are compared as there.
     """
     import duckdb
     from ray import get
 
     with duckdb.connect(config={"threads": 1}) as engine:
         found: Any = engine.register("edges", batch).sql(query).to_arrow_table()
-    pairs = as_pairs(found.combine_chunks(), weights_of)
-    if new is not None:
-        pairs = pairs.renumbered(get(new))
-    loops = pairs.source[pairs.source == pairs.target] * (ROW + 2)
-    keys, weights = both_ways(*pairs)
-    keys = np.concatenate([keys, loops])
-    part = np.searchsorted(starts, keys // ROW, side="right") - 1
-    made: dict[str, Array] = {"part": part.astype(np.int32), "key": keys}
-    if weights is not None:
-        made["w"] = np.concatenate([weights, np.zeros(len(loops), np.float32)])
-    return made
+    pairs = as_pairs(found.combine_chunks(), weights)
+    key, weight = keys_of(pairs.renumbered(None if new is None else get(new)))
+    part = np.searchsorted(starts, key // ROW, side="right") - 1
+    made: dict[str, Array] = {"part": part.astype(np.int32), "key": key}
+    return made if weight is None else {**made, "w": weight}
 
 
-def write_group(
-    group: Mapping[str, Array], out: Path, starts: list[int], weighted: bool
-) -> dict[str, Array]:
-    """Sort the edges that enter a part's rows, and write them and the part's record.
-
-    Returns how many edges of the file enter the part, and how many of them are loops.
-    """
+def write_group(group: Mapping[str, Array], out: Path, starts: list[int], weighted: bool) -> Any:
+    """Sort the edges that enter a part's rows, and write them unless they are."""
     part = int(group["part"][0])
-    bounds = starts[part], starts[part + 1]
-    keys = np.asarray(group["key"], np.int64)
-    loop = keys >> 32 == (keys & (ROW - 1)) >> 1
-    loops, forward = int(np.count_nonzero(loop)), int(np.count_nonzero(keys & 1 == 0))
-    if not is_written(out, part, "part"):
-        weights = group["w"][~loop].astype(np.float32) if weighted else None
-        found = with_loops(keys[~loop], weights, *bounds)
-        write_edges(out, part, bounds, [merged(*sorted_keys(*found))], weighted)
-    return {"part": group["part"][:1], "kept": np.array([forward]), "loops": np.array([loops])}
+    if "edges" not in record_of(out, part):
+        low, high = starts[part : part + 2]
+        weights = group["w"].astype(np.float32) if weighted else None
+        found = sorted_keys(np.asarray(group["key"], np.int64), weights, low, high)
+        write_edges(out, part, (low, high), [merged(*found, high - low)], weighted)
+    return {"part": group["part"][:1]}
