@@ -32,7 +32,7 @@ from difformer.train.folder import FitResult
 from difformer.train.loop import fit
 from difformer.train.memory import available_memory, keep_freed_memory
 from difformer.train.objective import Objective, SnapshotError, objective_for
-from difformer.train.partition import Partitions
+from difformer.train.parts import Parts
 from difformer.train.seeding import seeded
 from difformer.train.seeds import SeedsResult, fit_seeds
 from difformer.train.settings import TrainSettings, launched
@@ -77,7 +77,7 @@ def make_source(
     if size is None or settings is None:
         chunk = CHUNK_ROWS if settings is not None and settings.recompute else None
         return FullBatch(data, split, graph, chunk=chunk)
-    return Partitions(data, split, graph, batch_size=size, seed=settings.seed)
+    return Parts.of(data, split, graph, batch_size=size, seed=settings.seed, chunk=CHUNK_ROWS)
 
 
 def snapshots_for(system: System, dataset: TemporalDataset) -> TemporalDataset:
