@@ -43,9 +43,9 @@ from difformer.data.dataset import Batch, Dataset
 from difformer.data.split import ratio_split
 from difformer.nn.config import RECIPES
 from difformer.train.batches import FullBatch
-from difformer.train.chunks import predict_in_chunks, recompute_layers
+from difformer.train.chunks import CHUNK_ROWS, predict_in_chunks, recompute_layers
 from difformer.train.memory import keep_freed_memory
-from difformer.train.partition import Partitions
+from difformer.train.parts import Parts
 from difformer_paper.datasets.social import PEOPLE, load
 
 LAYERS, WIDTH, BATCH = 3, 128, 100_000
@@ -123,11 +123,11 @@ def drain(batches: Iterable[Any]) -> dict[str, Any]:
     }
 
 
-def partitions_of(folder: Path) -> Partitions:
+def partitions_of(folder: Path) -> Parts:
     """Random partitions of the network."""
     dataset = Dataset("social", read(folder, "x"), read(folder, "y"))
     split = ratio_split(dataset.y, (0.1, 0.1, 0.8))
-    return Partitions(dataset, split, graph_of(folder), batch_size=BATCH)
+    return Parts.of(dataset, split, graph_of(folder), batch_size=BATCH, chunk=CHUNK_ROWS)
 
 
 def ours(folder: Path, batches: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from difformer.train.chunks import recompute_layers
 from difformer.train.objective import CrossEntropy
 from difformer.train.parts import Parts
 from difformer.train.processes import Comm
-from difformer.train.sharded import ShardedDIFFormer, ShardedObjective
+from difformer.train.sharded import ShardedDIFFormer
 
 ROWS, DEGREE, WIDTHS = 10_000, 20, (64, 128, 256)
 
@@ -103,7 +103,7 @@ def _rank(rank: int, folder: str) -> None:
     batch = Parts.of(dataset, split, graph, own, comm).observed()
     model = ShardedDIFFormer(own, comm)
     comm.sent.clear()
-    objective = ShardedObjective(CrossEntropy(), comm)
+    objective = CrossEntropy(comm=comm)
     objective.loss(model(batch.x, batch.graph), batch).backward()
     model.reduce_gradients()
     sent = dict(comm.sent)

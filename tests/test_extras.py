@@ -30,7 +30,7 @@ from difformer.shards.engine import Engine
 from difformer.systems import system
 from difformer.systems.registry import SYSTEMS
 from difformer.train.callbacks import TensorBoard
-from difformer.train.sharding import _metis  # type: ignore[attr-defined]
+from difformer.train.parts import _metis  # type: ignore[attr-defined]
 from difformer_paper.figures.drawing import style
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -10,9 +10,8 @@ from difformer.data.snapshots import from_windows
 from difformer.systems.naive import build
 from difformer.systems.registry import NaiveConfig
 from difformer.train.batches import Snapshots
-from difformer.train.formulas import broadcast_mse
 from difformer.train.loop import fit
-from difformer.train.objective import SnapshotError
+from difformer.train.objective import SnapshotError, broadcast_mse
 from difformer.train.settings import TrainSettings
 
 

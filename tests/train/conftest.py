@@ -23,8 +23,8 @@ from difformer.train.objective import objective_for
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
-# Scripts that import those beside them, which are on the path only where they are run.
 collect_ignore = ["restartable.py", "shardable.py"]
+sys.path.append(str(Path(__file__).parent))  # for spread.py, which scripts import too
 
 
 class Linear(nn.Module):

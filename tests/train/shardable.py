@@ -51,7 +51,7 @@ from difformer.train.parts import Parts
 from difformer.train.processes import Comm
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
-from difformer.train.sharded import ShardedDIFFormer, ShardedObjective
+from difformer.train.sharded import ShardedDIFFormer
 
 SILENCE = 4  # seconds without a word after which a process gives up, where a link is cut
 
@@ -84,7 +84,7 @@ def count_bytes(comm: Comm) -> dict[str, Any]:
         dataset, split, graph = problem({"graph": joined}, n)
         own = model_of({})
         source, model = Parts.of(dataset, split, graph, own, comm), ShardedDIFFormer(own, comm)
-        objective = ShardedObjective(objective_for(dataset.task), comm)
+        objective = objective_for(dataset.task, comm=comm)
         comm.sent.clear()
         batch = source.observed()
         objective.loss(model(batch.x, batch.graph), batch).backward()

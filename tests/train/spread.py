@@ -26,7 +26,7 @@ from difformer.train.chunks import recompute_layers
 from difformer.train.distributed import fit_distributed, fit_from_parts
 from difformer.train.loop import Fit, fit
 from difformer.train.objective import objective_for
-from difformer.train.partition import Partitions
+from difformer.train.parts import Parts
 from difformer.train.processes import Comm
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
@@ -189,7 +189,7 @@ def run(case: dict[str, Any], comm: Comm | None, parts: Path | None = None) -> d
     if comm is None:
         source: Any = FullBatch(dataset, split, graph)
         if settings.batch_size is not None:
-            source = Partitions(dataset, split, graph, batch_size=settings.batch_size)
+            source = Parts.of(dataset, split, graph, batch_size=settings.batch_size)
         objective = objective_for(dataset.task)
         result = fit(model, source, objective, split, settings, callbacks=[losses])
     elif parts is None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 
@@ -11,7 +9,7 @@ from difformer import DIFFormer
 from difformer.data.dataset import Dataset, Prediction
 from difformer.data.split import Split
 from difformer.jobs.rows import given_graph
-from difformer.train.batches import FullBatch, background_worker, hide_labels, predict
+from difformer.train.batches import FullBatch, hide_labels, predict
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "regression"])
@@ -76,15 +74,3 @@ def test_a_model_called_with_the_edge_list_answers_as_in_the_run_that_trained_it
     with torch.no_grad():
         trained = source.evaluate(model.eval())
         torch.testing.assert_close(model(problem.dataset.x, edges), trained)
-
-
-def test_only_the_worker_of_batches_computes_alone():
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        with background_worker() as worker, ThreadPoolExecutor(1) as other:
-            assert worker.submit(torch.get_num_threads).result() == 1
-            assert torch.get_num_threads() == 3
-            assert other.submit(torch.get_num_threads).result() == 3
-    finally:
-        torch.set_num_threads(before)

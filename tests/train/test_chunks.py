@@ -1,4 +1,4 @@
-"""Evaluation in chunks is the model's own forward; recomputing layers changes no bit."""
+"""A model in chunks, recomputed or over processes is the model itself, in less memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import gc
 import pytest
 import torch
 
+from difformer.core.euler import add_product
 from difformer.core.graph import Graph
+from difformer.core.sparse import SparseMatrix
+from difformer.nn.layer import DiffusionLayer
 from difformer.nn.model import DIFFormer
 from difformer.train.chunks import predict_in_chunks, recompute_layers
+from difformer.train.processes import Comm
+from difformer.train.sharded import ShardedDIFFormer, ShardedGraph
 
 CASES = [
     {},
@@ -37,20 +42,11 @@ def make(n: int = 63):
 def test_chunks_give_the_models_own_outputs(options, chunk):
     x, graph = make()
     model = DIFFormer(5, 8, 3, num_layers=3, dropout=0.5, **options).double()
-    model.train()
-    for edges in (graph, None):
-        out = predict_in_chunks(model, x, edges, chunk=chunk)
-        assert model.training
-        model.eval()
-        torch.testing.assert_close(out, model(x, edges), rtol=1e-10, atol=1e-12)
+    for edges, features in ((graph, x), (None, x), (graph, x.to_sparse_csr())):
         model.train()
-
-
-def test_sparse_features_in_chunks():
-    x, graph = make()
-    model = DIFFormer(5, 8, 3).double().eval()
-    out = predict_in_chunks(model, x.to_sparse_csr(), graph, chunk=10)
-    torch.testing.assert_close(out, model(x, graph), rtol=1e-10, atol=1e-12)
+        out = predict_in_chunks(model, features, edges, chunk=chunk)
+        assert model.training
+        torch.testing.assert_close(out, model.eval()(x, edges), rtol=1e-10, atol=1e-12)
 
 
 def test_recomputed_layers_have_the_same_gradients_with_dropout():
@@ -89,3 +85,43 @@ def test_a_recomputed_layer_keeps_one_state():
         few, many = (held_bytes(model, n) for model in models)
         held[again] = (many - few) / (4 * n * width * 4)  # in states a layer
     assert held[True] < 1.2 < held[False]
+
+
+def gradients(model, x, graph):
+    x = x.clone().requires_grad_()
+    out = model(x, graph)
+    chosen = [p for p in model.parameters() if p.requires_grad]
+    return [out, *torch.autograd.grad(out.square().sum(), [x, *chosen])]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_heads": 3}, {"source": 0.3, "graph_weight": 0.4}])
+def test_a_step_over_processes_is_the_fused_one_that_stores_no_queries_and_keys(
+    monkeypatch, options
+):
+    x, graph = make()
+    model = DIFFormer(5, 8, 3, num_layers=2, **options).double()
+    edges = (*graph.ends(0, graph.num_edges), None)
+    local = ShardedGraph.build(*edges, [0, 63], Comm(), symmetric=graph.symmetric, dtype=x.dtype)
+    slow = gradients(model, x, graph)
+
+    def stored(*_):
+        raise AssertionError("the step that stores queries and keys was taken")
+
+    monkeypatch.setattr(DiffusionLayer, "meet", stored)
+    fast = gradients(ShardedDIFFormer(model, Comm()), x, local)
+    for one, two in zip(slow, fast, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-9)
+
+
+def test_a_product_added_in_place_has_the_gradients_of_a_sum():
+    generator = torch.Generator().manual_seed(0)
+    dense = torch.randn(7, 4, generator=generator, dtype=torch.float64)
+    dense[dense.abs() < 0.8] = 0
+    matrix = SparseMatrix.from_csr(dense.to_sparse_csr())
+    out = torch.randn(7, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    value = torch.randn(4, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    slow, fast = out * 2 + 0.3 * dense @ value, add_product(out * 2, matrix, value, 0.3)
+    torch.testing.assert_close(fast, slow)
+    one, two = (torch.autograd.grad(each.square().sum(), [out, value]) for each in (slow, fast))
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a, b)

@@ -8,20 +8,16 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from difformer.core.graph import Graph
 from difformer.errors import DifformerError
 from difformer.train.checkpoint import load_checkpoint
 from difformer.train.distributed import fault, meet
-from difformer.train.parts import Parts
 from difformer.train.processes import Comm
 from difformer.train.settings import launched
-from difformer.train.sharding import Layout
 
 
 @pytest.fixture(scope="module")
@@ -190,16 +186,6 @@ def test_faults_are_told_apart():
     )
 
 
-def test_bad_layouts_are_named():
-    graph = Graph.from_edges(torch.zeros(2, 0, dtype=torch.int64), 3)
-    with pytest.raises(ValueError, match="partition must be one of range, metis, got 'best'"):
-        Layout.make(graph, 3, Comm(), "best")
-    crowd = Comm()
-    crowd.size = 5
-    with pytest.raises(ValueError, match="rows must be at least one per process, got 3 for 5"):
-        Layout.make(graph, 3, crowd)
-
-
 # What is freed goes back to the system at once, so that what is held can be seen.
 RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
@@ -218,31 +204,3 @@ def test_the_memory_of_a_process_is_its_share_of_the_data_and_a_step(script, tmp
     assert two < 0.75 * one
     assert four < 0.55 * two
     assert most(1, 5000) < 0.4 * features  # streamed: some batches, and the labels
-
-
-def test_the_runs_that_are_drawn_make_whole_batches(tmp_path):
-    sys.path.insert(0, str(Path(__file__).parent))
-    try:
-        from spread import BOUNDS, model_of, problem, write_parts
-    finally:
-        sys.path.pop(0)
-
-    dataset, split, graph = problem({"graph": True})
-    shards = write_parts(tmp_path, dataset, split, graph, BOUNDS)
-    source = Parts.on_disk(shards, model_of({}), Comm(), batch_size=12, runs=14)  # runs of 3 rows
-    assert graph is not None
-    dense = Graph.from_edges(graph.edge_index, graph.num_nodes).adjacency.csr.to_dense() > 0
-    seen: list[int] = []
-    for read in source._batches(3):
-        rows, batch = read.mine, read.batch
-        seen += rows.tolist()
-        assert rows.numel() <= 12
-        for row in rows.tolist():  # its run is whole
-            first = row - row % 3
-            assert set(range(first, min(first + 3, 41))) <= set(rows.tolist())
-        torch.testing.assert_close(batch.x, dataset.x[rows])
-        assert batch.size == int(torch.isin(rows, split.train).sum())
-        assert torch.equal(batch.graph.adjacency.csr.to_dense() > 0, dense[rows][:, rows])
-    assert sorted(seen) == list(range(41))
-    again = [read.mine.tolist() for read in source._batches(3)]
-    assert [row for rows in again for row in rows] == seen

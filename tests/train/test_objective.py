@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score, log_loss, r2_score, roc_auc_score
 
 from difformer.data.dataset import Batch
-from difformer.train.formulas import macro_f1, mean_roc_auc, roc_auc
-from difformer.train.objective import objective_for
+from difformer.train.objective import macro_f1, mean_roc_auc, objective_for, roc_auc
 
 
 def batch(y: torch.Tensor, rows: list[int], weight: torch.Tensor | None = None) -> Batch:

@@ -74,9 +74,10 @@ def make_source(
         from difformer.train.chunks import CHUNK_ROWS
 
         return FullBatch(data, split, graph, chunk=CHUNK_ROWS)
-    from difformer.train.partition import Partitions
+    from difformer.train.chunks import CHUNK_ROWS
+    from difformer.train.parts import Parts
 
-    return Partitions(data, split, graph, batch_size=size, seed=settings.seed)
+    return Parts.of(data, split, graph, batch_size=size, seed=settings.seed, chunk=CHUNK_ROWS)
 
 
 def snapshots_for(system: System, dataset: TemporalDataset) -> TemporalDataset:

@@ -14,7 +14,7 @@ from difformer.data.dataset import Dataset, scipy_csr
 from difformer.estimators.rows import Rows
 from difformer.jobs.own import OwnRun
 from difformer.metrics import METRICS
-from difformer.train.formulas import roc_auc
+from difformer.train.objective import roc_auc
 
 Array = NDArray[Any]
 Metrics = dict[str, float]

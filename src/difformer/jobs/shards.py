@@ -84,7 +84,7 @@ def _write_predictions(folder: Path, model: nn.Module, source: Parts, manifest: 
     comm = source.comm
     kind = "parquet" if find_spec("pyarrow") else "csv"
     path = folder / f"predictions-{comm.rank:05d}-of-{comm.size:05d}.{kind}"
-    missing = comm.sum_in_place(torch.tensor([0 if path.exists() else 1]), "plan")
+    missing = comm.sum(torch.tensor([0 if path.exists() else 1]), "plan")
     if int(missing):
         outputs = source.outputs
         if outputs is None:  # a finished run was read from its folder

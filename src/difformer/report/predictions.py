@@ -26,7 +26,7 @@ from difformer.blocks import (
 )
 from difformer.files import counted
 from difformer.runs.open import LoadedRun
-from difformer.train.formulas import calibration
+from difformer.train.objective import calibration
 
 MOST_CLASSES = 30  # a larger matrix is a list of its largest confusions
 MOST_SCATTER = 5000

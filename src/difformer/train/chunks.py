@@ -47,18 +47,115 @@ def predict_in_chunks(
     try:
         features = x if x.layout == torch.strided else SparseMatrix.from_csr(x)
         model.choose_landmarks(features)
-        landmarks, fixed = model.compared_landmarks(), model.fixed_average(features)
-        z, compared = _embed(model, x, chunk, looks=fixed is None)
+        whole = Exchange(landmarks=model.compared_landmarks(), fixed=model.fixed_average(features))
+        z, compared = _embed(model, features, chunk, looks=whole.fixed is None)
         if compared is not None:
-            compared = model.prepared(compared, Exchange(landmarks=landmarks))
+            compared = model.prepared(compared, Exchange(landmarks=whole.landmarks))
         first = z.clone() if model.config.source else None
-        prepared = model.prepare_graph(graph, None, z)
+        whole.graph = model.prepare_graph(graph, None, z)
         for layer in model.layers:
-            known = _Rows(z, first, compared, prepared, fixed, landmarks, chunk)
-            z = _layer(cast("DiffusionLayer", layer), known)
+            z = _layer(cast("DiffusionLayer", layer), z, first, compared, whole, chunk)
         return torch.cat([model.decode(z[rows]) for rows in tiles(z.shape[0], chunk)])
     finally:
         model.train(training)
+
+
+def _embed(
+    model: DIFFormer, features: Tensor | SparseMatrix, chunk: int, *, looks: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The first states of all rows and, if `looks`, what the rows are compared by."""
+    n, weight = features.shape[0], model.input.weight
+    z = torch.empty(n, model.hidden_channels, dtype=weight.dtype, device=weight.device)
+    compared: list[Tensor] = []
+    for rows in tiles(n, chunk):
+        part = features[rows]
+        if isinstance(part, Tensor):
+            part = model.check_features(part.to(weight.device))
+        z[rows] = first = model.embed(part)
+        seen = model.compared(part, first) if looks else None
+        if seen is not None:
+            compared.append(seen.to_dense())
+    return z, torch.cat(compared) if compared else None
+
+
+def _layer(
+    layer: DiffusionLayer,
+    z: Tensor,
+    first: Tensor | None,
+    compared: Tensor | None,
+    whole: Exchange,
+    chunk: int,
+) -> Tensor:
+    """One layer over all rows."""
+    config, exchange = layer.config, _Chunk(whole, z)
+    parts = [(rows, z[rows], _part(compared, rows)) for rows in tiles(z.shape[0], chunk)]
+    if whole.fixed is None and not layer.diffusivity.local:
+        learned = compared is None or layer.query is not None
+        if whole.landmarks is None and layer.diffusivity.prepares and learned:
+            keys = [layer.unprepared(some, seen)[1] for _, some, seen in parts]
+            exchange.keys = torch.cat(keys, dim=-2)
+        summaries = (layer.summarise(some, seen, exchange) for _, some, seen in parts)
+        exchange.merged = reduce(operator.add, summaries)
+    carries = whole.graph is not None or whole.fixed is not None
+    if carries and layer.value is not None:
+        exchange.values = torch.empty_like(z)
+        for rows, some, _ in parts:
+            exchange.values[rows] = layer.mean_value(some)
+    # Over z, unless it is read again after its rows are written.
+    again = (carries and layer.value is None) or (config.residual and config.center)
+    out = torch.empty_like(z) if again else z
+    for rows, some, seen in parts:
+        exchange.take(rows)
+        moved = layer.move(some, _part(first, rows), exchange, seen)
+        out[rows] = moved if config.center else layer.finish(moved, some)
+    if config.center:
+        mean = Exchange().mean(out)
+        for rows, some, _ in parts:
+            out[rows] = layer.finish(out[rows] - mean, some)
+    return out
+
+
+class _Chunk(Exchange):
+    """Some rows that interact with all rows, whose context and values are already known."""
+
+    here = False
+
+    def __init__(self, whole: Exchange, values: Tensor) -> None:
+        super().__init__(landmarks=whole.landmarks)
+        self.whole, self.values = whole, values  # (n, d): what a graph or a fixed average carries
+        self.keys: Tensor | None = None  # if the diffusivity calibrates each row by those of all
+        self.merged: Context | None = None
+        self.block: SparseMatrix | None = None  # of the graph's matrix
+
+    def take(self, rows: slice) -> None:
+        """Go on to these rows."""
+        graph, fixed = self.whole.graph, self.whole.fixed
+        self.block = None if graph is None else graph.adjacency[rows]
+        self.fixed = None if fixed is None else OfAll(fixed.block(rows), lambda _: self.values)
+
+    def known(self, k: Tensor) -> Tensor | None:
+        return self.keys
+
+    def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
+        return super().context(kernel, q, k, v) if self.merged is None else self.merged
+
+    def neighbours(self, value: Tensor | None) -> Tensor | None:
+        return None if self.block is None else self.block @ self.values
+
+
+@dataclass(frozen=True)
+class OfAll(FixedAverage):
+    """Some rows of Ŝ, applied to the values of all rows, which `gather` returns."""
+
+    rows: FixedAverage
+    gather: Callable[[Tensor], Tensor]
+
+    def average(self, value: Tensor) -> Tensor:
+        return self.rows.average(self.gather(value))
+
+
+def _part(tensor: Tensor | None, rows: slice) -> Tensor | None:
+    return None if tensor is None else tensor[rows]
 
 
 def recompute_layers(model: DIFFormer) -> DIFFormer:
@@ -102,129 +199,3 @@ class _Recomputed(DiffusionLayer):
         # arguments.
         entrant = any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
         return cast("Tensor", checkpoint(same, *arguments, use_reentrant=entrant))
-
-
-def _embed(model: DIFFormer, x: Tensor, chunk: int, looks: bool) -> tuple[Tensor, Tensor | None]:
-    """The first states of all rows and, if `looks`, what the rows are compared by."""
-    n, weight = x.shape[0], model.input.weight
-    z = torch.empty(n, model.hidden_channels, dtype=weight.dtype, device=weight.device)
-    compared: list[Tensor] = []
-    sparse = None if x.layout == torch.strided else SparseMatrix.from_csr(x)
-    for rows in tiles(n, chunk):
-        part = x[rows].to(weight.device) if sparse is None else sparse[rows]
-        part = model.check_features(part) if isinstance(part, Tensor) else part
-        z[rows] = first = model.embed(part)
-        seen = model.compared(part, first) if looks else None
-        if seen is not None:
-            compared.append(seen.to_dense())
-    return z, torch.cat(compared) if compared else None
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """All rows before a layer, and how they exchange values."""
-
-    z: Tensor
-    first: Tensor | None
-    compared: Tensor | None
-    graph: Graph | None
-    fixed: FixedAverage | None
-    landmarks: Tensor | None
-    chunk: int
-
-    @property
-    def parts(self) -> list[slice]:
-        return list(tiles(self.z.shape[0], self.chunk))
-
-    def keys(self, layer: DiffusionLayer) -> Tensor | None:
-        """The keys of all rows, if the layer's diffusivity calibrates each row by them."""
-        if self.fixed is not None or layer.diffusivity.local or self.landmarks is not None:
-            return None
-        learned = self.compared is None or layer.query is not None
-        if not layer.diffusivity.prepares or not learned:
-            return None
-        found = [layer.unprepared(self.z[r], _part(self.compared, r))[1] for r in self.parts]
-        return torch.cat(found, dim=-2)
-
-    def context(self, layer: DiffusionLayer, keys: Tensor | None) -> Context | None:
-        """The sum of the contexts of all chunks; None where none is needed."""
-        if self.fixed is not None or layer.diffusivity.local:
-            return None
-        among = _Chunk(None, None, self.z, keys, landmarks=self.landmarks)
-        parts = ((self.z[rows], _part(self.compared, rows)) for rows in self.parts)
-        return reduce(operator.add, (layer.summarise(*part, among) for part in parts))
-
-    def values(self, layer: DiffusionLayer) -> Tensor:
-        """What a graph, or a fixed average, carries from row to row."""
-        if layer.value is None or (self.graph is None and self.fixed is None):
-            return self.z
-        values = torch.empty_like(self.z)
-        for rows in self.parts:
-            values[rows] = layer.mean_value(self.z[rows])
-        return values
-
-    def room(self, layer: DiffusionLayer, values: Tensor) -> Tensor:
-        """Where the next states go: over z, unless it is read again after its rows are written."""
-        carried = values is self.z and (self.graph is not None or self.fixed is not None)
-        added = layer.config.residual and layer.config.center  # after the mean of all rows
-        return torch.empty_like(self.z) if carried or added else self.z
-
-
-def _layer(layer: DiffusionLayer, known: _Rows) -> Tensor:
-    """One layer over all rows."""
-    z, keys, values = known.z, known.keys(layer), known.values(layer)
-    context, out = known.context(layer, keys), known.room(layer, values)
-    for rows in known.parts:
-        block = None if known.graph is None else known.graph.adjacency[rows]
-        fixed = None if known.fixed is None else _OfAll(known.fixed.block(rows), values)
-        exchange = _Chunk(context, block, values, keys, landmarks=known.landmarks, fixed=fixed)
-        moved = layer.move(z[rows], _part(known.first, rows), exchange, _part(known.compared, rows))
-        out[rows] = moved if layer.config.center else layer.finish(moved, z[rows])
-    if layer.config.center:
-        mean = Exchange().mean(out)
-        for rows in known.parts:
-            out[rows] = layer.finish(out[rows] - mean, z[rows])
-    return out
-
-
-class _Chunk(Exchange):
-    """Some rows that interact with all rows, whose context and values are already known."""
-
-    here = False
-
-    def __init__(
-        self,
-        merged: Context | None,
-        block: SparseMatrix | None,
-        values: Tensor,
-        keys: Tensor | None,
-        *,
-        landmarks: Tensor | None,
-        fixed: FixedAverage | None = None,
-    ) -> None:
-        super().__init__(landmarks=landmarks, fixed=fixed)
-        self.merged, self.block, self.values, self.keys = merged, block, values, keys
-
-    def known(self, k: Tensor) -> Tensor | None:
-        return self.keys
-
-    def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
-        return super().context(kernel, q, k, v) if self.merged is None else self.merged
-
-    def neighbours(self, value: Tensor | None) -> Tensor | None:
-        return None if self.block is None else self.block @ self.values
-
-
-@dataclass(frozen=True)
-class _OfAll(FixedAverage):
-    """Some rows of Ŝ, applied to the values of all rows, which are already known."""
-
-    rows: FixedAverage
-    values: Tensor
-
-    def average(self, value: Tensor) -> Tensor:
-        return self.rows.average(self.values)
-
-
-def _part(tensor: Tensor | None, rows: slice) -> Tensor | None:
-    return None if tensor is None else tensor[rows]

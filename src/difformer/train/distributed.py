@@ -11,13 +11,12 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -40,7 +39,7 @@ from difformer.train.objective import objective_for
 from difformer.train.parts import Parts
 from difformer.train.processes import Comm
 from difformer.train.settings import TrainSettings, launched
-from difformer.train.sharded import ShardedDIFFormer, ShardedObjective, Summable
+from difformer.train.sharded import ShardedDIFFormer
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -143,9 +142,9 @@ def fit_distributed(
     """`fit` with the rows spread over the processes of `comm`; each returns the same result.
 
     Args:
-        settings: a batch is one of all processes together; `partition` is that of `Layout`.
+        settings: a batch is one of all processes together; `partition` is that of `layout`.
         graph: the whole graph; each process keeps the edges that enter its rows.
-        written: as in `fit_parts`.
+        written: `folder`, `config` and `callbacks` of `fit`.
     """
     _agree(comm, settings, model, _sketch(dataset, split, graph))
     batches = {"batch_size": settings.batch_size, "seed": settings.seed}
@@ -183,9 +182,8 @@ def _fit(
     task: str,
     settings: TrainSettings,
     *,
-    folder: Path | str | None = None,
-    config: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
+    **written: Any,
 ) -> tuple[FitResult, nn.Module]:
     """`fit` on the rows that each process holds, and what was trained.
 
@@ -193,13 +191,10 @@ def _fit(
     which must not call the model.
     """
     model.to(pick_device(settings.device))
-    trained, objective, comm = model, objective_for(task), source.comm
-    if comm.size > 1:
-        trained = ShardedDIFFormer(model, comm)
-        objective = ShardedObjective(cast("Summable", objective), comm)
-    lead = comm.rank == 0
-    written: dict[str, Any] = {"folder": folder, "config": config, "writes": lead}
-    written["callbacks"] = callbacks if lead else ()
+    comm = source.comm
+    lead, trained = comm.rank == 0, model if comm.size == 1 else ShardedDIFFormer(model, comm)
+    objective = objective_for(task, comm=comm)
+    written |= {"writes": lead, "callbacks": callbacks if lead else ()}
     return fit(trained, source, objective, source.split, settings, **written), trained
 
 

@@ -1,4 +1,4 @@
-"""The collectives of sharded training with their gradients, and -a round a ring of processes."""
+"""What the processes of a job send each other, with gradients, and -a round a ring of them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from difformer.core.context import Context, Pairs
 from difformer.core.tiled import sigmoid_sums, sigmoid_sums_backward
 from difformer.errors import DifformerError
-
-C = TypeVar("C", bound=Context)
 
 
 class Comm:
@@ -26,11 +23,10 @@ class Comm:
     backward. (A ring all-reduce then moves 2 (P − 1)/P times as many over the wire.)
     """
 
-    def __init__(self, group: Any = None) -> None:
-        self.group = group
-        alone = not dist.is_available() or not dist.is_initialized()
-        self.rank = 0 if alone else dist.get_rank(group)
-        self.size = 1 if alone else dist.get_world_size(group)
+    def __init__(self, *, alone: bool = False) -> None:
+        alone = alone or not dist.is_available() or not dist.is_initialized()
+        self.rank = 0 if alone else dist.get_rank()
+        self.size = 1 if alone else dist.get_world_size()
         self.sent: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -46,28 +42,14 @@ class Comm:
         pieces = total.split([value.numel() for value in values])
         return [piece.view(value.shape) for piece, value in zip(pieces, values, strict=True)]
 
-    def merge(self, context: C) -> C:
-        """The context of all processes' rows: one message, whatever the number of rows.
-
-        For diffusivities that do not separate, the rows themselves are gathered.
-        """
-        if self.size == 1:
-            return context
-        fields = context.tensors()
-        if isinstance(context, Pairs):
-            parts = {name: self.gather_rows(t.transpose(0, -2)) for name, t in fields.items()}
-            return type(context)(**{name: t.transpose(0, -2) for name, t in parts.items()})
-        summed = self.sums(list(fields.values()), "context")
-        return type(context)(**dict(zip(fields, summed, strict=True)))
-
-    def exchange(self, rows: Tensor, send: list[int], receive: list[int], purpose: str) -> Tensor:
+    def exchange(
+        self, rows: Tensor, send: list[int], receive: list[int], purpose: str = "plan"
+    ) -> Tensor:
         """Send rows to each process and receive theirs, in order of rank; differentiable.
 
-        rows (Σ send, ...) -> (Σ receive, ...).
+        rows (Σ send, ...) -> (Σ receive, ...). Rows that a process keeps do not count as sent.
         """
-        if self.size == 1:
-            return rows
-        return _Exchange.apply(rows, send, receive, self, purpose)
+        return rows if self.size == 1 else _Exchange.apply(rows, send, receive, self, purpose)
 
     def gather_rows(self, rows: Tensor) -> Tensor:
         """All processes' rows (n_r, ...) joined in order of rank; differentiable."""
@@ -75,13 +57,12 @@ class Comm:
             return rows
         counts = self.counts(rows.shape[0])
         index = torch.arange(rows.shape[0], device=rows.device).repeat(self.size)
-        send = [rows.shape[0]] * self.size
-        return self.exchange(rows[index], send, counts, "rows")
+        return self.exchange(rows[index], [rows.shape[0]] * self.size, counts, "rows")
 
     def deal(self, numbers: list[int]) -> list[int]:
         """One number to each process, and one from each, in order of rank."""
         one = [1] * self.size
-        return self.swap(torch.tensor(numbers), one, one).tolist()
+        return self.exchange(torch.tensor(numbers), one, one).tolist()
 
     def counts(self, number: int) -> list[int]:
         """A number from each process, in order of rank."""
@@ -108,21 +89,10 @@ class Comm:
                     f"{'differs' if len(others) == 1 else 'differ'} from rank 0"
                 )
 
-    def swap(self, values: Tensor, send: list[int], receive: list[int]) -> Tensor:
-        """`exchange` without a gradient, for indices and counts."""
-        return values if self.size == 1 else all_to_all(values, send, receive, self, "plan")
-
-    def sum_in_place(self, value: Tensor, purpose: str) -> Tensor:
-        """The sum over processes without a gradient."""
-        if self.size > 1:
-            self._count(value, purpose)
-            dist.all_reduce(value, group=self.group)
-        return value
-
     def broadcast(self, value: Tensor) -> Tensor:
         """Rank 0's values, on each process, in place."""
         if self.size > 1:
-            dist.broadcast(value, 0, group=self.group)
+            dist.broadcast(value, 0)
         return value
 
     def barrier(self) -> None:
@@ -132,32 +102,25 @@ class Comm:
     def shift(self, block: Tensor, receive: tuple[int, ...], purpose: str) -> Tensor:
         """Send a block to the next process of the ring, and receive the previous one's."""
         out = block.new_empty(receive)
-        to, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-        self._count(block, purpose)
+        self.sent[purpose] += block.nbytes
         steps = [
-            dist.P2POp(dist.isend, block.contiguous(), self._global(to), self.group),
-            dist.P2POp(dist.irecv, out, self._global(before), self.group),
+            dist.P2POp(dist.isend, block.contiguous(), (self.rank + 1) % self.size),
+            dist.P2POp(dist.irecv, out, (self.rank - 1) % self.size),
         ]
         for work in dist.batch_isend_irecv(steps):
             work.wait()
         return out
 
-    def _global(self, rank: int) -> int:
-        return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
-    def _count(self, value: Tensor, purpose: str) -> None:
-        self.sent[purpose] += value.numel() * value.element_size()
+ALONE = Comm(alone=True)
+"""The job of one process."""
 
 
-def all_to_all(
-    rows: Tensor, send: list[int], receive: list[int], comm: Comm, purpose: str
-) -> Tensor:
-    """One all-to-all of rows; the rows a process keeps are not counted as sent."""
-    out = rows.new_empty(sum(receive), *rows.shape[1:])
-    width = rows[:1].numel() if rows.shape[0] else 0
-    comm.sent[purpose] += (rows.shape[0] - send[comm.rank]) * width * rows.element_size()
-    dist.all_to_all_single(out, rows.contiguous(), receive, send, group=comm.group)
-    return out
+def _all_reduce(value: Tensor, comm: Comm, purpose: str) -> Tensor:
+    total = value.detach().clone(memory_format=torch.contiguous_format)
+    comm.sent[purpose] += total.nbytes
+    dist.all_reduce(total)
+    return total
 
 
 class _Sum(torch.autograd.Function):
@@ -165,12 +128,22 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, comm: Comm, purpose: str) -> Tensor:
-        ctx.comm, ctx.purpose = comm, purpose
-        return comm.sum_in_place(value.detach().clone().contiguous(), purpose)
+        ctx.plan = (comm, purpose)
+        return _all_reduce(value, comm, purpose)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        return ctx.comm.sum_in_place(grads[0].clone().contiguous(), ctx.purpose), None, None
+        return _all_reduce(grads[0], *ctx.plan), None, None
+
+
+def _all_to_all(
+    rows: Tensor, send: list[int], receive: list[int], comm: Comm, purpose: str
+) -> Tensor:
+    out = rows.new_empty(sum(receive), *rows.shape[1:])
+    others = rows.shape[0] - send[comm.rank]
+    comm.sent[purpose] += others * rows.nbytes // max(1, rows.shape[0])
+    dist.all_to_all_single(out, rows.contiguous(), receive, send)
+    return out
 
 
 class _Exchange(torch.autograd.Function):
@@ -181,11 +154,11 @@ class _Exchange(torch.autograd.Function):
         ctx: Any, rows: Tensor, send: list[int], receive: list[int], comm: Comm, purpose: str
     ) -> Tensor:
         ctx.plan = (receive, send, comm, purpose)
-        return all_to_all(rows, send, receive, comm, purpose)
+        return _all_to_all(rows, send, receive, comm, purpose)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        return all_to_all(grads[0], *ctx.plan), None, None, None, None
+        return _all_to_all(grads[0], *ctx.plan), None, None, None, None
 
 
 def ring_average(q: Tensor, k: Tensor, v: Tensor, comm: Comm) -> Tensor:
@@ -207,8 +180,7 @@ class _Ring(torch.autograd.Function):
         out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
         mass = q.new_zeros(q.shape[0], q.shape[1], 1)
         for step in range(comm.size):
-            if step:
-                block = _next(block, counts, step, comm)
+            block = _next(block, counts, step, comm)
             if q.shape[1] and block.shape[1]:
                 key, value = _halves(block, q.shape[2])
                 sums = sigmoid_sums(q, key, value)
@@ -227,15 +199,12 @@ class _Ring(torch.autograd.Function):
         left = torch.cat([scaled, -(scaled * ctx.out).sum(-1, keepdim=True)], dim=-1)
         dq, gradient = torch.zeros_like(q), torch.zeros_like(block)
         for step in range(comm.size):
-            if step:
-                block = _next(block, counts, step, comm)
-                gradient = _next(gradient, counts, step, comm)
+            block = _next(block, counts, step, comm)
+            gradient = _next(gradient, counts, step, comm)
             if q.shape[1] and block.shape[1]:
                 _add_gradients(q, block, left, dq, gradient)
-        if comm.size > 1:
-            gradient = _next(gradient, counts, comm.size, comm)  # home
-        dk, dv = _halves(gradient, q.shape[2])
-        return dq, dk, dv, None
+        gradient = _next(gradient, counts, comm.size, comm)  # home
+        return dq, *_halves(gradient, q.shape[2]), None
 
 
 def _add_gradients(q: Tensor, block: Tensor, left: Tensor, dq: Tensor, gradient: Tensor) -> None:
@@ -249,6 +218,8 @@ def _add_gradients(q: Tensor, block: Tensor, left: Tensor, dq: Tensor, gradient:
 
 def _next(block: Tensor, counts: list[int], step: int, comm: Comm) -> Tensor:
     """The block held in this step: it comes from the process `step` places before."""
+    if step == 0:
+        return block
     origin = (comm.rank - step) % comm.size
     return comm.shift(block, (block.shape[0], counts[origin], block.shape[2]), "ring")
 

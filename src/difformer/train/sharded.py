@@ -1,6 +1,6 @@
-"""A model and an objective whose rows are spread over processes.
+"""A model whose rows are spread over processes, and its graph.
 
-The losses and gradients are those of one process with all rows, up to the order of sums. For each
+Outputs and gradients are those of one process with all rows, up to the order of sums. For each
 layer and direction the all-pair term of -s costs one message of d² + 2d + 1 numbers per head,
 whatever the number of rows; the graph term sends the boundary rows; -a sends its keys and values
 round a ring.
@@ -10,28 +10,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from difformer.core.context import Context
+from difformer.core.context import Context, Pairs
 from difformer.core.diffusivity import Diffusivity, Sharp, Sigmoid
 from difformer.core.euler import AverageOfStates, add_product
 from difformer.core.fixed import FixedAverage
 from difformer.core.fused import RowAverage
+from difformer.core.graph import inverse_sqrt
 from difformer.core.sparse import SparseMatrix
-from difformer.data.dataset import Batch
-from difformer.metrics import Metric
 from difformer.nn.exchange import Exchange
 from difformer.nn.inputs import Remembered
 from difformer.nn.model import DIFFormer
-from difformer.train.formulas import HERE, Together
-from difformer.train.objective import Objective
+from difformer.train.chunks import OfAll
 from difformer.train.processes import Comm, ring_average
-from difformer.train.sharding import ShardedGraph
-
-SAMPLE = 256  # scores sampled per process to divide the range of scores
 
 
 class ShardedDIFFormer(nn.Module):
@@ -84,15 +79,15 @@ class ShardedDIFFormer(nn.Module):
 
     def _fixed_average(self, features: Tensor | SparseMatrix) -> FixedAverage:
         """Ŝ of this process's rows; all rows' features are held while it is computed."""
-        kernel = self.model.layers[0].diffusivity
+        kernel, comm = self.model.layers[0].diffusivity, self.comm
         assert isinstance(kernel, Sharp)
-        own, _ = self.comm.span(features.shape[0])
+        own, _ = comm.span(features.shape[0])
         with torch.no_grad():
-            rows = self.comm.gather_rows(features.to_dense())
+            rows = comm.gather_rows(features.to_dense())
             if rows.shape[0] > kernel.exact_rows:  # near rows: cheap enough for every process
-                return _SpreadAverage(kernel.fixed(rows).block(own), self.comm)
-            offset = self.comm.gather_rows(kernel.fixed_offsets(rows, own))
-            return _SpreadAverage(kernel.fixed_rows(rows, own, offset), self.comm)
+                return OfAll(kernel.fixed(rows).block(own), comm.gather_rows)
+            offset = comm.gather_rows(kernel.fixed_offsets(rows, own))
+            return OfAll(kernel.fixed_rows(rows, own, offset), comm.gather_rows)
 
     def reduce_gradients(self) -> None:
         """Add up all processes' gradients, in one message."""
@@ -125,7 +120,7 @@ class _Spread(Exchange):
         closed = super().closed_form(kernel, heads)
         if not isinstance(closed, RowAverage):  # the whole-tensor norm is no sum of row sums
             return None
-        return replace(closed, total=lambda sums: self.comm.sum_in_place(sums, "context"))
+        return replace(closed, total=lambda sums: self.comm.sum(sums, "context"))
 
     @property
     def adjacency(self) -> SparseMatrix | None:
@@ -141,8 +136,20 @@ class _Spread(Exchange):
         return self.comm.gather_rows(k.detach().transpose(0, 1)).transpose(0, 1)
 
     def context(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Context:
+        """That of all processes' rows: one message, whatever the number of rows.
+
+        For diffusivities that do not separate, the rows themselves are gathered.
+        """
         mine = super().context(kernel, q, k, v)
-        return mine if kernel.local else self.comm.merge(mine)
+        if kernel.local or self.comm.size == 1:
+            return mine
+        names, fields = mine.tensors().keys(), mine.tensors().values()
+        if isinstance(mine, Pairs):
+            rows = [self.comm.gather_rows(t.transpose(0, -2)) for t in fields]
+            merged = [t.transpose(0, -2) for t in rows]
+        else:
+            merged = self.comm.sums(list(fields), "context")
+        return type(mine)(**dict(zip(names, merged, strict=True)))
 
     def average(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if isinstance(kernel, Sigmoid) and self.comm.size > 1:
@@ -156,81 +163,86 @@ class _Spread(Exchange):
 
 
 @dataclass(frozen=True)
-class _SpreadAverage(FixedAverage):
-    """Some rows of Ŝ, the values of all rows gathered: O(n d) numbers per process are sent."""
+class ShardedGraph:
+    """Ã over rows spread over processes: own rows from here, boundary rows by one all-to-all.
 
-    rows: FixedAverage
+    `propagate` is `Graph.propagate` for this process's rows, with its gradient.
+    """
+
+    inner: SparseMatrix  # (n_r, n_r)
+    outer: SparseMatrix  # (n_r, boundary rows)
+    boundary: Tensor  # own rows that others need, grouped by process
+    send: list[int]
+    receive: list[int]
     comm: Comm
 
-    def average(self, value: Tensor) -> Tensor:
-        return self.rows.average(self.comm.gather_rows(value))
+    @classmethod
+    def build(
+        cls,
+        source: Tensor,
+        target: Tensor,
+        weight: Tensor | None,
+        starts: list[int],
+        comm: Comm,
+        *,
+        symmetric: bool,
+        norm: str = "symmetric",
+        dtype: torch.dtype | None = None,
+    ) -> ShardedGraph:
+        """Agree on the boundary and normalise; a few all-to-alls, once per graph.
 
-
-class Summable(Objective, Protocol):
-    """An objective whose loss is a weighted mean, and that returns the sum of the weights."""
-
-    def mass(self, output: Tensor, batch: Batch) -> Tensor: ...
-
-    def metrics(
-        self, output: Tensor, y: Tensor, rows: Tensor, together: Together = HERE
-    ) -> dict[str, float]: ...
-
-
-@dataclass(frozen=True)
-class ShardedObjective:
-    """The whole batch's loss as its value, this process's share of it as its gradient."""
-
-    objective: Summable
-    comm: Comm
-
-    @property
-    def monitor(self) -> Metric:
-        return self.objective.monitor
-
-    def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        mass = self.objective.mass(output, batch).detach()
-        whole = self.comm.sum_in_place(mass.clone(), "loss")
-        if float(mass) == 0:  # no labelled row here; the others' losses still depend on these rows
-            mine = output.sum() * 0
-        else:
-            mine = self.objective.loss(output, batch) * (mass / whole)
-        rest = self.comm.sum_in_place(mine.detach().clone(), "loss") - mine.detach()
-        return mine + rest
-
-    def metrics(self, output: Tensor, y: Tensor, rows: Tensor) -> dict[str, float]:
-        """The metrics of all processes' rows, from this one's: sums are sent, not outputs."""
-        return self.objective.metrics(output, y, rows, SpreadSums(self.comm))
-
-
-class SpreadSums(Together):
-    """Sums over the rows of all processes."""
-
-    def __init__(self, comm: Comm) -> None:
-        self.comm = comm
-
-    def sum(self, value: Tensor) -> Tensor:
-        return self.comm.sum_in_place(value.clone(), "metrics")
-
-    def before(self, count: int) -> int:
-        return self.comm.span(count)[0].start
-
-    def by_value(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Each process gets the scores of one range: O(n / P) numbers are sent and held.
-
-        Bounds are quantiles of a sample, and equal scores go to the same process.
+        Args:
+            source, target, weight: the edges that enter this process's rows, sorted by target, then
+                source.
+            starts: the ranges of ids that the edges refer to; the same on every process.
+            symmetric: the whole graph is, and so is the block of each process's own rows.
+            norm, dtype: as in `Graph.from_sorted`.
         """
-        comm = self.comm
-        if comm.size == 1:
-            return score, y
-        rows = torch.stack([score.double(), y.double()], 1).cpu()
-        rows = rows[rows[:, 0].argsort()]
-        some = torch.linspace(0, max(rows.shape[0] - 1, 0), min(rows.shape[0], SAMPLE)).long()
-        pooled = comm.gather_rows(rows[some, 0]).sort().values
-        if not pooled.numel():
-            return score, y
-        cuts = pooled[[pooled.numel() * rank // comm.size for rank in range(1, comm.size)]]
-        ends = torch.searchsorted(rows[:, 0].contiguous(), cuts, right=True)
-        bounds = torch.cat([ends.new_zeros(1), ends, ends.new_tensor([rows.shape[0]])])
-        send = bounds.diff().tolist()
-        found = comm.swap(rows, send, comm.deal(send))
-        return found[:, 0], found[:, 1]
+        low, high = starts[comm.rank], starts[comm.rank + 1]
+        n = high - low
+        target = target - low
+        near = (source >= low) & (source < high)
+        far = ~near
+        wanted, column = torch.unique(source[far], return_inverse=True)
+        bounds = torch.searchsorted(wanted, torch.tensor(starts))
+        receive = bounds.diff().tolist()
+        send = comm.deal(receive)
+        boundary = comm.exchange(wanted, receive, send) - low
+        weight = torch.ones(source.numel(), dtype=dtype) if weight is None else weight
+        into = weight.new_zeros(n).index_add_(0, target, weight)
+        if norm == "row":
+            left = into.clamp_min(torch.finfo(into.dtype).tiny).reciprocal()
+            right = torch.ones_like(into)
+        else:
+            out_of = weight.new_zeros(n).index_add_(0, source[near] - low, weight[near])
+            # Out-degrees towards other processes are known there: they send them back.
+            elsewhere = weight.new_zeros(wanted.numel()).index_add_(0, column, weight[far])
+            out_of.index_add_(0, boundary, comm.exchange(elsewhere, receive, send))
+            left, right = inverse_sqrt(into), inverse_sqrt(out_of)
+        far_right = comm.exchange(right[boundary], send, receive)
+        value = weight.clone()
+        value[near] *= left[target[near]] * right[source[near] - low]
+        value[far] *= left[target[far]] * far_right[column]
+        inner = SparseMatrix.from_sorted(
+            target[near], source[near] - low, value[near], (n, n), symmetric=symmetric
+        )
+        outer = SparseMatrix.from_sorted(target[far], column, value[far], (n, wanted.numel()))
+        return cls(inner, outer, boundary, send, receive, comm)
+
+    def propagate(self, value: Tensor) -> Tensor:
+        """Ã V for the rows held here: O(edges here · width) time, sends the boundary rows."""
+        here = self.inner @ value
+        return here if self.comm.size == 1 else here + self.outer @ self.received(value)
+
+    def received(self, value: Tensor) -> Tensor:
+        """The values of the boundary rows of other processes; sends the own ones they need."""
+        needed = value.index_select(0, self.boundary)
+        return self.comm.exchange(needed, self.send, self.receive, "boundary")
+
+    def to(self, like: Tensor) -> ShardedGraph:
+        """The graph with the dtype and device of `like`; itself when they agree."""
+        inner = self.inner.to(like)
+        if inner is self.inner:
+            return self
+        boundary = self.boundary.to(like.device)
+        return replace(self, inner=inner, outer=self.outer.to(like), boundary=boundary)
