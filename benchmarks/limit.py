@@ -104,8 +104,9 @@ def stepper(case: str) -> tuple[Callable[[], torch.Tensor], Callable[[], None]]:
 def reached(case: str, limits: dict[str, float]) -> dict[str, float]:
     """Measured and shortest possible seconds of one all-pair average, forward and backward."""
     kernel, rows, _, forward, backward = CASES[case]
-    unit = 2 * rows * WIDTH**2 if kernel.separable else 2 * rows**2 * WIDTH
-    own = "thin_flops" if kernel.separable else "tile_flops"
+    separable = isinstance(kernel, Simple)
+    unit = 2 * rows * WIDTH**2 if separable else 2 * rows**2 * WIDTH
+    own = "thin_flops" if separable else "tile_flops"
     array = 4 * rows * WIDTH
     found: dict[str, float] = {}
     run, both = stepper(case)

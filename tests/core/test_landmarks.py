@@ -58,7 +58,7 @@ def test_the_fixed_form_is_the_dense_one_with_its_gradient(sparse, monkeypatch):
     z, _ = kernel.prepare(rows, rows, marks)
     dense = kernel.weights(z, z)
     made = kernel.fixed(SparseMatrix.from_csr(rows.to_sparse_csr()) if sparse else rows, marks)
-    assert made.assigned.nonzeros == 57 * 3
+    assert made.factors[0].nonzeros == 57 * 3
     torch.testing.assert_close(made.average(torch.eye(57, dtype=torch.float64)), dense)
     value = torch.randn(57, 4, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(made.average(value), dense @ value)

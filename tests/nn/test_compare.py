@@ -157,7 +157,7 @@ def test_a_fixed_comparison_of_many_rows_is_sparse_and_close_to_the_exact_one(mo
     monkeypatch.setattr(fixed, "DENSE_ROWS", 5)
     monkeypatch.setattr(tiled, "CHUNK_SCORES", 100)
     torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-3)
-    assert isinstance(model.fixed_average(x).matrix, SparseMatrix)
+    assert isinstance(model.fixed_average(x).factors[0], SparseMatrix)
     out = model(x)
     torch.testing.assert_close(predict_in_chunks(model, x, chunk=7), out)
     torch.testing.assert_close(ShardedDIFFormer(model, Comm())(x), out)

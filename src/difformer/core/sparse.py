@@ -92,6 +92,11 @@ class SparseMatrix:
         return self._transpose
 
     @property
+    def T(self) -> SparseMatrix:  # noqa: N802 (as a tensor calls it)
+        """Its transpose, sharing both forms."""
+        return SparseMatrix(self.transpose, self._csr)
+
+    @property
     def coo(self) -> tuple[Tensor, Tensor, Tensor]:
         """(row, column, value) of every stored entry, row by row."""
         if self._coo is None:

@@ -9,7 +9,7 @@ whose average has a gradient: in the last layer of a model these are the rows of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from typing import Any
 
 import torch
@@ -56,45 +56,23 @@ def chunk_rows(columns: int) -> int:
     return max(1, CHUNK_SCORES // max(1, columns))
 
 
-def by_rows(function: Callable[[Tensor], Tensor], q: Tensor, columns: int) -> Tensor:
-    """function(q) (..., n, e) for q (..., n, d), in chunks of rows with `columns` scores each.
+def by_rows(function: Callable[..., Tensor], q: Tensor, columns: int, *others: Tensor) -> Tensor:
+    """function(q, *others) (..., n, e) for q (..., n, d), in chunks of rows with `columns` scores.
 
-    Traced code takes all rows at once.
+    Each chunk is computed again for its gradient. Traced code takes all rows at once.
     """
     size = chunk_rows(q.shape[:-2].numel() * columns)
     if torch.compiler.is_compiling() or q.shape[-2] <= size:
-        return function(q)
-    parts = [function(q[..., rows, :]) for rows in tiles(q.shape[-2], size)]
-    return torch.cat(parts, dim=-2)
-
-
-def average_by_rows(
-    weights: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor
-) -> Tensor:
-    """weights(q, k) @ v computing the n × m weights only a few rows at a time.
-
-    q (..., n, d), k (..., m, d), v (..., m, e) -> (..., n, e).
-    """
-
-    def part(rows: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return weights(rows, k) @ v
-
-    size = chunk_rows(q.shape[:-2].numel() * k.shape[-2])
-    if q.shape[-2] <= size:
-        return part(q, k, v)
+        return function(q, *others)
     parts = [
-        checkpoint(part, q[..., rows, :], k, v, use_reentrant=False)
+        checkpoint(function, q[..., rows, :], *others, use_reentrant=False)
         for rows in tiles(q.shape[-2], size)
     ]
     return torch.cat(parts, dim=-2)
 
 
-def in_tiles(q: Tensor, k: Tensor) -> bool:
-    """Whether scores of q and k are computed tile by tile rather than all at once."""
-    return _many(q, k) and not q.is_cuda
-
-
 def _many(q: Tensor, k: Tensor) -> bool:
+    """Whether scores of q and k are computed tile by tile rather than all at once."""
     # Tracing cannot follow a loop over tiles, nor branch on a dynamic number of rows.
     return not torch.compiler.is_compiling() and q.shape[-2] * k.shape[-2] > DENSE_SCORES
 
@@ -111,9 +89,23 @@ def sigmoid_average(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return _sigmoid_flex(q, k, v)
     if q.dtype in HALF:
         return sigmoid_average(q.float(), k.float(), v.float()).to(q.dtype)
+    if _are_tied(q, k):
+        # Heads share the weights, so their values stand side by side as columns.
+        lead, (n, e) = v.shape[:-2], v.shape[-2:]
+        beside = v.reshape(-1, n, e).mT.reshape(1, -1, n).mT
+        out = _SigmoidAverage.apply(q.reshape(1, n, -1), None, beside)
+        return out.mT.reshape(-1, e, n).mT.reshape(*lead, n, e)
     if _scores_are_small(q, k):
         return _linear_average(q, k, v)
-    return _SigmoidAverage.apply(q, k, v)
+    lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    out = _SigmoidAverage.apply(*(t.expand(*lead, *t.shape[-2:]).flatten(0, -3) for t in (q, k, v)))
+    return out.view(*lead, *out.shape[-2:])
+
+
+def _are_tied(q: Tensor, k: Tensor) -> bool:
+    """Whether queries and keys are the same tensor: a pair's score then serves both ways."""
+    same = q.shape == k.shape and q.data_ptr() == k.data_ptr() and q.stride() == k.stride()
+    return same and q.shape[:-2].numel() == 1
 
 
 def _scores_are_small(q: Tensor, k: Tensor) -> bool:
@@ -134,7 +126,7 @@ def _linear_average(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class _SigmoidAverage(torch.autograd.Function):
-    """The tiled forward, and the backward that recomputes tiles.
+    """The tiled forward, and the backward that recomputes tiles; k is None where it is q.
 
     With g_i = ∂out_i / mass_i and c_i = g_i · out_i:
         ∂v_j = Σ_i ω_ij g_i,   ∂s_ij = (g_i · v_j − c_i) ω_ij (1 − ω_ij),
@@ -142,86 +134,109 @@ class _SigmoidAverage(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
-        flat = [t.expand(*lead, *t.shape[-2:]).flatten(0, -3).contiguous() for t in (q, k, v)]
-        out, mass = sigmoid_sums(*flat)
+    def forward(ctx: Any, q: Tensor, k: Tensor | None, v: Tensor) -> Tensor:
+        q, v = q.contiguous(), v.contiguous()
+        k = None if k is None else k.contiguous()
+        out, mass = sigmoid_sums(q, k, v)
         out.div_(mass)
-        ctx.save_for_backward(*flat, out, mass)
-        ctx.shapes = (q.shape, k.shape, v.shape)
-        return out.view(*lead, *out.shape[-2:])
+        ctx.save_for_backward(q, k, v, out, mass)
+        return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         q, k, v, out, mass = ctx.saved_tensors
-        grad = grads[0].reshape(out.shape)
-        scaled = grad / mass
+        scaled = grads[0] / mass
         # [g_i, −c_i]·[v_j, 1] is g_i·v_j − c_i: the correction rides along in the same product.
         left = torch.cat([scaled, -(scaled * out).sum(-1, keepdim=True)], dim=-1)
         right = torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
-        dq, dk = torch.zeros_like(q), torch.zeros_like(k)
+        dq, dk = torch.zeros_like(q), None if k is None else torch.zeros_like(k)
         dv = (SIGMOID_FLOOR * scaled.sum(-2, keepdim=True)).expand(v.shape).contiguous()
         for b in range(q.shape[0]):
-            sigmoid_sums_backward(q[b], k[b], left[b], right[b], dq[b], dk[b], dv[b])
-        lead = grads[0].shape[:-2]
-        full = [t.view(*lead, *t.shape[-2:]) for t in (dq, dk, dv)]
-        dq, dk, dv = (t.sum_to_size(s) for t, s in zip(full, ctx.shapes, strict=True))
+            key, dkey = (None, None) if k is None or dk is None else (k[b], dk[b])
+            sigmoid_sums_backward(q[b], key, left[b], right[b], dq[b], dkey, dv[b])
         return dq, dk, dv
 
 
-def rows_with_gradient(left: Tensor) -> Tensor:
-    """Which rows of a gradient (n, e) are not zero."""
-    return left.any(-1).nonzero().squeeze(-1)
+def sigmoid_sums(q: Tensor, k: Tensor | None, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_j ω_ij v_j (b, n, e) and Σ_j ω_ij (b, n, 1), in tiles; sums of sets of rows j add up.
 
-
-def sigmoid_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ_j ω_ij v_j (b, n, e) and Σ_j ω_ij (b, n, 1), in tiles; sums of sets of rows j add up."""
-    (batch, n, _), m = q.shape, k.shape[1]
+    Where k is None it is q, and each tile serves both of its sides.
+    """
+    key = q if k is None else k
+    (batch, n, _), m = q.shape, key.shape[1]
     out = (SIGMOID_FLOOR * v.sum(-2, keepdim=True)).expand(batch, n, v.shape[-1]).contiguous()
     mass = q.new_full((batch, n, 1), SIGMOID_FLOOR * m)
     buffer = q.new_empty(min(n, TILE) * min(m, TILE))
     for b in range(batch):
-        for rows in tiles(n, TILE):
-            q_tile, out_tile, mass_tile = q[b, rows], out[b, rows], mass[b, rows]
-            for columns in tiles(m, TILE):
-                omega = sigmoid_tile(q_tile, k[b, columns], buffer)
-                out_tile.addmm_(omega, v[b, columns])
-                mass_tile.add_(omega.sum(-1, keepdim=True))
+        # The other side is accumulated transposed: a product with a transposed tile is slower.
+        v_t = None if k is not None else v[b].mT.contiguous()
+        out_t = None if v_t is None else torch.zeros_like(v_t)
+        for rows, columns in _tiles_of_pairs(n, m, tied=k is None):
+            omega = sigmoid_tile(q[b, rows], key[b, columns], buffer)
+            out[b, rows].addmm_(omega, v[b, columns])
+            mass[b, rows].add_(omega.sum(-1, keepdim=True))
+            if v_t is not None and out_t is not None and columns != rows:
+                out_t[:, columns].addmm_(v_t[:, rows], omega)
+                mass[b, columns].add_(omega.sum(0).unsqueeze(1))
+        if out_t is not None:
+            out[b].add_(out_t.mT)
     return out, mass
 
 
 def sigmoid_sums_backward(
-    q: Tensor, k: Tensor, left: Tensor, right: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
+    q: Tensor,
+    k: Tensor | None,
+    left: Tensor,
+    right: Tensor,
+    dq: Tensor,
+    dk: Tensor | None,
+    dv: Tensor,
 ) -> None:
     """Add the contribution of these keys and values to dq, dk and dv.
 
     left (n, e + 1) is [g, −c] and right (m, e + 1) is [v, 1], in the letters of `_SigmoidAverage`.
+    Where k is None it is q: a pair's ∂s_ij + ∂s_ji then goes to both of its rows.
     """
-    some = rows_with_gradient(left)
-    if len(some) < len(left):
+    key, dkey = q if k is None else k, dq if dk is None else dk
+    some = left.any(-1).nonzero().squeeze(-1)
+    # A pair needs a gradient at one end: if few rows have one, these alone are fewer tiles.
+    if len(some) * (2 if k is None else 1) < len(left):
         part = q.new_zeros(len(some), q.shape[1])
-        sigmoid_sums_backward(q[some], k, left[some], right, part, dk, dv)
+        sigmoid_sums_backward(q[some], key, left[some], right, part, dkey, dv)
         dq.index_add_(0, some, part)
         return
-    n, m = q.shape[0], k.shape[0]
+    n, m, tied = q.shape[0], key.shape[0], k is None
     size = min(n, TILE) * min(m, TILE)
     buffer, other = q.new_empty(size), q.new_empty(size)
+    g = left[:, :-1]
+    if tied:  # [left, right]_i · [right, left]_j is ∂s_ij + ∂s_ji: one product for both
+        g = g.contiguous()
+        left, right = torch.cat([left, right], dim=1), torch.cat([right, left], dim=1)
     # Sums over rows are accumulated transposed: a product with a transposed tile is a third slower.
-    q_t, g_t = q.mT.contiguous(), left[:, :-1].mT.contiguous()
-    dk_t, dv_t = q.new_zeros(k.shape[1], m), q.new_zeros(dv.shape[1], m)
-    for rows in tiles(n, TILE):
-        q_tile, left_tile, dq_tile = q[rows], left[rows], dq[rows]
-        for columns in tiles(m, TILE):
-            k_tile = k[columns]
-            omega = sigmoid_tile(q_tile, k_tile, buffer)
+    q_t, g_t = q.mT.contiguous(), g.mT.contiguous()
+    dk_t, dv_t = q.new_zeros(q.shape[1], m), q.new_zeros(g.shape[1], m)
+    for rows, columns in _tiles_of_pairs(n, m, tied=tied):
+        k_tile = key[columns]
+        omega = sigmoid_tile(q[rows], k_tile, buffer)
+        beyond = not tied or columns != rows
+        if beyond:
             dv_t[:, columns].addmm_(g_t[:, rows], omega)
-            slope = other[: omega.numel()].view(omega.shape)
-            torch.mm(left_tile, right[columns].mT, out=slope)
-            torch.ops.aten.sigmoid_backward.grad_input(slope, omega, grad_input=slope)
-            dq_tile.addmm_(slope, k_tile)
+        if tied:
+            dv[rows].addmm_(omega, g[columns])
+        slope = other[: omega.numel()].view(omega.shape)
+        torch.mm(left[rows], right[columns].mT, out=slope)
+        torch.ops.aten.sigmoid_backward.grad_input(slope, omega, grad_input=slope)
+        dq[rows].addmm_(slope, k_tile)
+        if beyond:
             dk_t[:, columns].addmm_(q_t[:, rows], slope)
-    dk.add_(dk_t.mT)
+    dkey.add_(dk_t.mT)
     dv.add_(dv_t.mT)
+
+
+def _tiles_of_pairs(n: int, m: int, *, tied: bool) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of each tile; of a tile and its mirror image only one where it is tied."""
+    rows, columns = list(tiles(n, TILE)), list(tiles(m, TILE))
+    return combinations_with_replacement(rows, 2) if tied else product(rows, columns)
 
 
 def sigmoid_tile(q: Tensor, k: Tensor, buffer: Tensor) -> Tensor:
@@ -244,76 +259,3 @@ def _sigmoid_flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     out = attend(q4, k4, v4, score_mod=log_sigmoid, scale=1.0)
     assert isinstance(out, Tensor)
     return out.view(*lead, *out.shape[-2:])
-
-
-def are_tied(q: Tensor, k: Tensor) -> bool:
-    """Whether queries and keys are the same tensor, and large enough to share scores."""
-    if not in_tiles(q, k) or q.shape != k.shape or q.shape[:-2].numel() != 1 or q.dtype in HALF:
-        return False
-    return q.data_ptr() == k.data_ptr() and q.stride() == k.stride()
-
-
-def tied_sigmoid_average(z: Tensor, v: Tensor) -> Tensor:
-    """Σ_j σ(z_i·z_j) v_j / Σ_j σ(z_i·z_j), exact: z (..., n, d), v (..., n, e) -> (..., n, e)."""
-    # Heads share the weights, so their values stand side by side as columns.
-    lead, (n, e) = v.shape[:-2], v.shape[-2:]
-    out = _TiedSigmoidAverage.apply(z.reshape(n, -1), v.reshape(-1, n, e).mT.reshape(-1, n).mT)
-    return out.mT.reshape(-1, e, n).mT.reshape(*lead, n, e)
-
-
-class _TiedSigmoidAverage(torch.autograd.Function):
-    """With g_i = ∂out_i / mass_i, c_i = g_i · out_i and t_ij = g_i·v_j − c_i + g_j·v_i − c_j:
-
-    ∂v_j = Σ_i ω_ij g_i,   ∂z_i = Σ_j t_ij ω_ij (1 − ω_ij) z_j   (z_i as query and as key).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, v: Tensor) -> Tensor:
-        z, v = z.contiguous(), v.contiguous()
-        n = z.shape[0]
-        out = (SIGMOID_FLOOR * v.sum(0)).expand(n, -1).contiguous()
-        mass = z.new_full((n, 1), SIGMOID_FLOOR * n)
-        buffer = z.new_empty(min(n, TILE) ** 2)
-        # The other side is accumulated transposed: a product with a transposed tile is slower.
-        v_t, out_t = v.mT.contiguous(), v.new_zeros(v.shape[1], n)
-        for rows, columns in combinations_with_replacement(list(tiles(n, TILE)), 2):
-            omega = sigmoid_tile(z[rows], z[columns], buffer)
-            out[rows].addmm_(omega, v[columns])
-            mass[rows].add_(omega.sum(1, keepdim=True))
-            if columns.start != rows.start:
-                out_t[:, columns].addmm_(v_t[:, rows], omega)
-                mass[columns].add_(omega.sum(0).unsqueeze(1))
-        out.add_(out_t.mT).div_(mass)
-        ctx.save_for_backward(z, v, out, mass)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        z, v, out, mass = ctx.saved_tensors
-        n = z.shape[0]
-        g = grads[0] / mass
-        left = torch.cat([g, -(g * out).sum(1, keepdim=True)], dim=1)
-        right = torch.cat([v, v.new_ones(n, 1)], dim=1)
-        dz = torch.zeros_like(z)
-        dv = (SIGMOID_FLOOR * g.sum(0)).expand(n, -1).contiguous()
-        # A pair needs a gradient at one end: if few rows have one, these alone are fewer tiles.
-        if 2 * len(rows_with_gradient(left)) < n:
-            sigmoid_sums_backward(z, z, left, right, dz, dz, dv)
-            return dz, dv
-        # [left, right]_i · [right, left]_j is t_ij: one product for both directions of a pair.
-        forth, back = torch.cat([left, right], dim=1), torch.cat([right, left], dim=1)
-        z_t, g_t = z.mT.contiguous(), g.mT.contiguous()
-        dz_t, dv_t = torch.zeros_like(z_t), torch.zeros_like(g_t)
-        buffer, other = z.new_empty(min(n, TILE) ** 2), z.new_empty(min(n, TILE) ** 2)
-        for rows, columns in combinations_with_replacement(list(tiles(n, TILE)), 2):
-            z_columns = z[columns]
-            omega = sigmoid_tile(z[rows], z_columns, buffer)
-            slope = other[: omega.numel()].view(omega.shape)
-            torch.mm(forth[rows], back[columns].mT, out=slope)
-            torch.ops.aten.sigmoid_backward.grad_input(slope, omega, grad_input=slope)
-            dv[rows].addmm_(omega, g[columns])
-            dz[rows].addmm_(slope, z_columns)
-            if columns.start != rows.start:
-                dv_t[:, columns].addmm_(g_t[:, rows], omega)
-                dz_t[:, columns].addmm_(z_t[:, rows], slope)
-        return dz.add_(dz_t.mT), dv.add_(dv_t.mT)

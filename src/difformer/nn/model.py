@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.core.diffusivity import Diffusivity, Sharp
+from difformer.core.diffusivity import Diffusivity
 from difformer.core.draws import dropout
 from difformer.core.fixed import FixedAverage, FixedWeights
 from difformer.core.graph import Graph
-from difformer.core.rows import Segments, landmark_sample, make_landmarks
+from difformer.core.rows import Segments, landmark_sample, make_landmarks, unit_rows
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import HALF
 from difformer.nn import files
@@ -255,9 +255,8 @@ class DIFFormer(nn.Module):
         kernel, fixed = self._layer.diffusivity, exchange.fixed
         if self._layer.query is not None or not kernel.prepares:
             return rows
-        offset = fixed.offset if isinstance(fixed, FixedWeights) else None
-        if offset is not None and isinstance(kernel, Sharp):
-            return kernel.prepared_by(rows, offset)
+        if isinstance(fixed, FixedWeights) and fixed.offset is not None:
+            return torch.cat([unit_rows(rows), fixed.offset], dim=-1)
         rows = rows.unsqueeze(0)
         landmarks = None if exchange.landmarks is None else exchange.landmarks.unsqueeze(0)
         return exchange.prepare(kernel, rows, rows, landmarks)[0].squeeze(0)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from difformer.core.diffusion import Diffusion
 from difformer.core.diffusivity import Diffusivity
-from difformer.core.diffusivity.given import GivenPairs
+from difformer.core.rows import squared_distances
 from difformer.core.tiled import tiles
 from difformer.nn.exchange import Exchange
 from difformer.nn.layer import DiffusionLayer
@@ -75,6 +75,25 @@ class Passage:
         process = Diffusion(self.pairs, graph=self.exchange.graph, source_weight=source_weight)
         before, first = F.normalize(self.before, dim=-1), F.normalize(self.first, dim=-1)
         return process.energy(unit, before, weight, first)
+
+
+class GivenPairs(Diffusivity):
+    """ω_ij between given rows, averaged over heads, whatever the states: δ_ij(z²) = ω_ij z².
+
+    The energy is then quadratic in the states. `q` and `k` (h, n, ·) are prepared.
+    """
+
+    def __init__(self, kernel: Diffusivity, q: Tensor, k: Tensor) -> None:
+        self.kernel, self.q, self.k = kernel, q, k
+
+    def omega(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.kernel.omega(q, k)
+
+    def omega_at(self, z: Tensor, rows: slice) -> Tensor:
+        return self.omega(self.q[:, rows], self.k).mean(0).to(z)
+
+    def delta_at(self, z: Tensor, rows: slice) -> Tensor:
+        return self.omega_at(z, rows) * squared_distances(z[rows], z)
 
 
 def _checked_rows(rows: Tensor, n: int) -> Tensor:

@@ -21,8 +21,8 @@ OFFSET = 1 - 0.5**2 / 2
 KINDS: dict[str, Diffusivity] = {
     "DIFFormer-s": Simple(),
     "DIFFormer-a": Sigmoid(),
-    "sharp, s = 20": Sharp(20.0, None, offset=OFFSET),
-    "sharp, s = 80": Sharp(80.0, None, offset=OFFSET),
+    "sharp, s = 20": Sharp(20.0, offset=OFFSET),
+    "sharp, s = 80": Sharp(80.0, offset=OFFSET),
 }
 POINTS, GRID, SEED = 10, 41, 0
 

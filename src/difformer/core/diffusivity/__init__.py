@@ -12,12 +12,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from difformer.core.diffusivity.base import Diffusivity
-from difformer.core.diffusivity.gaussian import Gaussian
-from difformer.core.diffusivity.landmarks import Landmarks
-from difformer.core.diffusivity.plain import Constant, Identity, Sigmoid, Softmax
-from difformer.core.diffusivity.sharp import Sharp
-from difformer.core.diffusivity.simple import FLOOR, Simple, WholeTensorSimple
+from difformer.core.diffusivity.plain import (
+    FLOOR,
+    Constant,
+    Diffusivity,
+    Identity,
+    Sigmoid,
+    Simple,
+    Softmax,
+    WholeTensorSimple,
+)
+from difformer.core.diffusivity.sharp import Gaussian, Landmarks, Sharp
 
 __all__ = [
     "FLOOR",

@@ -1,4 +1,4 @@
-"""The sharp diffusivity: a sigmoid steep enough to cut off far pairs, at an offset per row."""
+"""Diffusivities that cut off far pairs, each row calibrated by how many partners it has."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.core.diffusivity.base import Diffusivity, check_positive
-from difformer.core.diffusivity.given import AtRows
-from difformer.core.diffusivity.plain import Sigmoid
-from difformer.core.fixed import FixedWeights, Order, keep_pairs, keep_partners
-from difformer.core.rows import NearRows, near_rows, score_rows, unit_rows
-from difformer.core.sparse import SparseMatrix
-from difformer.core.tiled import (
-    SIGMOID_FLOOR,
-    by_rows,
-    chunk_rows,
-    tiles,
+from difformer.core.context import Context, LandmarkSums, Pairs
+from difformer.core.diffusivity.plain import Diffusivity, Sigmoid, check_positive, softmax_average
+from difformer.core.fixed import FixedWeights, keep_pairs, keep_partners, row_parts
+from difformer.core.graph import inverse_sqrt
+from difformer.core.rows import (
+    NearRows,
+    near_rows,
+    offsets_for_reach,
+    score_rows,
+    squared_distances,
+    unit_rows,
+    widths_for_reach,
 )
+from difformer.core.sparse import SparseMatrix
+from difformer.core.tiled import SIGMOID_FLOOR, by_rows, chunk_rows, tiles
 
 # Up to this many rows all pairs are compared once: some minutes on one core.
 EXACT_ROWS = 60_000
@@ -42,10 +45,9 @@ class Sharp(Sigmoid):
 
     Args:
         sharpness: s.
-        reach: how many partners a row has; with None every offset is `offset` and no column is
-            added.
+        reach: how many partners a row has.
         exact_rows: up to how many rows `fixed` compares all pairs; beyond, near ones (`near_rows`).
-        offset: t where it is not calibrated, and in `f` and `delta`.
+        offset: t in `f` and `delta` where it is not calibrated.
     """
 
     name = "sharp"
@@ -55,7 +57,7 @@ class Sharp(Sigmoid):
     def __init__(
         self,
         sharpness: float = 40.0,
-        reach: float | None = 10.0,
+        reach: float = 10.0,
         exact_rows: int = EXACT_ROWS,
         *,
         offset: float = 0.0,
@@ -80,77 +82,67 @@ class Sharp(Sigmoid):
         """s times the learned factor."""
         return self.sharpness * self.scale
 
-    def f(self, z2: Tensor) -> Tensor:
-        return self._f(z2, z2.new_tensor(self.offset))
+    def f(self, z2: Tensor, offset: Tensor | None = None) -> Tensor:
+        return torch.sigmoid(self.steepness * (1 - self._offset(z2, offset) - z2 / 2))
 
-    def delta(self, z2: Tensor) -> Tensor:
-        return self._delta(z2, z2.new_tensor(self.offset))
+    def delta(self, z2: Tensor, offset: Tensor | None = None) -> Tensor:
+        s = self.steepness
+        top = s * (1 - self._offset(z2, offset))
+        return (F.softplus(top) - F.softplus(top - z2 * (s / 2))) * (2 / s)
 
-    def at(self, states: Tensor) -> Diffusivity:
-        if self.reach is None:
-            return self
-        unit = unit_rows(states)
-        offset = self.offsets(unit, unit)
-        return AtRows(self, offset, lambda a, b: (a + b) / 2, self._f, self._delta)
+    def _offset(self, z2: Tensor, offset: Tensor | None) -> Tensor:
+        return (z2.new_tensor(self.offset) if offset is None else offset) + self.shift
+
+    def join(self, a: Tensor, b: Tensor) -> Tensor:
+        return (a + b) / 2
+
+    def calibrated(self, states: Tensor) -> Tensor:
+        return self.offsets(unit_rows(states), unit_rows(states))
 
     def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         tied = q is k
         q = unit_rows(q)
         k = q if tied else unit_rows(k)
-        if self.reach is None:
-            return q, k
         # Known rows may already be prepared, with their offset as last column.
-        against = k if known is None else unit_rows(known[..., : q.shape[-1]])
-        offset = self.offsets(q, against)
+        offset = self.offsets(q, k if known is None else unit_rows(known[..., : q.shape[-1]]))
         q = torch.cat([q, offset], dim=-1)
         return q, q if tied else torch.cat([k, offset], dim=-1)
-
-    def prepared_by(self, rows: Tensor, offset: Tensor) -> Tensor:
-        """What `prepare` gives for rows (n, d) whose offsets (n, 1) are known already."""
-        return torch.cat([unit_rows(rows), offset], dim=-1)
 
     @torch.no_grad()
     def offsets(self, q: Tensor, k: Tensor) -> Tensor:
         """t (..., n, 1) of unit queries (..., n, d) among unit keys (..., m, d), in row tiles."""
-        assert self.reach is not None
-        reach = self.reach
-        return by_rows(
-            lambda rows: offsets_for_reach(rows @ k.mT, self.sharpness, reach), q, k.shape[-2]
-        )
+        return by_rows(lambda rows: self._offsets_of(rows @ k.mT), q, k.shape[-2])
+
+    def _offsets_of(self, scores: Tensor) -> Tensor:
+        return offsets_for_reach(scores, self.sharpness, self.reach)
 
     def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         # s (q̃·k̃ − (t_i + t_j)/2) = [s q̃, −s t_i/2, 1] · [k̃, 1, −s t_j/2]
         s = self.steepness
-        if self.reach is None:
-            offset = self.offset + self.shift
-            if isinstance(s, float) and offset == 0:
-                return (q if s == 1.0 else s * q), k
-            shift = torch.ones_like(q[..., :1]) * (-s * offset)
-            return torch.cat([s * q, shift], -1), F.pad(k, (0, 1), value=1.0)
         a, b = (q[..., -1:] + self.shift) * (-s / 2), (k[..., -1:] + self.shift) * (-s / 2)
         left = torch.cat([s * q[..., :-1], a, torch.ones_like(a)], dim=-1)
         return left, torch.cat([k[..., :-1], torch.ones_like(b), b], dim=-1)
 
-    def fixed(self, rows: Tensor | SparseMatrix, known: Tensor | None = None) -> FixedWeights:
-        if rows.shape[0] > self.exact_rows and self.reach is not None:
-            return self.fixed_near(rows)
-        return self.fixed_rows(rows, slice(0, rows.shape[0]))
-
     @torch.no_grad()
-    def fixed_near(self, rows: Tensor | SparseMatrix) -> FixedWeights:
+    def fixed(self, rows: Tensor | SparseMatrix, known: Tensor | None = None) -> FixedWeights:
+        if rows.shape[0] > self.exact_rows:
+            return self._fixed_near(rows)
+        own = slice(0, rows.shape[0])
+        return self.fixed_rows(rows, own, self.fixed_offsets(rows, own))
+
+    def _fixed_near(self, rows: Tensor | SparseMatrix) -> FixedWeights:
         """Ŝ of the rows found near each other, calibrated among these; O(n^1.5 p) time.
 
         What is missed of a row's weights, as a mean over some rows compared with all, is kept with
         it (`FixedWeights.missed`).
         """
-        assert self.reach is not None
         k = min(rows.shape[0], max(1, round(SEARCHED * self.reach)))
         near = near_rows(rows, k)
-        t = offsets_for_reach(near.score.clamp_min(-2), self.sharpness, self.reach)
+        t = self._offsets_of(near.score.clamp_min(-2))
         pair = (t + t.squeeze(-1)[near.row]) / 2
         omega = torch.sigmoid((near.score - pair) * self.sharpness) + SIGMOID_FLOOR
         omega = torch.where(near.score.isinf(), 0.0, omega)
-        kept = keep_pairs(omega, near.row, Order.by(near.cell))
+        kept = keep_pairs(omega, near.row, near.cell)
         return replace(kept, offset=t, missed=self._missed(rows, near, t))
 
     def _missed(self, rows: Tensor | SparseMatrix, near: NearRows, t: Tensor) -> float:
@@ -166,126 +158,177 @@ class Sharp(Sigmoid):
         return float(torch.cat(share).mean())
 
     @torch.no_grad()
-    def fixed_rows(
-        self, rows: Tensor | SparseMatrix, own: slice, offset: Tensor | None = None
-    ) -> FixedWeights:
-        """The rows `own` of Ŝ; `offset` (n, 1) those of all rows, where they are known already."""
-        t = self.fixed_offsets(rows, slice(0, rows.shape[0])) if offset is None else offset
+    def fixed_rows(self, rows: Tensor | SparseMatrix, own: slice, offset: Tensor) -> FixedWeights:
+        """The rows `own` of Ŝ from the offsets (n, 1) of all rows."""
         unit = unit_rows(rows)
 
         def omega(part: slice) -> Tensor:
-            scores = score_rows(unit[part], unit).sub_((t[part] + t.mT) / 2)
+            scores = score_rows(unit[part], unit).sub_((offset[part] + offset.mT) / 2)
             return scores.mul_(self.sharpness).sigmoid_().add_(SIGMOID_FLOOR)
 
-        kept = keep_partners(omega, own, rows.shape[0])
-        return kept if self.reach is None else replace(kept, offset=t)
+        return replace(keep_partners(omega, own, rows.shape[0]), offset=offset)
 
     @torch.no_grad()
     def fixed_offsets(self, rows: Tensor | SparseMatrix, own: slice) -> Tensor:
         """The offsets (own, 1) of a range of rows among all of them, in row tiles."""
-        unit, n = unit_rows(rows), rows.shape[0]
-        values = unit.values if isinstance(unit, SparseMatrix) else unit
-        if self.reach is None:
-            return values.new_full((own.stop - own.start, 1), self.offset)
-        parts = [values.new_empty(0, 1)]
-        for part in tiles(own.stop - own.start, chunk_rows(n)):
-            part = slice(own.start + part.start, own.start + part.stop)
-            scores = score_rows(unit[part], unit)
-            parts.append(offsets_for_reach(scores, self.sharpness, self.reach))
-        return torch.cat(parts)
-
-    def _f(self, z2: Tensor, offset: Tensor) -> Tensor:
-        return torch.sigmoid(self.steepness * (1 - offset - self.shift - z2 / 2))
-
-    def _delta(self, z2: Tensor, offset: Tensor) -> Tensor:
-        s = self.steepness
-        top = s * (1 - offset - self.shift)
-        return (F.softplus(top) - F.softplus(top - z2 * (s / 2))) * (2 / s)
+        unit = unit_rows(rows)
+        parts = row_parts(own, rows.shape[0])
+        return torch.cat([self._offsets_of(score_rows(unit[part], unit)) for part in parts])
 
     def __repr__(self) -> str:
         near = "" if self.exact_rows == EXACT_ROWS else f", exact_rows={self.exact_rows}"
         return f"{type(self).__name__}(sharpness={self.sharpness:g}, reach={self.reach}{near})"
 
 
-# Most rows need five steps; bisection bounds the number for all.
-STEPS = 100
-# Traced code cannot stop early; this many steps suffice for the sharpness values in use.
-TRACED_STEPS = 24
-# Exported code starts from the score of the last partner, as untraced code does, and needs fewer.
-EXPORTED_STEPS = 4  # and one for each unit of the sharpness' square root
-# Halvings of a width's logarithm, from 42 down to the last digits.
-WIDTH_STEPS = 50
-ROUNDING = 8  # times the precision: what may be left of the squared distance of equal rows
-_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # missing in PyTorch 2.6
+class Gaussian(Diffusivity):
+    """Ablation "kernel": ω = exp(−s ‖q − k‖² / 2) with sharpness s; O(n + m) memory.
 
+    With a `reach`, ω_ij = exp(−s ‖q_i − k_j‖² / (2 b_i b_j)) with a width b_i per row, such that
+    Σ_j exp(−‖q_i − k_j‖² / (2 b_i²)) = reach: as sharp as the data is dense, a constant for the
+    gradient; s above one then leaves fewer partners. Prepared rows are (..., n, d + 1): the row,
+    and its width.
 
-def offsets_for_reach(scores: Tensor, sharpness: float, reach: float) -> Tensor:
-    """t (..., n, 1) with Σ_j σ(s (c_ij − t_i)) = reach, for scores c (..., n, m): O(n m) per step.
+    f(z²) = exp(−s z² / 2), δ(z²) = (2/s) (1 − e^{−s z² / 2}) where there is no reach.
 
-    A reach of m or more includes every row. A row's offset depends on its own scores alone, to the
-    last bit: a row that has converged does not change again.
+    Args:
+        sharpness: s; 1/b² for a bandwidth b.
+        reach: how many partners a row has at s = 1, itself included; None for no widths.
     """
-    m = scores.shape[-1]
-    count = torch.full((), m, dtype=torch.float64, device=scores.device)
-    share = (reach / count).clamp_max(1 - 1e-9)
-    wanted = (share * count).log().to(scores.dtype)
-    # All scores alike at the smallest, or at the largest, bound the offset from both sides.
-    shift = (share.logit() / sharpness).to(scores.dtype)
-    low = scores.amin(-1, keepdim=True) - shift
-    high = scores.amax(-1, keepdim=True) - shift
-    traced = torch.compiler.is_compiling()
-    exported = _exporting() and isinstance(m, int)  # not where the rows may vary in number
-    steps = TRACED_STEPS if traced else STEPS
-    if exported:
-        steps = EXPORTED_STEPS + math.ceil(math.sqrt(sharpness))
-    offset = (low + high) / 2
-    if exported or not traced:
-        if scores.dtype == torch.float64 and not traced:  # most of the way at half the cost
-            near = offsets_for_reach(scores.float(), sharpness, reach).to(scores)
-        else:  # the score of the last partner
-            near = scores.topk(max(1, min(m, round(reach))), dim=-1).values[..., -1:]
-        offset = torch.minimum(torch.maximum(near, low), high)
-    tiny = torch.finfo(scores.dtype).tiny
-    tolerance = torch.finfo(scores.dtype).eps ** 0.75  # of the mass; its sum rounds off the rest
-    done = torch.zeros_like(offset, dtype=torch.bool)
-    before = torch.full_like(offset, math.inf)
-    for _ in range(steps):
-        omega = (scores - offset).mul_(sharpness).sigmoid_()
-        mass = omega.sum(-1, keepdim=True)
-        slope = (mass - omega.square_().sum(-1, keepdim=True)) * sharpness  # −∂mass/∂t
-        error = mass.clamp_min(tiny).log() - wanted
-        done = done | (error.abs() <= tolerance) | (high <= low)
-        if not traced and bool(done.all()):
-            break
-        above = error > 0  # too many partners: the offset must grow
-        low, high = torch.where(above, offset, low), torch.where(above, high, offset)
-        # Newton on the logarithm, which is nearly straight where few partners are left; halving
-        # where that leaves the bracket or does not at least halve the error.
-        moved = offset + error * mass / slope.clamp_min(tiny)
-        newton = (moved > low) & (moved < high) & (error.abs() <= before / 2)
-        before = error.abs()
-        offset = torch.where(done, offset, torch.where(newton, moved, (low + high) / 2))
-    return offset
+
+    name = "gaussian"
+    knobs = ("sharpness", "reach")
+
+    def __init__(self, sharpness: float = 1.0, reach: float | None = None) -> None:
+        check_positive(sharpness=sharpness)
+        if reach is not None and not reach > 1:
+            raise ValueError(f"reach must be above 1, the row itself, got {reach!r}")
+        self.sharpness, self.reach, self.prepares = sharpness, reach, reach is not None
+
+    def f(self, z2: Tensor, square: Tensor | float = 1.0) -> Tensor:
+        return torch.exp(z2 * (-self.sharpness / 2) / square)
+
+    def delta(self, z2: Tensor, square: Tensor | float = 1.0) -> Tensor:
+        return torch.expm1(z2 * (-self.sharpness / 2) / square) * square * (-2 / self.sharpness)
+
+    def join(self, a: Tensor, b: Tensor) -> Tensor:
+        return a * b
+
+    def calibrated(self, states: Tensor) -> Tensor | None:
+        return None if self.reach is None else self.prepare(states, states)[0][:, -1:]
+
+    def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        reach = self.reach
+        if reach is None:
+            return q, k
+        against = k if known is None else known[..., : q.shape[-1]]
+
+        def widths(rows: Tensor) -> Tensor:
+            size = rows.square().sum(-1, keepdim=True) + longest
+            return widths_for_reach(squared_distances(rows, against), size, reach)
+
+        with torch.no_grad():
+            longest = against.square().sum(-1, keepdim=True).amax(-2, keepdim=True)
+            width = by_rows(widths, q, against.shape[-2])
+        left = torch.cat([q, width], dim=-1)
+        return left, left if q is k else torch.cat([k, width], dim=-1)
+
+    def omega(self, q: Tensor, k: Tensor) -> Tensor:
+        if self.reach is None:
+            return self.f(squared_distances(q, k))
+        a, b = self._factors(q, k)
+        return torch.exp((a @ b.mT).clamp_max(0))
+
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
+        a, b = self._factors(q, k)
+        return torch.softmax(a @ b.mT, dim=-1)
+
+    def apply(self, q: Tensor, context: Context) -> Tensor:
+        assert isinstance(context, Pairs)
+        a, b = self._factors(q, context.key)
+        return softmax_average(a, b, context.value, 1.0)
+
+    def _factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows whose products are the scores, up to a constant per query, which cancels."""
+        root = self.sharpness**0.5
+        if self.reach is None:
+            a, b = q * root, k * root
+            half = b.square().sum(-1, keepdim=True) / -2
+            return torch.cat([a, torch.ones_like(a[..., :1])], -1), torch.cat([b, half], -1)
+        (q, k), (one, other) = (q[..., :-1], k[..., :-1]), (root / q[..., -1:], root / k[..., -1:])
+        a = torch.cat([q * one, q.square().sum(-1, keepdim=True) * one / -2, one], dim=-1)
+        return a, torch.cat([k * other, other, k.square().sum(-1, keepdim=True) * other / -2], -1)
+
+    def __repr__(self) -> str:
+        reach = "" if self.reach is None else f", reach={self.reach:g}"
+        return f"Gaussian(sharpness={self.sharpness:g}{reach})"
 
 
-def widths_for_reach(square: Tensor, size: Tensor, reach: float) -> Tensor:
-    """b (..., n, 1) with Σ_j exp(−d²_ij / (2 b_i²)) = reach, for squared distances (..., n, m).
+class Landmarks(Diffusivity):
+    """W = Z Λ⁻¹ Zᵀ, Λ = diag(Zᵀ1), Z the sharp weights of rows to m landmarks; O(n m d) time.
 
-    By halving in the logarithm of 1/(2 b²). Where no width gives a row this reach, the result is
-    the largest or the smallest width tried. `size` (..., n, 1) is the squared length of the row
-    and of the longest other: distances within its rounding count as zero, and no width is smaller.
+    Z_il ∝ σ(s (q̃_i·ℓ̃_l − t_i)) with t_i such that row i has `reach` landmarks by weight; the
+    `reach` largest are kept and sum to one. W is symmetric, doubly stochastic and positive
+    semi-definite. Prepared rows are those of Z, (..., n, m); the context is ZᵀV and Zᵀ1, which add.
+    It does not depend on the states' distances, so it has no f: its energy is quadratic.
     """
-    limits = torch.finfo(square.dtype)
-    size = size.clamp_min(limits.tiny**0.5)  # rows of zeros have a size, and no width underflows
-    noise = ROUNDING * limits.eps * size
-    square = torch.where(square > noise, square, 0.0)
-    farthest = square.amax(-1, keepdim=True)
-    scale = torch.where(farthest > 0, farthest, size)
-    low = torch.full_like(scale, math.log(1e-6))  # of d²max / (2 b²)
-    high = torch.full_like(scale, math.log(1e12))
-    relative = square / scale
-    for _ in range(WIDTH_STEPS):
-        middle = (low + high) / 2
-        over = torch.exp(-relative * middle.exp()).sum(-1, keepdim=True) > reach
-        low, high = torch.where(over, middle, low), torch.where(over, high, middle)
-    return torch.maximum(scale / (2 * low.exp()), noise).sqrt()
+
+    name = "landmarks"
+    prepares = True
+    anchored = True
+    knobs = ("sharpness", "reach")
+
+    def __init__(self, sharpness: float = 40.0, reach: float = 3.0) -> None:
+        check_positive(sharpness=sharpness, reach=reach)
+        self.sharpness, self.reach = sharpness, reach
+
+    def prepare(self, q: Tensor, k: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Rows of Z (..., n, m) for the landmarks `known` (..., m, d), which must be given."""
+        if known is None:
+            raise ValueError("known must be given: rows are compared with landmarks")
+        value, index = self._largest(unit_rows(q) @ unit_rows(known).mT)
+        z = value.new_zeros(*value.shape[:-1], known.shape[-2]).scatter(-1, index, value)
+        return z, z
+
+    def omega(self, q: Tensor, k: Tensor) -> Tensor:
+        mass = k.sum(-2, keepdim=True)
+        return (q / torch.where(mass > 0, mass, math.inf)) @ k.mT
+
+    def summarise(self, k: Tensor, v: Tensor, q: Tensor | None = None) -> LandmarkSums:
+        return LandmarkSums(value=k.mT @ v, mass=k.sum(-2).unsqueeze(-1))
+
+    def apply(self, q: Tensor, context: Context) -> Tensor:
+        assert isinstance(context, LandmarkSums)
+        used = context.mass > 0  # a landmark with no rows near it has no influence
+        mean = context.value / torch.where(used, context.mass, math.inf)
+        return (q @ mean) / (q @ used.to(q.dtype)).clamp_min(torch.finfo(q.dtype).tiny)
+
+    @torch.no_grad()
+    def fixed(self, rows: Tensor | SparseMatrix, known: Tensor | None = None) -> FixedWeights:
+        """Z Λ^-1/2, a few numbers per row; an average is a product with its transpose and it."""
+        assert known is not None
+        n, unit = rows.shape[0], unit_rows(known).T.contiguous()
+        found = [
+            self._largest(unit_rows(rows[part]) @ unit)
+            for part in tiles(n, chunk_rows(known.shape[0]))
+        ]
+        value, column = (torch.cat(each) for each in zip(*found, strict=True))
+        column, order = column.sort(-1)
+        value = value.gather(-1, order).reshape(-1)
+        row = torch.arange(n, device=column.device).repeat_interleave(column.shape[1])
+        column = column.reshape(-1)
+        mass = value.new_zeros(known.shape[0]).index_add_(0, column, value)
+        value = value * inverse_sqrt(mass)[column]
+        z = SparseMatrix.from_sorted(row, column, value, (n, known.shape[0]))
+        return FixedWeights((z, z.T))
+
+    def _largest(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest weights of each row, summing to one, and their landmarks."""
+        with torch.no_grad():
+            offset = offsets_for_reach(scores, self.sharpness, self.reach)
+        kept = max(1, min(scores.shape[-1], math.ceil(self.reach)))
+        best = scores.topk(kept, dim=-1)
+        omega = torch.sigmoid((best.values - offset) * self.sharpness)
+        return omega / omega.sum(-1, keepdim=True), best.indices
+
+    def __repr__(self) -> str:
+        return f"Landmarks(sharpness={self.sharpness:g}, reach={self.reach:g})"
