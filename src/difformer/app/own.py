@@ -15,7 +15,7 @@ from difformer.jobs.series import SeriesSettings
 from difformer.jobs.series import train_series as train
 from difformer.nn.config import DIFFormerConfig
 from difformer.settings import options_of
-from difformer.systems.families import DIFFormerOptions
+from difformer.systems.registry import DIFFormerOptions
 
 SYSTEMS = {"difformer": None, **KERNELS, "auto": "auto"}
 
