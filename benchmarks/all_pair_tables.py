@@ -157,7 +157,7 @@ def all_pair_released(results: Results) -> list[list[str]]:
             if seeds is None:
                 figures.append(EMPTY)
             else:
-                figures.append(percent(seeds.mean("accuracy"), seeds.std("accuracy") or 0.0))
+                figures.append(percent(*seeds.spread("accuracy")))
             mean, std = spec.published[system][name]
             figures.append(f"{mean} ± {std}")
         rows.append([TITLES[name], *figures])

@@ -163,7 +163,7 @@ def joined_cells() -> Iterator[tuple[Cell, Run]]:
             data = load_dataset(name)
             for removed in REMOVED:
                 less = Dataset(name, data.x, data.y, edge_index=thinned(data, removed).edge_index)
-                settings = {"recipe": cell.variant.recipe, "train": cell.train}
+                settings = {"recipe": cell.recipe, "train": cell.train}
                 settings |= {"model": {**cell.model, **change}}
                 run = partial(looped, less, cell.system, "Table 2, sharp", **settings)
                 yield ("edges", name, str(removed), form), run

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from difformer.app.cli import main
-from difformer.systems.families import BoostingConfig, ForestConfig
 from difformer.systems.fitted import Boosting, Forest
+from difformer.systems.registry import get_system
 
 # Tests run side by side: two processes of two threads each would wait for each other.
 torch.set_num_threads(1)
@@ -27,8 +27,8 @@ def small_forests() -> Iterator[None]:
     """Forests and boosting of 20 trees by default: each `train --nodes` fits five of both."""
     patch = pytest.MonkeyPatch()
     for kind, config in (
-        (Forest, ForestConfig(trees=20)),
-        (Boosting, BoostingConfig(iterations=20)),
+        (Forest, get_system("forest").configure(trees=20)),
+        (Boosting, get_system("boosting").configure(iterations=20)),
     ):
 
         def estimator(

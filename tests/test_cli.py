@@ -93,13 +93,13 @@ def test_reproduce_gives_a_cell_no_split_but_its_own() -> None:
 
     cells = load_spec("table4").cells(columns=["20news-1000", "20news-2000"], systems=["mlp"])
     both = _narrowed(cells, ["per-class:100:0", "per-class:200:1", "per-class:200:0"], [3])
-    found = {c.column.name: (c.protocol.splits, c.protocol.seeds) for c in both}
+    found = {c.column: (c.splits, c.seeds) for c in both}
     assert found == {
         "20news-1000": (("per-class:100:0",), (3,)),
         "20news-2000": (("per-class:200:0", "per-class:200:1"), (3,)),
     }
     only = _narrowed(cells, ["per-class:200:0"], None)
-    assert {c.column.name for c in only} == {"20news-2000"}
+    assert {c.column for c in only} == {"20news-2000"}
 
 
 def test_no_words_show_the_help_and_nothing_went_wrong(cli: Any) -> None:

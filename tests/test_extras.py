@@ -101,7 +101,7 @@ def test_every_extra_for_users_is_tried() -> None:
 
 def test_every_extra_that_is_named_exists() -> None:
     named = {extra for extra, _ in USES.values()}
-    named |= {kind.extra for kind in SYSTEMS.values() if kind.package}
+    named |= {system.EXTRAS[kind.package] for kind in SYSTEMS.values() if kind.package}
     for path in (REPOSITORY / "src").rglob("*.py"):
         named |= set(re.findall(r"missing_extra\([^()]*\"(\w+)\"\)", path.read_text("utf-8")))
     assert named == extras() & named

@@ -32,7 +32,7 @@ def test_random_splits_are_harder_than_the_released_one_and_both_are_shown() -> 
     spec = load_spec("table2")
     view = View(spec, read_results(REPOSITORY / "results", "table2"))
     means = {
-        (line.system, line.variant.name, column, line.protocol.name): cell.mean(spec.metric)
+        (line.system, line.variant, column, line.protocol): cell.mean(spec.metric)
         for line in view.lines()
         for column, cell in zip(view.names, line.cells, strict=True)
         if cell is not None

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from difformer.machine import commit, describe_machine
 from difformer.systems.registry import get_system
 from difformer.train.settings import TrainSettings
 from difformer_paper.measure import measure_cell, result_path
-from difformer_paper.specs import Cell, Spec, load_spec
+from difformer_paper.specs import SELECTORS, Cell, Spec, load_spec
 
 FIRST_SEED = 100  # those of the table start at 0
 MEASURED = Path("results")
@@ -50,12 +49,13 @@ def choose(
     experiment = replace(experiment, seeds=tuple(range(FIRST_SEED, FIRST_SEED + seeds)))
     path = out / spec.name / f"{cell.name}.json"
     storage, beside = path.with_suffix(".sqlite"), path.with_suffix(".runs")
-    result = tune(experiment, trials=cell.budget, search=_grid(cell), storage=storage)
-    confirmed = None
-    if cell.budget is not None and result.simplest.settings:
-        confirmed = _compared(spec, cell, result, measured, beside)
+    loop = TrainSettings.__dataclass_fields__
+    grid: Grid = {f"{'train' if n in loop else 'model'}.{n}": v for n, v in cell.choose.items()}
+    result = tune(experiment, trials=cell.budget, search=grid, storage=storage)
+    words = ["python -m difformer_paper.choose", spec.name, "--systems", cell.system, "--columns"]
+    words += [cell.column, "--variants", cell.variant, "--protocols", cell.protocol]
     content = {
-        "command": _command(spec, cell, seeds),
+        "command": " ".join([*words, "--seeds", str(seeds)]),
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
         "machine": describe_machine(),
@@ -63,20 +63,21 @@ def choose(
         "one_standard_error": _record(result.simplest, seeds),
         "tried": [_record(trial, seeds) for trial in result.trials],
     }
-    if confirmed is not None:
-        runs = len(cell.protocol.seeds)
-        content["confirmed"] = [_record(trial, runs) for trial in confirmed.trials]
-    write_json(path, content, indent=1)
-    # Only now: a process killed before this line can go on from what it kept.
-    if confirmed is not None:
-        if confirmed.simplest.settings:
+    if cell.budget is None or not result.simplest.settings:
+        write_json(path, content, indent=1)
+    else:
+        result = _confirmed(spec, cell, result, measured, beside)
+        content["confirmed"] = [_record(trial, len(cell.seeds)) for trial in result.trials]
+        write_json(path, content, indent=1)
+        # Only now: a process killed before this line can go on from what it kept.
+        if result.simplest.settings:
             result_path(beside, spec, cell).replace(result_path(measured, spec, cell))
         shutil.rmtree(beside)
     storage.unlink()
-    return confirmed or result
+    return result
 
 
-def _compared(
+def _confirmed(
     spec: Spec, cell: Cell, result: TuneResult, measured: Path, beside: Path
 ) -> TuneResult:
     """Compare the choice with the cell as it stands, each by the runs that the table asks for.
@@ -97,27 +98,10 @@ def _compared(
     return replace(result, trials=tuple(trials))
 
 
-def _command(spec: Spec, cell: Cell, seeds: int) -> str:
-    words = ["python -m difformer_paper.choose", spec.name]
-    words += ["--systems", cell.system, "--columns", cell.column.name]
-    words += ["--variants", cell.variant.name, "--protocols", cell.protocol.name]
-    return " ".join([*words, "--seeds", str(seeds)])
-
-
-def _grid(cell: Cell) -> Grid:
-    """The values to choose from, by the full name of their option."""
-    loop = TrainSettings.__dataclass_fields__
-    return {f"{'train' if n in loop else 'model'}.{n}": v for n, v in cell.choose.items()}
-
-
 def _record(trial: Trial, seeds: int) -> dict[str, Any]:
     settings = {**trial.model, **trial.train}
-    return {
-        "settings": settings,
-        "val": trial.value,
-        "error": trial.standard_error,
-        "seeds": seeds,
-    }
+    error = trial.standard_error
+    return {"settings": settings, "val": trial.value, "error": error, "seeds": seeds}
 
 
 def rules(cell: Cell, result: TuneResult) -> str:
@@ -126,50 +110,37 @@ def rules(cell: Cell, result: TuneResult) -> str:
     The lowest error is for the variant that the spec names for it; where that is the cell's own,
     there is no other rule.
     """
-    own, best = cell.variant.name, result.best
+    best, chosen = result.best, result.simplest
     found: list[str] = []
-    if cell.variant.lowest is not None:
+    if cell.lowest is not None:
         found.append(f"# lowest validation error, {best.value:.3f} ± {best.standard_error:.3f}")
-        found.append(_rule(cell, cell.variant.lowest, best))
-    chosen = result.simplest
-    if cell.variant.lowest != own and chosen.settings:
+        found += _rule(cell, cell.lowest, best)
+    if cell.lowest != cell.variant and chosen.settings:
         found.append(f"# within one standard error of {best.value:.3f}: {chosen.value:.3f}")
-        found.append(_rule(cell, own, chosen))
+        found += _rule(cell, cell.variant, chosen)
     return "\n".join(found)
 
 
-def _rule(cell: Cell, variant: str, trial: Trial) -> str:
-    lines = [
-        "[[cells]]",
-        f'columns = ["{cell.column.name}"]',
-        f'systems = ["{cell.system}"]',
-        f'variants = ["{variant}"]',
-        *([f"model = {_inline(trial.model)}"] if trial.model else []),
-        *([f"train = {_inline(trial.train)}"] if trial.train else []),
-    ]
-    return "\n".join(lines)
-
-
-def _inline(values: Mapping[str, Any]) -> str:
-    return "{ " + ", ".join(f"{k} = {json_text(v)}" for k, v in values.items()) + " }"
+def _rule(cell: Cell, variant: str, trial: Trial) -> list[str]:
+    names = {"columns": cell.column, "systems": cell.system, "variants": variant}
+    lines = ["[[cells]]", *(f'{key} = ["{name}"]' for key, name in names.items())]
+    for key, values in (("model", trial.model), ("train", trial.train)):
+        if values:
+            told = ", ".join(f"{k} = {json_text(v)}" for k, v in values.items())
+            lines.append(f"{key} = {{ {told} }}")
+    return lines
 
 
 def main() -> None:
     """Search every cell that is asked for and print its rules."""
     parser = argparse.ArgumentParser(prog="python -m difformer_paper.choose")
     parser.add_argument("spec")
-    for name in ("--columns", "--systems", "--variants", "--protocols"):
-        parser.add_argument(name, nargs="+")
+    for name in SELECTORS:
+        parser.add_argument(f"--{name}", nargs="+")
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     spec = load_spec(given.spec)
-    cells = spec.cells(
-        systems=given.systems,
-        columns=given.columns,
-        variants=given.variants,
-        protocols=given.protocols,
-    )
-    for cell in cells:
+    for cell in spec.cells(**{name: getattr(given, name) for name in SELECTORS}):
         if cell.choose and get_system(cell.system).space:
             print(rules(cell, choose(spec, cell, seeds=given.seeds)), flush=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from json import dumps, loads
 from pathlib import Path
@@ -34,32 +34,17 @@ from difformer_paper.tables import measured_text, published_text
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
-    from difformer.data.split import Split
-    from difformer.jobs.job import Experiment
-    from difformer.train.callbacks import Callback
 
 
 ROWS = 1000  # rows drawn: t-SNE of more would take longer than the training
 
 
-@dataclass(frozen=True)
-class Poster:
-    """States of some rows in two dimensions, before and after diffusion, and the energies."""
+def poster_of(folder: Path, dataset: Dataset) -> dict[str, Any]:
+    """What the pictures show of a run's DIFFormer: places by class, and the energy by layer.
 
-    before: list[list[float]]  # (rows, 2)
-    after: list[list[float]]
-    classes: list[int]
-    names: list[str]
-    energies: list[float]  # of Z⁽⁰⁾, then after each layer
-
-    @property
-    def fall(self) -> float:
-        """The share of the first energy that the layers take away."""
-        return 1 - self.energies[-1] / self.energies[0]
-
-
-def poster_of(folder: Path, dataset: Dataset) -> Poster:
-    """The poster of a run's DIFFormer: two t-SNE projections and one energy per layer."""
+    "before" and "after" diffusion, each class has the x and y of its rows by t-SNE; "energies" has
+    that of Z⁽⁰⁾, then after each layer.
+    """
     from difformer.nn.model import DIFFormer
     from difformer.report.energy import check_energy
     from difformer.report.inside import sample_rows
@@ -70,19 +55,19 @@ def poster_of(folder: Path, dataset: Dataset) -> Poster:
     if not isinstance(run.model, DIFFormer):
         raise DifformerError(f"{folder} has no DIFFormer to look into")
     shown = sample_rows(dataset.num_rows, ROWS)
-    states = run.model.states(dataset.x, run.graph)
-    before, after = (project(states[i][shown], "tsne") for i in (0, -1))
+    states, y = run.model.states(dataset.x, run.graph), dataset.y[shown]
+    poster: dict[str, Any] = {"rows": len(shown)}
+    for name, state in (("before", states[0]), ("after", states[-1])):
+        points = project(state[shown], "tsne")
+        poster[name] = {
+            title.replace("_", " "): [rounded(side) for side in points[y == label].T.tolist()]
+            for label, title in enumerate(run.class_names)
+        }
     layers = check_energy(run.model, dataset.x, run.graph).layers
-    return Poster(
-        before=before.tolist(),
-        after=after.tolist(),
-        classes=dataset.y[shown].tolist(),
-        names=[name.replace("_", " ") for name in run.class_names],
-        energies=[layers[0].start, *(layer.end for layer in layers)],
-    )
+    return poster | {"energies": [layers[0].start, *(layer.end for layer in layers)]}
 
 
-def poster_section(poster: Poster) -> Section:
+def poster_section(poster: dict[str, Any]) -> Section:
     """The three pictures for a page."""
     about = (
         "Every point is a row, coloured by its true class, which the model was told for few of "
@@ -91,42 +76,37 @@ def poster_section(poster: Poster) -> Section:
     )
     blocks = [
         Note(about),
-        _states("before", "Before diffusion: each row by itself", poster.before, poster),
-        _states("after", "After diffusion: what the last layer sees", poster.after, poster),
-        _energy(poster),
+        _states("before", "Before diffusion: each row by itself", poster),
+        _states("after", "After diffusion: what the last layer sees", poster),
+        _energy(poster["energies"]),
     ]
     return Section("diffusion", "What diffusion does", blocks)
 
 
-def draw_poster(poster: Poster, path: Path) -> Path:
+def draw_poster(poster: dict[str, Any], path: Path) -> Path:
     """The three pictures side by side in one file; its suffix (svg, png) decides the format."""
     from difformer_paper.figures.drawing import axes, save_image, style
 
     with style() as make:
         figure = make(12.0, 3.8)
         shown = axes(figure, 1, 3)
-        both = {"Before diffusion": poster.before, "After diffusion": poster.after}
-        for axis, (title, points) in zip(shown, both.items(), strict=False):
-            for label, name in enumerate(poster.names):
-                x, y = _of_class(points, poster, label)
-                axis.scatter(x, y, s=5, color=colour(label), label=name)
-            axis.set(title=title, xticks=[], yticks=[])
+        for axis, name in zip(shown, ("before", "after"), strict=False):
+            for label, (title, (x, y)) in enumerate(poster[name].items()):
+                axis.scatter(x, y, s=5, color=colour(label), label=title)
+            axis.set(title=f"{name.capitalize()} diffusion", xticks=[], yticks=[])
         figure.legend(*shown[0].get_legend_handles_labels(), loc="outside lower left", ncols=7)
-        shown[2].plot(poster.energies, marker="o", color=colour(0))
+        shown[2].plot(poster["energies"], marker="o", color=colour(0))
         shown[2].set(title="The energy falls", xlabel="layer", ylim=(0, None))
         return save_image(figure, path)
 
 
-def _of_class(points: list[list[float]], poster: Poster, label: int) -> tuple[list[Any], list[Any]]:
-    found = [p for p, c in zip(points, poster.classes, strict=True) if c == label]
-    return rounded(p[0] for p in found), rounded(p[1] for p in found)
-
-
-def _states(name: str, caption: str, points: list[list[float]], poster: Poster) -> Plot:
-    data: list[dict[str, Any]] = []
-    for label, title in enumerate(poster.names):
-        x, y = _of_class(points, poster, label)
-        data.append(
+def _states(name: str, caption: str, poster: dict[str, Any]) -> Plot:
+    hidden = {"visible": False}
+    return Plot(
+        name=f"states-{name}",
+        caption=f"{caption} ({poster['rows']:,} rows, t-SNE).",
+        alt=f"Scatter plot of the rows' states {name} diffusion, one colour per class.",
+        data=[
             scatter(
                 x,
                 y,
@@ -135,13 +115,8 @@ def _states(name: str, caption: str, points: list[list[float]], poster: Poster) 
                 marker={"color": colour(label), "size": 5, "opacity": 0.8},
                 hovertemplate=f"{plain(title)}<extra></extra>",
             )
-        )
-    hidden = {"visible": False}
-    return Plot(
-        name=f"states-{name}",
-        caption=f"{caption} ({len(poster.classes):,} rows, t-SNE).",
-        alt=f"Scatter plot of the rows' states {name} diffusion, one colour per class.",
-        data=data,
+            for label, (title, (x, y)) in enumerate(poster[name].items())
+        ],
         layout={
             "xaxis": hidden,
             "yaxis": hidden,
@@ -151,18 +126,17 @@ def _states(name: str, caption: str, points: list[list[float]], poster: Poster) 
     )
 
 
-def _energy(poster: Poster) -> Plot:
-    layers = list(range(len(poster.energies)))
-    rows = [[str(k), number(e)] for k, e in zip(layers, poster.energies, strict=True)]
+def _energy(energies: list[float]) -> Plot:
+    layers, fall = list(range(len(energies))), 1 - energies[-1] / energies[0]
+    rows = [[str(k), number(e)] for k, e in enumerate(energies)]
     return Plot(
         name="energy",
-        caption=f"The energy of the states by layer: {100 * poster.fall:.0f} % less at the end.",
-        alt=f"Line plot of the energy, from {number(poster.energies[0])} to "
-        f"{number(poster.energies[-1])}.",
+        caption=f"The energy of the states by layer: {100 * fall:.0f} % less at the end.",
+        alt=f"Line plot of the energy, from {number(energies[0])} to {number(energies[-1])}.",
         data=[
             scatter(
                 layers,
-                rounded(poster.energies),
+                rounded(energies),
                 "lines+markers",
                 line={"color": colour(0), "width": 3},
                 marker={"size": 9},
@@ -194,19 +168,18 @@ ABOUT = (
 )
 
 
-# One line of the demo's table: dataset, method, published, measured, accuracy, seconds; "" where a
-# figure does not exist.
+# One line of the demo's table; "" where a figure does not exist.
+WORDS = ("method", "dataset", "published", "measured")
 Row = dict[str, Any]
 
 
+def _row(*words: str, accuracy: float, seconds: float) -> Row:
+    return {**dict(zip(WORDS, words, strict=True)), "accuracy": accuracy, "seconds": seconds}
+
+
 def _table(caption: str, rows: list[Row]) -> Table:
-    words = ("method", "dataset", "published", "measured")
     cells = [
-        (
-            *(row[key] or "–" for key in words),
-            f"{100 * row['accuracy']:.1f}",
-            f"{row['seconds']:.1f}",
-        )
+        (*(row[k] or "–" for k in WORDS), f"{100 * row['accuracy']:.1f}", f"{row['seconds']:.1f}")
         for row in rows
     ]
     return Table(caption, HEADER, cells)
@@ -232,12 +205,12 @@ def run_demo(
 
 def cells() -> list[Cell]:
     """The cells of Table 2 that the demo runs."""
-    spec = load_spec("table2")
-    found: list[Cell] = []
-    for system, variant in CELLS.items():
-        chosen = {"systems": [system], "variants": [variant]}
-        found += spec.cells(columns=["cora"], protocols=["released"], **chosen)
-    return found
+    spec, where = load_spec("table2"), {"columns": ["cora"], "protocols": ["released"]}
+    return [
+        cell
+        for system, variant in CELLS.items()
+        for cell in spec.cells(systems=[system], variants=[variant], **where)
+    ]
 
 
 def measured(results: Path) -> str:
@@ -248,6 +221,10 @@ def measured(results: Path) -> str:
 
 
 def _cora(out: Path, *, quiet: bool) -> list[Row]:
+    """Each cell trained, or read back where it was; KeyboardInterrupt where Ctrl-C ended it."""
+    from difformer.jobs.rows import run_experiment
+    from difformer.train.callbacks import Progress
+
     data = load_dataset("cora")
     published = load_spec("table2").published
     known = loads(files("difformer_paper").joinpath(MEASURED).read_text(encoding="utf-8"))
@@ -256,20 +233,22 @@ def _cora(out: Path, *, quiet: bool) -> list[Row]:
         (experiment,) = cell.experiments()
         epochs = FEWER_EPOCHS.get(cell.system, experiment.train.epochs)
         train = replace(experiment.train, epochs=epochs, seed=SEED)
-        experiment = replace(experiment, train=train, seeds=(SEED,))
-        title = get_system(cell.system).title
-        split = data.split(experiment.split)
-        folder = out / f"cora-{cell.system}"
-        accuracy, seconds = _run(experiment, title, data, split, folder, quiet=quiet)
+        title, split = get_system(cell.system).title, data.split(experiment.split)
+        progress = Progress(f"{title} on {experiment.dataset}", quiet=quiet)
+        result = run_experiment(
+            replace(experiment, train=train, seeds=(SEED,)),
+            dataset=data,
+            split=split,
+            folder=out / f"cora-{cell.system}",
+            callbacks=lambda _, progress=progress: [progress],
+        )
+        if result.interrupted:
+            raise KeyboardInterrupt
+        fit, figure = result.results[SEED], published_text(published[cell.system]["cora"])
+        accuracy, seconds = fit.metrics["test"]["accuracy"], fit.seconds
+        where = f"Cora, {split.train.numel()} labels, citations"
         rows.append(
-            {
-                "dataset": f"Cora, {split.train.numel()} labels, citations",
-                "method": title,
-                "published": published_text(published[cell.system]["cora"]),
-                "measured": known[cell.name],
-                "accuracy": accuracy,
-                "seconds": seconds,
-            }
+            _row(title, where, figure, known[cell.name], accuracy=accuracy, seconds=seconds)
         )
     return rows
 
@@ -302,34 +281,12 @@ def _digits(tell: Callable[[str], None]) -> list[Row]:
         tell(f"{method} on digits")
         begin = time.monotonic()
         accuracy = float((answers()[test] == y[test]).mean())
-        seconds = time.monotonic() - begin
-        row: Row = {"dataset": f"digits, {len(train)} labels, no graph", "method": method}
-        row |= {"published": "", "measured": "", "accuracy": accuracy, "seconds": seconds}
-        rows.append(row)
+        seconds, where = time.monotonic() - begin, f"digits, {len(train)} labels, no graph"
+        rows.append(_row(method, where, "", "", accuracy=accuracy, seconds=seconds))
     return rows
 
 
-def _run(
-    experiment: Experiment, method: str, data: Dataset, split: Split, folder: Path, *, quiet: bool
-) -> tuple[float, float]:
-    """Train, or read back what was trained: test accuracy and seconds.
-
-    KeyboardInterrupt where Ctrl-C ended it: what was trained is kept.
-    """
-    from difformer.jobs.rows import run_experiment
-    from difformer.train.callbacks import Progress
-
-    def look(seed: int) -> list[Callback]:
-        return [Progress(f"{method} on {experiment.dataset}", quiet=quiet)]
-
-    result = run_experiment(experiment, dataset=data, split=split, folder=folder, callbacks=look)
-    if result.interrupted:
-        raise KeyboardInterrupt
-    (fit,) = result.fits.values()
-    return fit.metrics["test"]["accuracy"], fit.seconds
-
-
-def _write_page(out: Path, rows: list[Row], poster: Poster) -> Path:
+def _write_page(out: Path, rows: list[Row], poster: dict[str, Any]) -> Path:
     from difformer.report.page import write_page
 
     limits = [f"{get_system(s).title} stops after {n} epochs" for s, n in FEWER_EPOCHS.items()]

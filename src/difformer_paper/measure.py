@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import difformer
 from difformer.errors import DataError, RunError
@@ -30,6 +30,7 @@ from difformer_paper.specs import Cell, Spec
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
     from difformer.train.callbacks import Callback
+    from difformer.train.folder import Run
 
 
 ABSENT = "not measured:"  # how a result says that its data is not available
@@ -80,7 +81,18 @@ class CellResult:
 
     def asked(self, cell: Cell) -> CellResult:
         """The same result, with the runs that a cell asks for among those it should have."""
-        return replace(self, wanted=list(dict.fromkeys([*self.wanted, *_pairs(cell)])))
+        return replace(self, wanted=list(dict.fromkeys([*self.wanted, *cell.runs])))
+
+    def joined(self, other: CellResult) -> CellResult:
+        """This result with the runs that another has of the same cell, in the spec's order.
+
+        A call for fewer runs does not remove any.
+        """
+        wanted = list(dict.fromkeys([*other.wanted, *self.wanted]))
+        runs = {(run["split"], run["seed"]): run for run in [*other.runs, *self.runs]}
+        places = {pair: place for place, pair in enumerate(wanted)}
+        order = sorted(runs, key=lambda pair: places.get(pair, len(places)))
+        return replace(self, wanted=wanted, runs=[runs[pair] for pair in order])
 
     def by_run(self, part: str, metric: str) -> dict[tuple[str, int], float]:
         """One metric of one part, or one of the costs, by split and seed."""
@@ -91,13 +103,13 @@ class CellResult:
                 found[run["split"], run["seed"]] = figures[metric]
         return found
 
+    def spread(self, metric: str, part: str = "test") -> tuple[float, float | None]:
+        """Mean and sample deviation over runs; no deviation for one run."""
+        return spread(list(self.by_run(part, metric).values()))
+
     def mean(self, metric: str, part: str = "test") -> float:
         """The mean over runs."""
-        return spread(list(self.by_run(part, metric).values()))[0]
-
-    def std(self, metric: str, part: str = "test") -> float | None:
-        """The sample deviation over runs; None for one run."""
-        return spread(list(self.by_run(part, metric).values()))[1]
+        return self.spread(metric, part)[0]
 
     @property
     def commits(self) -> set[str]:
@@ -168,15 +180,14 @@ def measure_cell(
     path = result_path(out, spec, cell)
     experiments = {experiment.split: experiment for experiment in cell.experiments()}
     result = _new_result(spec, cell, next(iter(experiments.values())))
-    asked = result.wanted
     before = None if fresh else read_cell(spec, cell, out)
     if before is not None:
         result = _continued(result, before, path)
     if cell.skip is not None:
         result = replace(result, cannot=cell.skip)
-    for split, seed in [pair for pair in result.missing if pair in asked]:
+    for split, seed in [pair for pair in result.missing if pair in cell.runs]:
         if not fresh:
-            result = _joined(result, path)
+            result = _with_others(result, path)
         if (split, seed) not in result.missing:
             continue
         one = replace(experiments[split], seeds=(seed,))
@@ -188,8 +199,14 @@ def measure_cell(
                 folder=None if runs is None else run_path(runs, cell, split, seed),
                 callbacks=None if look is None else lambda s, e=one: look(cell, e, s),
             )
-        except (CannotRunError, DataError) as error:
-            result = replace(result, cannot=_reason(error, cell, one.dataset, say))
+        except CannotRunError as error:
+            result = replace(result, cannot=str(error))
+            break
+        except DataError as error:
+            # The reason is printed; folders and hosts do not belong into a result file.
+            say(f"{cell.name}: {error}")
+            cannot = f"{ABSENT} {one.dataset} is not here and cannot be fetched"
+            result = replace(result, cannot=cannot)
             break
         if done.interrupted:
             return result, True
@@ -201,54 +218,35 @@ def measure_cell(
     return result, False
 
 
-def _reason(error: Exception, cell: Cell, dataset: str, say: Callable[[str], None]) -> str:
-    """Why a cell has no figure: what a result file may say."""
-    if not isinstance(error, DataError):
-        return str(error)
-    # The reason is printed; folders and hosts do not belong into a result file.
-    say(f"{cell.name}: {error}")
-    return f"{ABSENT} {dataset} is not here and cannot be fetched"
-
-
-def _command(spec: Spec, cell: Cell) -> str:
-    """The command that measures this cell, and no other."""
-    words = ["difformer", "reproduce", spec.name, "--models", cell.system]
-    words += ["--datasets", cell.column.name, "--variants", cell.variant.name]
-    return shlex.join([*words, "--protocols", cell.protocol.name])
-
-
-def _pairs(cell: Cell) -> list[tuple[str, int]]:
-    """The split and seed of every run of a cell."""
-    return [(split, seed) for split in cell.protocol.splits for seed in cell.protocol.seeds]
+# Settings that change where and how fast a run is made, but not its result.
+UNIMPORTANT = ("seed", "device", "threads", "checkpoint_every", "recompute")
 
 
 def _new_result(spec: Spec, cell: Cell, experiment: Experiment) -> CellResult:
+    words = ["difformer", "reproduce", spec.name, "--models", cell.system, "--datasets"]
+    words += [cell.column, "--variants", cell.variant, "--protocols", cell.protocol]
     train = {k: v for k, v in asdict(experiment.train).items() if k not in UNIMPORTANT}
     return CellResult(
         table=spec.name,
         cell=cell.name,
         system=cell.system,
-        column=cell.column.name,
-        variant=cell.variant.name,
-        protocol=cell.protocol.name,
-        dataset=cell.column.dataset,
-        command=_command(spec, cell),
+        column=cell.column,
+        variant=cell.variant,
+        protocol=cell.protocol,
+        dataset=cell.dataset,
+        command=shlex.join(words),
         settings={
             "recipe": experiment.recipe,
             "data": dict(experiment.data),
             "model": dict(experiment.model),
             "train": train,
         },
-        wanted=_pairs(cell),
+        wanted=cell.runs,
         machine=describe_machine(),
         date=datetime.now(timezone.utc).date().isoformat(),
         version=difformer.__version__,
         note=cell.note,
     )
-
-
-# Settings that change where and how fast a run is made, but not its result.
-UNIMPORTANT = ("seed", "device", "threads", "checkpoint_every", "recompute")
 
 
 def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
@@ -259,26 +257,17 @@ def _continued(new: CellResult, old: CellResult, path: Path) -> CellResult:
             f"{path} was measured with other settings ({'; '.join(differing)}): "
             "give --fresh to measure it again, or another folder with --out"
         )
-    # A call for fewer runs does not remove any.
-    wanted = list(dict.fromkeys([*old.wanted, *new.wanted]))
-    whole = replace(new, runs=old.runs, wanted=wanted)
+    whole = new.joined(old)
     if whole.missing or old.cannot is not None:
         return whole
-    return replace(
-        whole, command=old.command, machine=old.machine, date=old.date, version=old.version
-    )
+    kept = {name: getattr(old, name) for name in ("command", "machine", "date", "version")}
+    return replace(whole, **kept)
 
 
-def _joined(mine: CellResult, path: Path) -> CellResult:
-    """My result with the runs that another process has added to its file, in the spec's order."""
+def _with_others(mine: CellResult, path: Path) -> CellResult:
+    """My result with the runs that another process has added to its file."""
     now = CellResult.load(path) if path.exists() else None
-    if now is None or _differing(mine, now):
-        return mine
-    wanted = list(dict.fromkeys([*now.wanted, *mine.wanted]))
-    runs = {(run["split"], run["seed"]): run for run in [*now.runs, *mine.runs]}
-    places = {pair: place for place, pair in enumerate(wanted)}
-    order = sorted(runs, key=lambda pair: places.get(pair, len(places)))
-    return replace(mine, wanted=wanted, runs=[runs[pair] for pair in order])
+    return mine if now is None or _differing(mine, now) else mine.joined(now)
 
 
 def other_settings(spec: Spec, cell: Cell, result: CellResult) -> list[str]:
@@ -289,17 +278,16 @@ def other_settings(spec: Spec, cell: Cell, result: CellResult) -> list[str]:
 def _differing(new: CellResult, old: CellResult) -> list[str]:
     from difformer.train.folder import differences
 
-    then = cast("dict[str, Any]", json.loads(json.dumps(old.settings)))
+    then, now = (json.loads(json.dumps(each.settings)) for each in (old, new))
     # An option that did not exist then has its current default.
-    kinds = {"model": get_system(new.system).config, "train": TrainSettings}
-    for section, kind in kinds.items():
-        defaults = {name: option.default for name, option in options_of(kind).items()}
-        known = {k: v for k, v in defaults.items() if k in new.settings[section]}
+    for section, kind in {"model": get_system(new.system).config, "train": TrainSettings}.items():
+        options = options_of(kind)
+        known = {k: options[k].default for k in now[section] if k in options}
         then[section] = {**known, **then[section]}
-    return differences(then, cast("dict[str, Any]", json.loads(json.dumps(new.settings))))
+    return differences(then, now)
 
 
-def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:
+def _run_record(split: str, seed: int, done: Run) -> dict[str, Any]:
     fit = done.fits[f"seed {seed}"]
     metrics = {
         part: {name: round(value, 6) if isfinite(value) else None for name, value in values.items()}
@@ -323,6 +311,6 @@ def _run_record(split: str, seed: int, done: Any) -> dict[str, Any]:
 def _keep(path: Path, result: CellResult, *, fresh: bool) -> CellResult:
     """Write a result, with the runs of others unless ``fresh`` discards them, and return it."""
     with alone_in(path.parent):
-        whole = result if fresh else _joined(result, path)
+        whole = result if fresh else _with_others(result, path)
         write_atomic(path, whole.to_json())
     return whole

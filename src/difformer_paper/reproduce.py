@@ -105,12 +105,9 @@ def command(
             raise RunError(f"{out / table} is not there: leave --show out to draw {table}")
         return _figure(table, out, [], data_dir, json=json)
     spec = load_spec(table)
-    cells = spec.cells(
-        systems=parse_names(models),
-        columns=parse_names(datasets),
-        variants=parse_names(variants),
-        protocols=parse_names(protocols),
-    )
+    systems, columns = parse_names(models), parse_names(datasets)
+    others = {"variants": parse_names(variants), "protocols": parse_names(protocols)}
+    cells = spec.cells(systems=systems, columns=columns, **others)
     cells = _narrowed(cells, parse_names(splits), parse_seeds(seeds, 0))
     with ExitStack() as stack:
         if runs is None and table in FIGURES and FIGURES[table].looks:
@@ -124,13 +121,15 @@ def command(
                 spec, cells, out, runs, fresh=fresh, load=load, quiet=quiet or json
             )
         if drawn := table in FIGURES and not stopped and any(result.runs for result in found):
-            _figure(table, out, _run_folders(runs, cells), data_dir, json=json)
+            made = [run_path(runs, cell, *pair) for cell in cells for pair in cell.runs if runs]
+            folders = [folder for folder in made if folder.is_dir()]
+            _figure(table, out, folders, data_dir, json=json)
     if drawn:
         return
     if json:
         print_json(_records(spec, found))
     else:
-        view = View(spec, found, systems=parse_names(models), columns=parse_names(datasets))
+        view = View(spec, found, systems=systems, columns=columns)
         print_table(figures_table(view), spec.title)
     if stopped:
         raise interrupted("what is measured is kept; the same command measures the rest")
@@ -145,18 +144,6 @@ def _figure(
         print_json({"figure": name, "files": files})
     else:
         print("\n".join(files))
-
-
-def _run_folders(runs: Path | None, cells: list[Cell]) -> list[Path]:
-    """The existing run folders of the cells."""
-    every = (
-        run_path(runs, cell, split, seed)
-        for cell in cells
-        for split in cell.protocol.splits
-        for seed in cell.protocol.seeds
-        if runs is not None
-    )
-    return [folder for folder in every if folder.is_dir()]
 
 
 def _measure_all(
@@ -186,8 +173,7 @@ def _measure_all(
         )
         found.append(result)
         if result.runs:
-            metric = spec.metric_of(result.column)
-            figure = mean_std(result.mean(metric), result.std(metric), "{:.4f}".format)
+            figure = mean_std(*result.spread(spec.metric_of(result.column)), "{:.4f}".format)
             tell(f"{cell.name}: {figure} ({len(result.runs)} runs)")
         elif result.cannot:
             tell(f"{cell.name}: {result.cannot}")
@@ -198,17 +184,15 @@ def _measure_all(
 
 def _narrowed(cells: list[Cell], splits: list[str] | None, seeds: list[int] | None) -> list[Cell]:
     """The cells with only these splits and these seeds; cells without a split are dropped."""
-    known = dict.fromkeys(split for cell in cells for split in cell.protocol.splits)
+    known = dict.fromkeys(split for cell in cells for split in cell.splits)
     for split in splits or ():
         if split not in known:
             raise ValueError(f"--splits must be among {', '.join(known)}, got {split!r}")
     narrowed: list[Cell] = []
     for cell in cells:
-        how = cell.protocol
-        left = tuple(split for split in how.splits if splits is None or split in splits)
+        left = tuple(split for split in cell.splits if splits is None or split in splits)
         if left:
-            how = replace(how, splits=left, seeds=tuple(seeds or how.seeds))
-            narrowed.append(replace(cell, protocol=how))
+            narrowed.append(replace(cell, splits=left, seeds=tuple(seeds or cell.seeds)))
     return narrowed
 
 
@@ -229,16 +213,18 @@ def _loader(data_dir: str | None) -> Callable[[Experiment], Dataset]:
 
 
 def _records(spec: Spec, results: list[CellResult]) -> dict[str, Any]:
-    cells = [
-        {
-            "cell": result.cell,
-            "mean": result.mean(spec.metric_of(result.column)) if result.runs else None,
-            "std": result.std(spec.metric_of(result.column)) if result.runs else None,
-            "runs": len(result.runs),
-            "missing": len(result.missing),
-            "cannot": result.cannot,
-            "published": spec.published.get(result.system, {}).get(result.column),
-        }
-        for result in results
-    ]
+    cells: list[dict[str, Any]] = []
+    for result in results:
+        figures = result.spread(spec.metric_of(result.column)) if result.runs else (None, None)
+        cells.append(
+            {
+                "cell": result.cell,
+                "mean": figures[0],
+                "std": figures[1],
+                "runs": len(result.runs),
+                "missing": len(result.missing),
+                "cannot": result.cannot,
+                "published": spec.published.get(result.system, {}).get(result.column),
+            }
+        )
     return {"table": spec.name, "metric": spec.metric, "cells": cells}

@@ -26,11 +26,11 @@ No torch here: `difformer reproduce --help` lists the tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 from difformer.data.registry import DATASETS
 from difformer.files import natural, read_toml
@@ -40,119 +40,91 @@ from difformer.settings import check_keys
 from difformer.systems.registry import FORECASTS, SYSTEMS
 
 Published = tuple[float, float | None] | str
+Named = Mapping[str, Mapping[str, Any]]
 SELECTORS = ("systems", "columns", "variants", "protocols")
 CHANGES = ("data", "model", "train", "choose", "budget", "splits", "seeds", "note", "skip")
+NEEDED = ("title", "metric", "systems", "columns", "protocols", "variants")
+PLAIN = ("title", "note", "metric", "beside", "percent", "budget", "reasons")
+FORMS = ("title", "systems", "recipe", "model", "train", "grid", "choose", "lowest")  # of a variant
 
 
-@dataclass(frozen=True)
-class Column:
-    name: str
-    title: str
-    dataset: str
-    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    metric: str | None = None
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """Which splits, and which seeds on each of them."""
-
-    name: str
-    title: str
-    splits: tuple[str, ...]
-    seeds: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Variant:
-    name: str
-    title: str
-    systems: tuple[str, ...]
-    varied: Mapping[str, Any]  # options of a grid: no rule overrides them
-    recipe: str | None = None
-    model: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    train: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    choose: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
-    lowest: str | None = None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One figure to measure: a system and its settings on a column by a protocol."""
 
     system: str
-    column: Column
-    variant: Variant
-    protocol: Protocol
+    column: str
+    variant: str
+    protocol: str
+    dataset: str
+    splits: tuple[str, ...]
+    seeds: tuple[int, ...]
+    recipe: str | None
+    lowest: str | None
+    data: Mapping[str, Any]
     model: Mapping[str, Any]
     train: Mapping[str, Any]
+    choose: Mapping[str, Sequence[Any]]
+    budget: int | None
     note: str | None = None
     skip: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    choose: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
-    budget: int | None = None
 
     @property
     def name(self) -> str:
         """Unique in its table, and the name of its result file."""
-        return f"{self.column.name}.{self.system}.{self.variant.name}.{self.protocol.name}"
+        return f"{self.column}.{self.system}.{self.variant}.{self.protocol}"
+
+    @property
+    def runs(self) -> list[tuple[str, int]]:
+        """Split and seed of every run."""
+        return list(product(self.splits, self.seeds))
 
     def experiments(self) -> list[Experiment]:
         """One experiment per split, each with all the seeds."""
-        return [
-            Experiment.make(
-                self.column.dataset,
-                system=self.system,
-                recipe=self.variant.recipe,
-                split=split,
-                seeds=self.protocol.seeds,
-                data={**self.column.data, **self.data},
-                model=self.model,
-                train=self.train,
-            )
-            for split in self.protocol.splits
-        ]
+        how: dict[str, Any] = {"data": self.data, "model": self.model, "train": self.train}
+        how |= {"system": self.system, "recipe": self.recipe, "seeds": self.seeds}
+        return [Experiment.make(self.dataset, split=split, **how) for split in self.splits]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One published table or figure."""
+    """One published table or figure; its columns, protocols and variants as in its file.
+
+    Each of them has a title, a column also its dataset, and a variant, which is one point of its
+    grid, the options of that point as `varied`: no rule overrides them.
+    """
 
     name: str
     title: str
-    note: str
     metric: str
-    beside: str | None
-    percent: bool
     systems: tuple[str, ...]
-    columns: Mapping[str, Column]
-    protocols: Mapping[str, Protocol]
-    variants: Mapping[str, Variant]
+    columns: Named
+    protocols: Named
+    variants: Named
     published: Mapping[str, Mapping[str, Published]]
-    rules: Sequence[Mapping[str, Any]] = ()
-    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
+    rules: Sequence[Mapping[str, Any]]
+    note: str = ""
+    beside: str | None = None
+    percent: bool = False
     budget: int | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def cells(
-        self,
-        *,
-        systems: Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        variants: Sequence[str] | None = None,
-        protocols: Sequence[str] | None = None,
-    ) -> list[Cell]:
-        """The chosen cells, column by column; None chooses all. ValueError for an unknown name."""
-        chosen = {
-            "systems": _choose("models", systems, self.systems),
-            "columns": _choose("datasets", columns, list(self.columns)),
-            "variants": _choose("variants", variants, list(self.variants)),
-            "protocols": _choose("protocols", protocols, list(self.protocols)),
-        }
-        every = product(*(chosen[key] for key in ("columns", "systems", "variants", "protocols")))
+    def cells(self, **names: Sequence[str] | None) -> list[Cell]:
+        """The chosen cells, column by column; None chooses all. ValueError for an unknown name.
+
+        Args:
+            names: of the systems, columns, variants and protocols.
+        """
+        chosen: list[list[str]] = []
+        for key, told in zip(SELECTORS, ("models", "datasets", *SELECTORS[2:]), strict=True):
+            known, wanted = list(getattr(self, key)), names.get(key)
+            _known(told, wanted or (), known)
+            chosen.append([name for name in known if wanted is None or name in wanted])
+        systems, columns, *others = chosen
         return [
             self._cell(system, column, variant, protocol)
-            for column, system, variant, protocol in every
-            if system in self.variants[variant].systems
+            for column, system, variant, protocol in product(columns, systems, *others)
+            if system in self.variants[variant]["systems"]
         ]
 
     @property
@@ -171,17 +143,37 @@ class Spec:
 
     def metric_of(self, column: str) -> str:
         """The metric shown for a column."""
-        return (self.columns[column].metric if column in self.columns else None) or self.metric
+        return self.columns.get(column, {}).get("metric") or self.metric
 
     def _cell(self, system: str, column: str, variant: str, protocol: str) -> Cell:
-        kind, how = self.variants[variant], self.protocols[protocol]
+        where, how, runs = self.columns[column], self.variants[variant], self.protocols[protocol]
         names = dict(zip(SELECTORS, (system, column, variant, protocol), strict=True))
-        cell = Cell(system, self.columns[column], kind, how, dict(kind.model), dict(kind.train))
-        cell = replace(cell, choose=dict(kind.choose), budget=self.budget)
+        cell = Cell(
+            system=system,
+            column=column,
+            variant=variant,
+            protocol=protocol,
+            dataset=where["dataset"],
+            data=where.get("data", {}),
+            splits=tuple(runs["splits"]),
+            seeds=tuple(runs["seeds"]),
+            recipe=how.get("recipe"),
+            lowest=how.get("lowest"),
+            model=how.get("model", {}),
+            train=how.get("train", {}),
+            choose=how.get("choose", {}),
+            budget=self.budget,
+        )
         for rule in self.rules:
-            if all(names[key] in rule.get(key, (names[key],)) for key in SELECTORS):
-                cell = _changed(cell, rule)
-        return replace(cell, model={**cell.model, **kind.varied})
+            if all(name in rule.get(key, (name,)) for key, name in names.items()):
+                changed = {key: rule[key] for key in CHANGES if key in rule}
+                for key, value in changed.items():
+                    if isinstance(value, dict):
+                        changed[key] = {**getattr(cell, key), **value}
+                    elif isinstance(value, list):
+                        changed[key] = tuple(value)
+                cell = replace(cell, **changed)
+        return replace(cell, model={**cell.model, **how["varied"]})
 
 
 def list_specs() -> list[str]:
@@ -192,8 +184,7 @@ def list_specs() -> list[str]:
 
 def load_spec(name: str) -> Spec:
     """The spec of that name; ValueError lists the known ones."""
-    if name not in list_specs():
-        raise ValueError(f"table must be one of {', '.join(list_specs())}, got {name!r}")
+    _known("table", [name], list_specs(), "one of")
     return parse_spec(name, (_folder() / f"{name}.toml").read_text(encoding="utf-8"))
 
 
@@ -206,37 +197,29 @@ def parse_spec(name: str, text: str) -> Spec:
         content = read_toml(text)
     except ValueError as error:
         raise ValueError(f"spec {name} is not TOML: {error}") from error
-    top = ("title", "note", "metric", "beside", "percent", "budget", "systems", "columns")
-    top = (*top, "protocols", "variants")
-    check_keys(content, (*top, "published", "reasons", "cells"), f"spec {name}")
-    for key in ("title", "metric", "systems", "columns", "protocols", "variants"):
+    check_keys(content, dict.fromkeys((*PLAIN, *NEEDED, "published", "cells")), f"spec {name}")
+    for key in NEEDED:
         if not content.get(key):
             raise ValueError(f"spec {name} must give {key}")
     systems = tuple(content["systems"])
     _known(f"spec {name}: systems", systems, {**SYSTEMS, **FORECASTS})
     spec = Spec(
         name=name,
-        title=content["title"],
-        note=content.get("note", ""),
-        metric=content["metric"],
-        beside=content.get("beside"),
-        percent=content.get("percent", False),
+        **{key: content[key] for key in PLAIN if key in content},
         systems=systems,
         columns={n: _column(name, n, c) for n, c in content["columns"].items()},
         protocols={n: _protocol(name, n, c) for n, c in content["protocols"].items()},
-        variants={v.name: v for n, c in content["variants"].items() for v in _variants(name, n, c)},
+        variants={k: v for n, c in content["variants"].items() for k, v in _forms(name, n, c)},
         published=_published(name, content.get("published", {}), content["columns"]),
         rules=content.get("cells", []),
-        reasons=content.get("reasons", {}),
-        budget=content.get("budget"),
     )
     _known(f"spec {name} [reasons]", spec.reasons, systems)
-    for variant in spec.variants.values():
-        other = [variant.lowest] if variant.lowest is not None else []
-        _known(f"spec {name} [variants.{variant.name}]: lowest", other, spec.variants)
+    for variant, form in spec.variants.items():
+        other = [form["lowest"]] if "lowest" in form else []
+        _known(f"spec {name} [variants.{variant}]: lowest", other, spec.variants)
     for rule in spec.rules:
         check_keys(rule, (*SELECTORS, *CHANGES), f"spec {name} [[cells]]")
-        _lists(f"spec {name} [[cells]]", rule.get("choose", {}))
+        _lists(f"spec {name} [[cells]]", rule)
         for key in SELECTORS:
             _known(f"spec {name} [[cells]]: {key}", rule.get(key, ()), getattr(spec, key))
     for cell in spec.cells():
@@ -247,80 +230,65 @@ def parse_spec(name: str, text: str) -> Spec:
     return spec
 
 
-def _changed(cell: Cell, rule: Mapping[str, Any]) -> Cell:
-    runs = {key: tuple(rule[key]) for key in ("splits", "seeds") if key in rule}
-    changed: dict[str, Any] = {"protocol": replace(cell.protocol, **runs)}
-    for key in CHANGES:
-        if key in rule and key not in runs:
-            value = rule[key]
-            changed[key] = {**getattr(cell, key), **value} if isinstance(value, dict) else value
-    return replace(cell, **changed)
+def _column(spec: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    where = f"spec {spec} [columns.{name}]"
+    check_keys(given, ("title", "dataset", "data", "metric"), where)
+    _known(f"{where}: dataset", [given.get("dataset", name)], DATASETS)
+    return {"title": name, "dataset": name, **given}
 
 
-def _column(spec: str, name: str, given: Mapping[str, Any]) -> Column:
-    check_keys(given, ("title", "dataset", "data", "metric"), f"spec {spec} [columns.{name}]")
-    dataset = given.get("dataset", name)
-    _known(f"spec {spec} [columns.{name}]: dataset", [dataset], DATASETS)
-    kept: dict[str, Any] = {"name": name, "title": name, "dataset": dataset, **given}
-    return Column(**kept)
+def _protocol(spec: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    where = f"spec {spec} [protocols.{name}]"
+    check_keys(given, ("title", "splits", "seeds"), where)
+    if not given.get("splits") or not given.get("seeds"):
+        raise ValueError(f"{where} must give splits and seeds")
+    return {"title": name, **given}
 
 
-def _protocol(spec: str, name: str, given: Mapping[str, Any]) -> Protocol:
-    check_keys(given, ("title", "splits", "seeds"), f"spec {spec} [protocols.{name}]")
-    splits, seeds = tuple(given.get("splits", ())), tuple(given.get("seeds", ()))
-    if not splits or not seeds:
-        raise ValueError(f"spec {spec} [protocols.{name}] must give splits and seeds")
-    return Protocol(name, given.get("title", name), splits, seeds)
-
-
-def _variants(spec: str, name: str, given: Mapping[str, Any]) -> list[Variant]:
+def _forms(spec: str, name: str, given: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The variants of one name, one for each point of its grid."""
     where = f"spec {spec} [variants.{name}]"
-    keys = ("title", "systems", "recipe", "model", "train", "grid", "choose", "lowest")
-    check_keys(given, keys, where)
-    systems = tuple(given.get("systems", SYSTEMS))
-    _known(f"{where}: systems", systems, {**SYSTEMS, **FORECASTS})
-    _lists(where, given.get("choose", {}))
-    grid = cast("dict[str, list[Any]]", given.get("grid", {}))
-    rest = {key: value for key, value in given.items() if key not in ("grid", "systems", "title")}
-    found: list[Variant] = []
+    check_keys(given, FORMS, where)
+    form: dict[str, Any] = {"title": name, "systems": tuple(SYSTEMS), **given}
+    _known(f"{where}: systems", form["systems"], {**SYSTEMS, **FORECASTS})
+    _lists(where, form)
+    grid: dict[str, list[Any]] = form.pop("grid", {})
+    found: list[tuple[str, dict[str, Any]]] = []
     for values in product(*grid.values()):
         varied = dict(zip(grid, values, strict=True))
         point = ",".join(f"{key}={value}" for key, value in varied.items())
-        full, title = name, given.get("title", name)
-        if point:
-            full, title = f"{name}:{point}", f"{title}, {point}"
-        found.append(Variant(full, title, systems, varied, **rest))
+        title = f"{form['title']}, {point}" if point else form["title"]
+        full = f"{name}:{point}" if point else name
+        found.append((full, {**form, "title": title, "varied": varied}))
     return found
 
 
 def _published(
     spec: str, given: Mapping[str, Mapping[str, Any]], columns: Mapping[str, Any]
 ) -> dict[str, dict[str, Published]]:
-    found: dict[str, dict[str, Published]] = {}
+    """Each figure as its mean and deviation, which may be None, or as what the paper says."""
     for system, figures in given.items():
         check_keys(figures, columns, f"spec {spec} [published.{system}]")
-        found[system] = {}
-        for column, value in figures.items():
-            text = isinstance(value, str)
-            found[system][column] = value if text else (value[0], value[1] if value[1:] else None)
-    return found
+    return {
+        system: {
+            column: value if isinstance(value, str) else (value[0], value[1] if value[1:] else None)
+            for column, value in figures.items()
+        }
+        for system, figures in given.items()
+    }
 
 
-def _lists(where: str, choose: Mapping[str, Any]) -> None:
-    for key, values in choose.items():
+def _lists(where: str, given: Mapping[str, Any]) -> None:
+    for key, values in given.get("choose", {}).items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"{where}: choose.{key} must be a list of values, got {values!r}")
 
 
-def _known(where: str, names: Any, known: Any) -> None:
+def _known(where: str, names: Iterable[str], known: Iterable[str], how: str = "among") -> None:
+    known = list(known)
     for name in names:
         if name not in known:
-            raise ValueError(f"{where} must be among {', '.join(known)}, got {name!r}")
-
-
-def _choose(what: str, names: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    _known(what, names or (), known)
-    return [name for name in known if names is None or name in names]
+            raise ValueError(f"{where} must be {how} {', '.join(known)}, got {name!r}")
 
 
 def _folder() -> Any:

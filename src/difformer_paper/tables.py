@@ -19,12 +19,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from difformer.blocks import EMPTY, Table, markdown, mean_std
 from difformer.errors import RunError
 from difformer.systems.registry import get_system
 from difformer_paper.measure import CellResult, read_results
-from difformer_paper.specs import SELECTORS, Protocol, Published, Spec, Variant, load_spec
+from difformer_paper.specs import SELECTORS, Published, Spec, load_spec
 
 BEGIN = re.compile(r"<!-- results: (\S+)((?: [^>]*?)?) -->\n")
 END = "<!-- end of results -->"
@@ -32,18 +33,15 @@ KINDS = ("verdicts", "ranks", "losses")  # of tables, beside that of figures
 CANNOT = "cannot run here"
 
 
-@dataclass(frozen=True)
-class Line:
-    """A system with one variant and one protocol: one result per column, None if there is none."""
+class Line(NamedTuple):
+    """A system with one variant and one protocol, and what a table calls them."""
 
     system: str
-    variant: Variant
-    protocol: Protocol
-    cells: tuple[CellResult | None, ...]
-
-    @property
-    def title(self) -> str:
-        return get_system(self.system).title
+    variant: str
+    protocol: str
+    title: str
+    settings: str
+    cells: list[CellResult | None]  # one per column, None if it was not measured
 
 
 @dataclass(frozen=True)
@@ -63,36 +61,40 @@ class View:
     @property
     def names(self) -> list[str]:
         """The names of the columns shown."""
-        return [name for name in self.spec.columns if _asked(name, self.columns)]
+        return [name for name in self.spec.columns if self._shows("columns", name)]
 
     @property
     def titles(self) -> list[str]:
         """The titles of the columns shown."""
-        return [self.spec.columns[name].title for name in self.names]
+        return [self.spec.columns[name]["title"] for name in self.names]
 
-    def line(self, system: str, variant: Variant, protocol: Protocol) -> Line:
+    def line(self, system: str, variant: str, protocol: str) -> Line:
         """What was measured for one system, variant and protocol."""
-        found = {result.cell: result for result in self.results}
-        cells = self.spec.cells(
-            systems=[system], variants=[variant.name], protocols=[protocol.name]
-        )
+        spec, found = self.spec, {result.cell: result for result in self.results}
+        cells = spec.cells(systems=[system], variants=[variant], protocols=[protocol])
         # It may have been measured when fewer runs were asked for.
-        asked = {c.column.name: found[c.name].asked(c) for c in cells if c.name in found}
-        return Line(system, variant, protocol, tuple(asked.get(name) for name in self.names))
+        asked = {c.column: found[c.name].asked(c) for c in cells if c.name in found}
+        title, settings = get_system(system).title, spec.variants[variant]["title"]
+        measured = [asked.get(name) for name in self.names]
+        return Line(system, variant, protocol, title, settings, measured)
 
     def lines(self) -> Iterator[Line]:
         """The lines of the table, measured or not, in the order of the spec."""
-        for system in self.spec.systems:
-            for variant in self.spec.variants.values():
-                for protocol in self.spec.protocols.values():
-                    chosen = ((system, self.systems), (variant.name, self.variants))
-                    chosen = (*chosen, (protocol.name, self.protocols))
-                    if system in variant.systems and all(_asked(*pair) for pair in chosen):
+        for system in filter(lambda name: self._shows("systems", name), self.spec.systems):
+            for variant, form in self.spec.variants.items():
+                for protocol in self.spec.protocols:
+                    shown = self._shows("variants", variant) and self._shows("protocols", protocol)
+                    if shown and system in form["systems"]:
                         yield self.line(system, variant, protocol)
 
     def published(self, system: str) -> list[Published | None]:
         """The published figures of a system, one per column."""
         return [self.spec.published.get(system, {}).get(name) for name in self.names]
+
+    def _shows(self, what: str, name: str) -> bool:
+        """Whether a name is chosen, in full or by the part before its colon."""
+        names = getattr(self, what)
+        return names is None or name in names or name.split(":")[0] in names
 
 
 def figures_table(view: View) -> Table:
@@ -112,7 +114,8 @@ def figures_table(view: View) -> Table:
                 rows.append((line.title, "published", "", *map(published_text, published)))
         if any(cell is not None and not cell.absent for cell in line.cells):
             cells = [measured_text(view.spec, cell, notes) for cell in line.cells]
-            rows.append((line.title, line.variant.title, line.protocol.title, *cells))
+            how = view.spec.protocols[line.protocol]["title"]
+            rows.append((line.title, line.settings, how, *cells))
             commits |= {name for cell in line.cells if cell for name in cell.commits}
     marked = tuple(f"{_raised(i)} {note}" for i, note in enumerate(notes, 1))
     header = ("Model", "Settings", "Runs", *view.titles)
@@ -185,17 +188,10 @@ def _block(name: str, words: Sequence[str], results: Path) -> str:
     return markdown(verdicts_table(view) if "verdicts" in words else figures_table(view))
 
 
-def _asked(name: str, names: Sequence[str] | None) -> bool:
-    """Whether a name is chosen, in full or by the part before its colon."""
-    return names is None or name in names or name.split(":")[0] in names
-
-
 def published_text(value: Published | None) -> str:
     """A published figure: mean ± standard deviation, or what the paper says instead."""
-    if value is None:
-        return EMPTY
-    if isinstance(value, str):
-        return value
+    if value is None or isinstance(value, str):
+        return value or EMPTY
     return mean_std(*value, "{:g}".format)
 
 
@@ -203,12 +199,9 @@ def measured_text(spec: Spec, result: CellResult | None, notes: list[str]) -> st
     """Mean ± standard deviation of a cell, or why there is none; its note is added to `notes`."""
     if result is None or result.absent:
         return EMPTY
-    if result.cannot is not None:
-        return result.cannot
-    if not result.runs:
-        return EMPTY
-    metric = spec.metric_of(result.column)
-    text = mean_std(result.mean(metric), result.std(metric), spec.shown)
+    if result.cannot is not None or not result.runs:
+        return result.cannot or EMPTY
+    text = mean_std(*result.spread(spec.metric_of(result.column)), spec.shown)
     if spec.beside is not None and result.by_run("test", spec.beside):
         text += f" [{spec.shown(result.mean(spec.beside))}]"
     done, wanted = len(result.runs), len(result.wanted)
@@ -235,16 +228,14 @@ def _raised(number: int) -> str:
 
 def _compared(spec: Spec, result: CellResult | None, published: Published | None) -> str:
     if result is not None and result.cannot is not None:
-        same = isinstance(published, str)
-        return f"{CANNOT}, nor in the paper" if same else CANNOT
+        return f"{CANNOT}, nor in the paper" if isinstance(published, str) else CANNOT
     if result is None or not result.runs or published is None:
         return EMPTY
     if isinstance(published, str):
         return f"better ({published})"
-    (scale, digits), metric = spec.unit, spec.metric_of(result.column)
-    ours, std = scale * result.mean(metric), scale * (result.std(metric) or 0.0)
-    gap = ours - published[0]
-    if abs(gap) <= 2 * (published[1] or std) + 1e-9:
+    (scale, digits), (mean, std) = spec.unit, result.spread(spec.metric_of(result.column))
+    gap = scale * mean - published[0]
+    if abs(gap) <= 2 * (published[1] or scale * (std or 0.0)) + 1e-9:
         return "within"
     good = gap * spec.sign(result.column) > 0
     return f"{'better' if good else 'worse'} ({gap:+.{digits}f})"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from difformer.blocks import EMPTY, Table
 from difformer.statistics import CONFIDENCE, Difference, matched
@@ -18,24 +17,24 @@ from difformer_paper.tables import Line, View
 
 def differing_settings(view: View, base: str) -> str:
     """One list item per system and variant that was measured: its settings where they differ."""
-    if base not in view.spec.variants:
-        raise ValueError(f"settings must be one of {', '.join(view.spec.variants)}, got {base!r}")
+    spec = view.spec
+    if base not in spec.variants:
+        raise ValueError(f"settings must be one of {', '.join(spec.variants)}, got {base!r}")
     items: dict[str, dict[str, dict[str, str]]] = {}
     for line in view.lines():
-        if line.variant.name == base or not any(line.cells):
+        if line.variant == base or not any(line.cells):
             continue
-        item = items.setdefault(f"{line.title}, {line.variant.title}", {})
+        item = items.setdefault(f"{line.title}, {line.settings}", {})
+        how = spec.protocols[line.protocol]["title"]
+        chosen = {"systems": [line.system], "protocols": [line.protocol]}
+        ours, others = (
+            {cell.column: _settings(cell) for cell in spec.cells(variants=[variant], **chosen)}
+            for variant in (line.variant, base)
+        )
         for name, title in zip(view.names, view.titles, strict=True):
-            ours, other = (
-                view.spec.cells(
-                    systems=[line.system],
-                    columns=[name],
-                    variants=[variant],
-                    protocols=[line.protocol.name],
-                )[0]
-                for variant in (line.variant.name, base)
-            )
-            item.setdefault(title, {})[line.protocol.title] = _changes(ours, other)
+            theirs = others[name]
+            changed = [f"`{k}` {v}" for k, v in ours[name].items() if theirs.get(k) != v]
+            item.setdefault(title, {})[how] = ", ".join(changed) or "the same"
     return "\n".join(
         f"- {who}: {'; '.join(_told_setting(*column) for column in columns.items())}."
         for who, columns in items.items()
@@ -48,12 +47,6 @@ def _told_setting(title: str, by_protocol: dict[str, str]) -> str:
     if not others:
         return f"{title} {first}"
     return f"{title} " + ", ".join(f"{words} ({how})" for how, words in by_protocol.items())
-
-
-def _changes(cell: Cell, other: Cell) -> str:
-    ours, theirs = _settings(cell), _settings(other)
-    changed = [f"`{key}` {value}" for key, value in ours.items() if theirs.get(key) != value]
-    return ", ".join(changed) or "the same"
 
 
 def _settings(cell: Cell) -> dict[str, Any]:
@@ -77,17 +70,17 @@ def paired_table(view: View, reference: str) -> Table:
     rows: list[tuple[str, ...]] = []
     for line in view.lines():
         against = line.system if system == SAME else system
-        if (line.system, line.variant.name) == (against, variant):
+        if (line.system, line.variant) == (against, variant):
             continue
-        other = view.line(against, spec.variants[variant], line.protocol)
+        other = view.line(against, variant, line.protocol)
         trios = zip(view.names, line.cells, other.cells, strict=True)
         found = [difference(ours, theirs, spec.metric_of(name)) for name, ours, theirs in trios]
         if any(found):
-            rows.append((line.title, line.variant.title, *(_shown(spec, d) for d in found)))
+            rows.append((line.title, line.settings, *(_shown(spec, d) for d in found)))
     whom = "the same system" if system == SAME else get_system(system).title
     note = (
-        f"Minus {whom}, {spec.variants[variant].title}: mean of the differences run by run and its "
-        "95 % interval (runs); in bold where the interval excludes zero."
+        f"Minus {whom}, {spec.variants[variant]['title']}: mean of the differences run by run and "
+        "its 95 % interval (runs); in bold where the interval excludes zero."
     )
     return Table("", ("Model", "Settings", *view.titles), rows, notes=(note,))
 
@@ -109,24 +102,13 @@ def _shown(spec: Spec, found: Difference | None) -> str:
     return f"{bold} ({found.pairs})"
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """Friedman's test and Nemenyi's critical difference for k systems on b blocks.
+class Ranks(NamedTuple):
+    """Friedman's test and Nemenyi's critical difference for k systems on b blocks."""
 
-    Args:
-        ranks: one tuple per system, its rank on every block; equal figures share their mean rank.
-        p: how likely ranks this unlike are if all systems were equal.
-        critical: mean ranks further apart than this differ at 95 %, all pairs together.
-    """
-
-    ranks: tuple[tuple[float, ...], ...]
-    p: float
-    critical: float
-
-    @property
-    def means(self) -> tuple[float, ...]:
-        """The mean rank of each system."""
-        return tuple(sum(each) / len(each) for each in self.ranks)
+    ranks: list[list[float]]  # of each system on every block; equal figures share their mean rank
+    means: list[float]
+    p: float  # how likely ranks this unlike are if all systems were equal
+    critical: float  # mean ranks further apart differ at 95 %, all pairs together
 
 
 def rank(figures: Sequence[Sequence[float]]) -> Ranks:
@@ -139,34 +121,42 @@ def rank(figures: Sequence[Sequence[float]]) -> Ranks:
     Args:
         figures: one row per system, one figure per block; higher is better.
     """
+    import numpy as np
     from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
     k, blocks = len(figures), len(figures[0])
     if k < 3 or blocks < 2:
         raise ValueError(f"ranks need three systems on two columns, got {k} on {blocks}")
-    columns = [rankdata([-row[b] for row in figures]) for b in range(blocks)]
-    ranks = tuple(tuple(float(column[i]) for column in columns) for i in range(k))
-    p = float(friedmanchisquare(*figures).pvalue)
+    ranks: Any = rankdata(-np.asarray(figures), axis=0)
     q = float(studentized_range.ppf(CONFIDENCE, k, float("inf"))) / sqrt(2)
-    return Ranks(ranks, p, q * sqrt(k * (k + 1) / (6 * blocks)))
+    critical = q * sqrt(k * (k + 1) / (6 * blocks))
+    p = float(friedmanchisquare(*figures).pvalue)
+    return Ranks(ranks.tolist(), ranks.mean(1).tolist(), p, critical)
 
 
 def ranks_table(view: View) -> Table:
     """The rows that have a figure in every column, best mean rank first."""
+    spec = view.spec
     lines = [line for line in view.lines() if all(cell and cell.runs for cell in line.cells)]
-    found = rank([_figures(view, line) for line in lines])
-    order = sorted(range(len(lines)), key=lambda i: found.means[i])
-    best = found.means[order[0]]
-    rows = tuple(
-        (
-            lines[i].title,
-            lines[i].variant.title,
-            f"{found.means[i]:.1f}",
-            *(f"{value:g}" for value in found.ranks[i]),
-            "yes" if found.means[i] - best > found.critical else "",
-        )
-        for i in order
+    found = rank(
+        [
+            [spec.sign(cell.column) * _mean(spec, cell) for cell in line.cells if cell]
+            for line in lines
+        ]
     )
+    best = min(found.means)
+    rows = [
+        (
+            line.title,
+            line.settings,
+            f"{mean:.1f}",
+            *(f"{value:g}" for value in ranks),
+            "yes" if mean - best > found.critical else "",
+        )
+        for mean, ranks, line in sorted(
+            zip(found.means, found.ranks, lines, strict=True), key=lambda row: row[0]
+        )
+    ]
     note = (
         f"Ranks by the mean of each cell: {len(lines)} rows on {len(view.names)} columns. "
         f"Friedman's test: p = {found.p:.2g}. Mean ranks that differ by more than "
@@ -176,12 +166,8 @@ def ranks_table(view: View) -> Table:
     return Table("", header, rows, notes=(note,))
 
 
-def _figures(view: View, line: Line) -> list[float]:
-    return [view.spec.sign(cell.column) * _mean(view, cell) for cell in line.cells if cell]
-
-
-def _mean(view: View, cell: CellResult) -> float:
-    return cell.mean(view.spec.metric_of(cell.column))
+def _mean(spec: Spec, cell: CellResult) -> float:
+    return cell.mean(spec.metric_of(cell.column))
 
 
 def losses(view: View) -> str:
@@ -193,24 +179,24 @@ def losses(view: View) -> str:
 
 
 def _told(view: View, line: Line, others: list[Line]) -> str:
-    found: list[str] = []
+    spec, found = view.spec, list[str]()
+    (scale, digits), published = spec.unit, view.published(line.system)
     for place, (title, cell) in enumerate(zip(view.titles, line.cells, strict=True)):
         if cell is None or not cell.runs:
             continue
-        spec, told = view.spec, list[str]()
-        (scale, digits), sign = spec.unit, spec.sign(cell.column)
-        own = sign * round(scale * _mean(view, cell), digits)  # in the digits that are shown
-        published = view.published(line.system)[place]
-        if isinstance(published, tuple) and own < sign * round(published[0], digits):
-            told.append(f"the published {published[0]:g}")
-        there = [(other.title, other.cells[place]) for other in others]
-        figures = [(_mean(view, theirs), who) for who, theirs in there if theirs and theirs.runs]
+        sign, told = spec.sign(cell.column), list[str]()
+        own = sign * round(scale * _mean(spec, cell), digits)  # in the digits that are shown
+        figure = published[place]
+        if isinstance(figure, tuple) and own < sign * round(figure[0], digits):
+            told.append(f"the published {figure[0]:g}")
+        there = [(other.cells[place], other.title) for other in others]
+        figures = [(_mean(spec, theirs), who) for theirs, who in there if theirs and theirs.runs]
         ahead = [f for f in figures if own < sign * round(scale * f[0], digits)]
         if ahead:
             best, who = max(ahead)
             more = f" and {len(ahead) - 1} more" if ahead[1:] else ""
             told.append(f"{who} {spec.shown(best)}{more}")
         if told:
-            shown = spec.shown(_mean(view, cell))
+            shown = spec.shown(_mean(spec, cell))
             found.append(f"{title} {shown}, behind {' and '.join(told)}")
-    return f"{line.title}, {line.variant.title}: {'; '.join(found) or 'nowhere'}."
+    return f"{line.title}, {line.settings}: {'; '.join(found) or 'nowhere'}."

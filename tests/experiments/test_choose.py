@@ -62,7 +62,7 @@ protocols.time = { splits = ["time"], seeds = [0] }
 variants.baseline = { systems = ["mlp"] }
 variants.baseline-lowest = { systems = ["mlp"] }
 """
-    read = {c.variant.name: c for c in parse_spec("toy", toy + text).cells()}
+    read = {c.variant: c for c in parse_spec("toy", toy + text).cells()}
     assert read["baseline"].model == {"dropout": 0.2}
     assert read["baseline"].train == {"lr": 0.01, "weight_decay": 0.0}
     assert read["baseline-lowest"].model == {"dropout": 0.0}

@@ -58,7 +58,7 @@ def test_a_system_that_cannot_run_says_so_and_the_others_go_on() -> None:
 def test_a_system_too_large_for_memory_names_what_it_would_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(SYSTEMS["gcn"].config, "numbers", lambda *sizes: 1e15)
+    monkeypatch.setitem(SYSTEMS, "gcn", replace(SYSTEMS["gcn"], cost=lambda *sizes: 1e15))
     result = run(make_dataset(), ["gcn", "mlp"])
     assert "GB of memory" in str(result.rows[0].cannot)
     assert len(result.rows[1].runs) == 2

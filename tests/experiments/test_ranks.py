@@ -14,8 +14,8 @@ from difformer_paper.verdicts import losses, rank
 
 def test_the_best_is_first_and_equal_figures_share_a_rank() -> None:
     found = rank([[3.0, 3.0], [1.0, 2.0], [1.0, 5.0]])
-    assert found.ranks == ((1.0, 2.0), (2.5, 3.0), (2.5, 1.0))
-    assert found.means == (1.5, 2.75, 1.75)
+    assert found.ranks == [[1.0, 2.0], [2.5, 3.0], [2.5, 1.0]]
+    assert found.means == [1.5, 2.75, 1.75]
 
 
 def test_the_critical_difference_is_that_of_the_table_of_demsar() -> None:

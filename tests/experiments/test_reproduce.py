@@ -94,7 +94,7 @@ def test_every_split_is_run_with_every_seed_and_kept(
     result = measure(spec, cell, tmp_path)
     assert runs == [("random:0", 0), ("random:0", 1), ("random:1", 0), ("random:1", 1)]
     assert result.mean("accuracy") == pytest.approx(0.805)
-    assert result.std("accuracy") == pytest.approx(0.00577, abs=1e-5)
+    assert result.spread("accuracy")[1] == pytest.approx(0.00577, abs=1e-5)
     assert read_results(tmp_path, "toy") == [result]
     assert result.mean("epoch_seconds") == 0.25  # the cost may be the figure of a table
 
@@ -135,7 +135,7 @@ def test_a_result_says_how_it_was_made_and_nothing_of_whose_machine(
 def test_a_call_for_fewer_runs_takes_nothing_away(
     spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
 ) -> None:
-    narrow = replace(cell, protocol=replace(cell.protocol, seeds=(0,)))
+    narrow = replace(cell, seeds=(0,))
     assert len(measure(spec, narrow, tmp_path).runs) == 2
     assert len(measure(spec, cell, tmp_path).runs) == 4
     assert len(measure(spec, narrow, tmp_path).runs) == 4
@@ -146,8 +146,7 @@ def test_a_call_for_fewer_runs_takes_nothing_away(
 def test_runs_that_another_process_adds_meanwhile_are_kept_and_not_made_again(
     spec: Spec, cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool
 ) -> None:
-    how = cell.protocol
-    mine, other = (replace(cell, protocol=replace(how, splits=(s,))) for s in how.splits)
+    mine, other = (replace(cell, splits=(split,)) for split in cell.splits)
     made: list[tuple[str, int]] = []
 
     def run(experiment: Experiment, **options: Any) -> Run:

@@ -62,7 +62,7 @@ def test_every_spec_is_valid_and_its_cells_can_be_made(name: str) -> None:
     assert len({cell.name for cell in cells}) == len(cells)
     assert set(spec.published) <= set(spec.systems)
     for cell in cells:
-        assert all(e.seeds == cell.protocol.seeds for e in cell.experiments())
+        assert all(e.seeds == cell.seeds for e in cell.experiments())
 
 
 @pytest.mark.parametrize("name", list_specs())
@@ -105,13 +105,13 @@ def test_a_grid_is_a_variant_for_each_combination_and_stands_against_rules(toy: 
     cells = {cell.name: cell for cell in toy.cells(systems=["difformer-s"])}
     cell = cells["few.difformer-s.depth:num_layers=2,tau=0.5.random"]
     assert cell.model == {"dropout": 0.1, "num_layers": 2, "tau": 0.5}
-    assert (cell.train, cell.note, cell.column.dataset) == ({"epochs": 7}, "fewer seeds", "digits")
+    assert (cell.train, cell.note, cell.dataset) == ({"epochs": 7}, "fewer seeds", "digits")
     assert [(e.split, e.seeds) for e in cell.experiments()] == [
         ("random:0", (3,)),
         ("random:1", (3,)),
     ]
     depth = toy.variants["depth:num_layers=2,tau=0.5"]
-    assert (depth.choose, depth.lowest) == ({"lr": [0.1, 0.2]}, "default")
+    assert (depth["choose"], depth["lowest"]) == ({"lr": [0.1, 0.2]}, "default")
     assert {cell.system for cell in toy.cells(variants=["default"])} == {"mlp"}
     assert len(toy.cells()) == 2 + 4
     assert toy.published["mlp"] == {"digits": (90.5, 1.5), "few": "out of memory"}

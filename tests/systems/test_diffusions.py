@@ -11,9 +11,8 @@ from torch.nn import functional as F
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.systems.registry import get_system
-from difformer_paper.rivals import gdc
-from difformer_paper.rivals.diffusions import GRAND, heat_kernel
-from difformer_paper.rivals.gdc import diffuse
+from difformer_paper.rivals import diffusions
+from difformer_paper.rivals.diffusions import GRAND, diffuse, heat_kernel
 
 
 def test_dgc_is_the_power_of_its_euler_step_and_tends_to_the_heat_kernel(
@@ -73,7 +72,7 @@ def test_gdc_in_blocks_is_gdc_at_once(
 ) -> None:
     graph, config = own_graph(small), get_system("gdc").configure(top_k=small.num_rows)
     whole = diffuse(graph, config).dense()
-    monkeypatch.setattr(gdc, "BLOCK", 3 * small.num_rows)
+    monkeypatch.setattr(diffusions, "BLOCK", 3 * small.num_rows)
     torch.testing.assert_close(diffuse(graph, config).dense(), whole, atol=1e-7, rtol=1e-5)
 
 

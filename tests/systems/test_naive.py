@@ -7,32 +7,36 @@ import pytest
 import torch
 
 from difformer.data.snapshots import from_windows
-from difformer.systems.naive import build
-from difformer.systems.registry import NaiveConfig
+from difformer.systems.registry import get_system
 from difformer.train.batches import Snapshots
 from difformer.train.loop import fit
 from difformer.train.objective import SnapshotError, broadcast_mse
 from difformer.train.settings import TrainSettings
 
 
+def build(name: str, lags: int, **options: float) -> torch.nn.Module:
+    system = get_system(name)
+    return system.build(system.configure(**options), lags, 1)
+
+
 def test_last_value_and_mean_of_lags() -> None:
     x = torch.tensor([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]])
-    assert build(3, 1, NaiveConfig(rule="last"))(x).tolist() == [[6.0], [3.0]]
-    assert build(3, 1, NaiveConfig(rule="mean"))(x).tolist() == [[3.0], [1.0]]
+    assert build("last-value", 3)(x).tolist() == [[6.0], [3.0]]
+    assert build("mean-of-lags", 3)(x).tolist() == [[3.0], [1.0]]
 
 
-@pytest.mark.parametrize("rule", ["node", "pooled"])
+@pytest.mark.parametrize("name", ["node-ar", "pooled-ar"])
 @pytest.mark.parametrize("ridge", [0.0, 5.0])
-def test_an_autoregression_is_least_squares_on_the_training_rows(rule: str, ridge: float) -> None:
+def test_an_autoregression_is_least_squares_on_the_training_rows(name: str, ridge: float) -> None:
     series = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     data = from_windows("toy", series, 2)
     split = data.split("time")
-    model = build(2, 1, NaiveConfig(rule=rule, ridge=ridge))
+    model = build(name, 2, ridge=ridge)
     result = fit(model, Snapshots(data, split), SnapshotError(num_nodes=3), split, TrainSettings())
     train = split.train.numel() // 3
     x, y = data.x.reshape(-1, 3, 2).double().numpy(), data.y.reshape(-1, 3).double().numpy()
     expected = np.empty_like(y)
-    for nodes in [[0], [1], [2]] if rule == "node" else [[0, 1, 2]]:
+    for nodes in [[0], [1], [2]] if name == "node-ar" else [[0, 1, 2]]:
         a = x[:train, nodes].reshape(-1, 2)
         a = np.c_[a, np.ones(len(a))]
         gram = a.T @ a + ridge * np.diag([1, 1, 0])

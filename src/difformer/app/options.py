@@ -14,7 +14,7 @@ import typer
 from difformer.jobs.job import Experiment, recipe_for
 from difformer.jobs.series import SeriesSettings
 from difformer.settings import Option, check_keys, options_of
-from difformer.systems.families import DIFFormerOptions
+from difformer.systems.registry import DIFFormerOptions
 from difformer.train.settings import TrainSettings
 
 PANELS = {"Model": DIFFormerOptions, "Training": TrainSettings}

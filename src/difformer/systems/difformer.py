@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,14 +17,10 @@ from difformer.files import write_atomic
 from difformer.nn.model import DIFFormer
 from difformer.systems.fitted import LEAST, Fitted
 
-if TYPE_CHECKING:
-    from difformer.systems.families import AutoOptions, DIFFormerOptions
-
-
 Estimator = DIFFormerClassifier | DIFFormerRegressor
 
 
-def build(in_channels: int, out_channels: int, config: DIFFormerOptions) -> DIFFormer:
+def build(in_channels: int, out_channels: int, config: Any) -> DIFFormer:
     """Build a DIFFormer; its kernel decides whether it is -s or -a."""
     options = asdict(config)
     return DIFFormer(in_channels, options.pop("hidden_channels"), out_channels, **options)
@@ -37,7 +33,6 @@ class Auto(Fitted):
     them, folds of the training labels are used. The fitted estimator is the module's state.
     """
 
-    config: AutoOptions
     verbose = False
 
     @property

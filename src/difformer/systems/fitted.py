@@ -1,10 +1,10 @@
-"""scikit-learn's estimators as systems."""
+"""What is fitted without gradients: scikit-learn's estimators, and forecasts without a network."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,17 +13,6 @@ from torch import Tensor, nn
 from difformer.data.dataset import Batch, scipy_csr
 from difformer.data.table.columns import standardise
 from difformer.nn.inputs import Remembered
-
-if TYPE_CHECKING:
-    from difformer.systems.families import (
-        BoostingConfig,
-        ForestConfig,
-        KNNConfig,
-        LogisticConfig,
-        SelfTrainingConfig,
-        SpreadingConfig,
-    )
-
 
 LEAST = 1e-6  # the smallest probability whose logarithm is taken
 
@@ -75,8 +64,7 @@ class Fitted(nn.Module):
             found = np.asarray(model.predict(self._scaled(self._features(x))), np.float64)
             found = found.reshape(-1, self.out_channels) * self._units[1] + self._units[0]
             return torch.from_numpy(found).to(batch.y)
-        known = self.spreads and x is batch.x and hasattr(model, "label_distributions_")
-        if known:
+        if self.spreads and x is batch.x and hasattr(model, "label_distributions_"):
             share = model.label_distributions_
         else:
             share = model.predict_proba(self._scaled(self._features(x)))
@@ -132,30 +120,19 @@ def fit_scale(scale: str, features: Any) -> Callable[[Any], Any]:
     return lambda rows: rows
 
 
-def logistic(config: LogisticConfig) -> Any:
-    """scikit-learn's logistic regression."""
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(C=config.C, max_iter=config.iterations)
-
-
 class Logistic(Fitted):
     """Logistic regression, or ridge regression for numbers: O(n p c) per iteration."""
 
-    config: LogisticConfig
-
     def estimator(self, classes: bool, rows: int) -> Any:
-        from sklearn.linear_model import Ridge
+        from sklearn.linear_model import LogisticRegression, Ridge
 
         if not classes:
             return Ridge(alpha=1 / self.config.C)
-        return logistic(self.config)
+        return LogisticRegression(C=self.config.C, max_iter=self.config.iterations)
 
 
 class Forest(Fitted):
     """Random forest (Breiman 2001): O(trees · √p · n log² n)."""
-
-    config: ForestConfig
 
     def estimator(self, classes: bool, rows: int) -> Any:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
@@ -176,7 +153,6 @@ class Boosting(Fitted):
     It stops early only above 10,000 labelled rows: fewer rows are all needed for training.
     """
 
-    config: BoostingConfig
     densifies = True
 
     def estimator(self, classes: bool, rows: int) -> Any:
@@ -200,21 +176,16 @@ class Boosting(Fitted):
 class NearestRows(Fitted):
     """The labels of the k nearest labelled rows, averaged: O(n · labelled · p)."""
 
-    config: KNNConfig
-
     def estimator(self, classes: bool, rows: int) -> Any:
         from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
-        kind = KNeighborsClassifier if classes else KNeighborsRegressor
-        return kind(
-            min(self.config.k, rows), weights=self.config.weights, metric=self.config.metric
-        )
+        kind, config = KNeighborsClassifier if classes else KNeighborsRegressor, self.config
+        return kind(min(config.k, rows), weights=config.weights, metric=config.metric)
 
 
 class LabelSpreading(Fitted):
     """Labels spread over all rows' neighbours (Zhou et al. 2004): O(n k c) per step."""
 
-    config: SpreadingConfig
     spreads = True
 
     def estimator(self, classes: bool, rows: int) -> Any:
@@ -224,14 +195,74 @@ class LabelSpreading(Fitted):
         return LabelSpreading(kernel="knn", n_neighbors=k, alpha=self.config.alpha, max_iter=200)
 
 
-class SelfTrained(Fitted):
+class SelfTrained(Logistic):
     """Logistic regression that uses its own confident predictions as labels, round by round."""
 
-    config: SelfTrainingConfig
     spreads = True
 
     def estimator(self, classes: bool, rows: int) -> Any:
         from sklearn.semi_supervised import SelfTrainingClassifier
 
-        base = logistic(self.config)
-        return SelfTrainingClassifier(base, threshold=self.config.threshold, max_iter=20)
+        base, threshold = super().estimator(classes, rows), self.config.threshold
+        return SelfTrainingClassifier(base, threshold=threshold, max_iter=20)
+
+
+class Lags(nn.Module):
+    """Predict the newest lag of every row, or the mean of them. O(n lags). (n, lags) -> (n, 1)."""
+
+    def __init__(self, *, mean: bool) -> None:
+        super().__init__()
+        self.mean = mean
+
+    def forward(self, x: Tensor, *_: object) -> Tensor:
+        return x.mean(1, keepdim=True) if self.mean else x[:, -1:]
+
+
+class Autoregression(nn.Module):
+    """Least squares on the lags, one line per node or one for all, solved once in `observe`.
+
+        w_i = argmin Σ_t (y_it − x_it·w − b)² + ridge ‖w‖²,   b without a penalty
+
+    Cost: O(t n lags²). The rows of a batch are nodes in order, once for each of its segments.
+
+    Shapes: x (t·n, lags) -> (t·n, 1); weight (n, lags + 1), or (1, lags + 1) for all nodes.
+    """
+
+    weight: Tensor
+
+    def __init__(self, lags: int, *, per_node: bool, ridge: float) -> None:
+        super().__init__()
+        self.lags, self.per_node, self.ridge = lags, per_node, ridge
+        self.register_buffer("weight", torch.zeros(1, lags + 1))
+
+    def observe(self, batch: Batch) -> None:
+        n = 1
+        if self.per_node and batch.segments is not None:
+            n = int((batch.segments == batch.segments[0]).sum())
+        x, y = self._by_node(batch.x, n).double(), batch.y.reshape(-1, n).T.double()  # (n, t)
+        known = (~y.isnan()).to(x.dtype).unsqueeze(-1)
+        penalty = self.ridge * torch.eye(self.lags + 1, dtype=x.dtype)
+        penalty[-1, -1] = 0.0
+        gram = (known * x).mT @ x + penalty
+        moment = x.mT @ y.nan_to_num(0.0).unsqueeze(-1)
+        # The pseudo-inverse: a node with fewer steps than lags gets its shortest solution.
+        self.weight = (torch.linalg.pinv(gram, hermitian=True) @ moment).squeeze(-1).to(batch.x)
+
+    def forward(self, x: Tensor, *_: object) -> Tensor:
+        n = self.weight.shape[0]
+        out = (self._by_node(x, n) * self.weight.unsqueeze(1)).sum(-1)  # (n, t)
+        return out.T.reshape(-1, 1)
+
+    def _by_node(self, x: Tensor, n: int) -> Tensor:
+        """(t·n, lags) -> (n, t, lags + 1), a one at the end for the constant."""
+        stacked = x.reshape(-1, n, self.lags).transpose(0, 1)
+        return torch.cat([stacked, stacked.new_ones(*stacked.shape[:2], 1)], dim=-1)
+
+
+def forecast(in_channels: int, out_channels: int, config: Any) -> nn.Module:
+    """The forecast of that rule."""
+    if out_channels != 1:
+        raise ValueError(f"a naive forecast has one output, got {out_channels}")
+    if config.rule in ("last", "mean"):
+        return Lags(mean=config.rule == "mean")
+    return Autoregression(in_channels, per_node=config.rule == "node", ridge=config.ridge)

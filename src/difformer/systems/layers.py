@@ -1,9 +1,10 @@
-"""Parts of several systems: linear layers for sparse features, prepared graphs, edge products."""
+"""Parts of several systems, without PyTorch Geometric, and the perceptrons: MLP and APPNP."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +16,6 @@ from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import tiles
 from difformer.data.dataset import Batch, Prediction
 from difformer.nn.inputs import Remembered
-from difformer.systems.system import Convolutions, Stack
 
 
 class GraphModel(nn.Module):
@@ -66,16 +66,12 @@ class GraphModel(nn.Module):
             if self.needs_graph:
                 raise ValueError(f"edge_index must be given: {self.title} needs a graph")
             return None
-        if not isinstance(edge_index, Graph):
-            edges = edge_index
-            return self._graph.get(
-                (edges, edge_weight),
-                n,
-                lambda: Graph.from_edges(edges, n, edge_weight, self_loops=True),
-            )
-        if edge_index.num_nodes != n:
-            raise ValueError(f"the graph must have x's {n} rows, it has {edge_index.num_nodes}")
-        return edge_index
+        if isinstance(edge_index, Graph):
+            if edge_index.num_nodes != n:
+                raise ValueError(f"the graph must have x's {n} rows, it has {edge_index.num_nodes}")
+            return edge_index
+        make = partial(Graph.from_edges, edge_index, n, edge_weight, self_loops=True)
+        return self._graph.get((edge_index, edge_weight), n, make)
 
     def one_graph(self, batch: Tensor | None) -> None:
         """ValueError for a batch of several graphs, where rows of different graphs would mix."""
@@ -91,6 +87,7 @@ class FeatureLinear(nn.Module):
     standardises dense columns to mean 0 and deviation 1; sparse ones (words) are left unchanged.
     """
 
+    scale: Tensor | None
     mean: Tensor | None
     deviation: Tensor | None
 
@@ -107,7 +104,6 @@ class FeatureLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.register_buffer("scale", torch.ones(()) if scaled else None)
-        self.scale: Tensor | None
         self.register_buffer("mean", torch.zeros(inputs) if standardised else None)
         self.register_buffer("deviation", torch.ones(inputs) if standardised else None)
         self.linear = nn.Linear(inputs, outputs, bias=bias)
@@ -140,11 +136,6 @@ class FeatureLinear(nn.Module):
         matrix = self._matrix.get((x,), None, lambda: SparseMatrix.from_csr(x))
         out = matrix.dropout(rate) @ weight.T
         return out + self.linear.bias if self.biased else out
-
-
-def dense_features(x: Tensor) -> Tensor:
-    """x as a dense tensor; a sparse one is converted, O(n p) memory."""
-    return x if x.layout == torch.strided else x.to_dense()
 
 
 def make_norm(name: str | None, width: int) -> nn.Module:
@@ -199,11 +190,9 @@ class _EdgeProduct(torch.autograd.Function):
         by_edge = torch.empty_like(weight)
         for part in tiles(len(weight), EDGE_CHUNK):
             # Whole rows, all heads at once: index_select copies them as blocks.
-            end, start = (
-                grad.index_select(0, plan.target[part]),
-                x.index_select(0, plan.source[part]),
-            )
-            torch.sum(end.mul_(start), dim=-1, out=by_edge[part])
+            end = grad.index_select(0, plan.target[part])
+            end.mul_(x.index_select(0, plan.source[part]))
+            torch.sum(end, dim=-1, out=by_edge[part])
         return by_edge, plan.by_head(weight, grad, transposed=True), None
 
 
@@ -215,57 +204,13 @@ def edge_softmax(score: Tensor, target: Tensor, n: int) -> Tensor:
     return softmax(score, target, num_nodes=n)
 
 
-class ConvStack(GraphModel):
-    """h ← dropout(act(norm(conv(h, edges) [+ h R]))); after the last layer only if a head follows.
-
-    GCN and GAT are such stacks; norms, residuals and the linear head are optional. A subclass makes
-    `convs`, whose first takes features that may be sparse (PyTorch Geometric's linear layer does
-    not), then calls `join`.
-    """
-
-    activation: ClassVar[Callable[[Tensor], Tensor]]
-    convs: nn.ModuleList
-
-    def __init__(self, config: Convolutions) -> None:
-        super().__init__()
-        self.config = config
-
-    def join(
-        self, widths: Sequence[tuple[int, int]], out_channels: int, *, skip_dropout: float
-    ) -> None:
-        """The norms, residuals and head of convolutions of these (inputs, outputs)."""
-        config = self.config
-        inner = widths if config.head else widths[:-1]
-        self.norms = nn.ModuleList(make_norm(config.norm, b) for _, b in inner)
-        self.skips = nn.ModuleList(
-            FeatureLinear(
-                a, b, dropout=0.0 if k else skip_dropout, scaled=config.scale_features and not k
-            )
-            if config.residual
-            else nn.Identity()
-            for k, (a, b) in enumerate(widths)
-        )
-        self.out = nn.Linear(widths[-1][1], out_channels) if config.head else None
-
-    def stack(self, x: Tensor, edges: Tensor | EdgeProduct | None) -> Tensor:
-        """x (n, in_channels) -> (n, out_channels), along edges as the convolutions take them."""
-        h = x
-        for k, (conv, skip) in enumerate(zip(self.convs, self.skips, strict=True)):
-            new = conv(h, edges)
-            h = new + skip(h) if self.config.residual else new
-            if k < len(self.norms):
-                h = type(self).activation(self.norms[k](h))
-                h = F.dropout(h, self.config.dropout, self.training)
-        return h if self.out is None else self.out(h)
-
-
 class FilteredStack(GraphModel):
     """h ← P(h W_k) with dropout(ReLU(·)) between layers, for a propagation P of the model.
 
     A subclass calls `add_layers`.
     """
 
-    def add_layers(self, in_channels: int, out_channels: int, config: Stack) -> None:
+    def add_layers(self, in_channels: int, out_channels: int, config: Any) -> None:
         widths = [config.hidden_channels] * (config.num_layers - 1) + [out_channels]
         self.first = FeatureLinear(
             in_channels, widths[0], dropout=config.input_dropout, bias=False, init="glorot"
@@ -282,3 +227,55 @@ class FilteredStack(GraphModel):
             h = F.dropout(F.relu(h), self.dropout, self.training)
             h = propagate(linear(h))
         return h
+
+
+class MLP(nn.Module):
+    """A multi-layer perceptron, O(n d²) per layer; the graph is ignored.
+
+        H⁽⁰⁾ = x,   H⁽ᵏ⁺¹⁾ = dropout(ReLU(norm(H⁽ᵏ⁾ W_k + b_k))),   the last layer is linear.
+
+    Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
+        super().__init__()
+        widths = [config.hidden_channels] * (config.num_layers - 1) + [out_channels]
+        self.first = FeatureLinear(
+            in_channels, widths[0], dropout=config.input_dropout, standardised=config.standardise
+        )
+        self.rest = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+        self.norms = nn.ModuleList(make_norm(config.norm, width) for width in widths[:-1])
+        self.dropout = config.dropout
+
+    def observe(self, batch: Batch) -> None:
+        """Measure the features, where they are to be standardised."""
+        self.first.measure(batch.x)
+
+    def forward(self, x: Tensor, *_: object) -> Tensor:
+        h = self.first(x)
+        for norm, linear in zip(self.norms, self.rest, strict=True):
+            h = linear(F.dropout(F.relu(norm(h)), self.dropout, self.training))
+        return h
+
+
+class APPNP(GraphModel):
+    """A perceptron whose outputs go K steps of personalised PageRank, O(n d² + K e c).
+
+        Z⁽⁰⁾ = H = MLP(x),   Z⁽ᵏ⁺¹⁾ = (1 − α) D^-1/2 (A + I) D^-1/2 Z⁽ᵏ⁾ + α H            (eq. 4)
+
+    Left out: dropout on the adjacency.
+    """
+
+    title = "APPNP"
+
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
+        super().__init__()
+        self.mlp = MLP(in_channels, out_channels, config)
+        self.steps, self.alpha = config.steps, config.alpha
+
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
+        first = self.mlp(x)
+        graph, z = graph.to(first), first
+        for _ in range(self.steps):
+            z = torch.lerp(graph.propagate(z), first, self.alpha)
+        return z

@@ -64,7 +64,7 @@ def _panels(
     spec, results = load_spec(work.name), read_results(work.folder.parent, work.name)
     found = summary(results, key)
     rows = {
-        column.title: [row for row in found if row["dataset"] == name]
+        column["title"]: [row for row in found if row["dataset"] == name]
         for name, column in spec.columns.items()
     }
     rows = {title: mine for title, mine in rows.items() if mine}
@@ -83,7 +83,7 @@ def summary(results: Sequence[CellResult], key: Callable[[CellResult], Row]) -> 
     rows: list[Row] = []
     for result in sorted(results, key=lambda r: [str(v) for v in list(key(r).values())[1:]]):
         if result.runs:
-            mean, std = result.mean("accuracy"), result.std("accuracy")
+            mean, std = result.spread("accuracy")
             rows.append(
                 {
                     "dataset": result.column,
@@ -105,7 +105,7 @@ def _note(spec: Spec, results: Sequence[CellResult]) -> str:
             runs = _range([len(r.runs) for r in mine])
             epochs = _range([r.settings["train"]["epochs"] for r in mine])
             each = "1 run" if runs == "1" else f"{runs} runs"
-            found.append(f"{column.title}: {each} per point, {epochs} epochs.")
+            found.append(f"{column['title']}: {each} per point, {epochs} epochs.")
     absent = dict.fromkeys(r.dataset for r in results if r.absent)
     return " ".join([*found, *(f"{name} is left out: its data is not at hand." for name in absent)])
 

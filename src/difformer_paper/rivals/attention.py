@@ -12,8 +12,7 @@ from torch_geometric.nn.models import SGFormer as Library
 from difformer.core.graph import Graph
 from difformer.systems.gnn import GAT, GCN, EdgeGATConv
 from difformer.systems.layers import EdgeProduct, FeatureLinear, GraphModel
-from difformer.systems.system import Convolutions, GATConfig
-from difformer_paper.systems import BiasedGATConfig, SGFormerConfig
+from difformer.systems.registry import get_system
 
 
 def all_pairs_attention(
@@ -97,7 +96,7 @@ class DenseGAT(GAT):
     title = "Dense GAT"
     layer = AllPairsGATConv
 
-    def __init__(self, in_channels: int, out_channels: int, config: GATConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__(in_channels, out_channels, config)
         if config.attention_dropout:
             raise ValueError(
@@ -128,7 +127,7 @@ class BiasedDenseGAT(DenseGAT):
     title = "Dense GAT with edges"
     layer = BiasedGATConv
 
-    def __init__(self, in_channels: int, out_channels: int, config: BiasedGATConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__(in_channels, out_channels, config)
         for conv in self.convs:
             assert isinstance(conv, BiasedGATConv)
@@ -158,7 +157,7 @@ class SGFormer(GraphModel):
 
     title = "SGFormer"
 
-    def __init__(self, in_channels: int, out_channels: int, config: SGFormerConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
         d = config.hidden_channels
         self.plain = config.backbone == "gcn"
@@ -179,7 +178,7 @@ class SGFormer(GraphModel):
         self.attention_input = FeatureLinear(in_channels, d, dropout=rate, scaled=scaled)
         if self.plain:
             self.graph_input = nn.Identity()
-            plain = Convolutions(
+            plain = get_system("gcn").configure(
                 hidden_channels=d,
                 num_layers=config.graph_layers,
                 dropout=config.graph_dropout,

@@ -1,4 +1,4 @@
-"""Systems that diffuse features: SGC, DGC, GraphHeat, GRAND."""
+"""Systems that diffuse features or the graph: SGC, DGC, GraphHeat, GDC, GRAND."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from difformer.core.graph import Graph
+from difformer.core.sparse import SparseMatrix
+from difformer.core.tiled import tiles
 from difformer.data.dataset import Batch
 from difformer.nn.inputs import Remembered
 from difformer.systems.layers import (
@@ -17,56 +19,50 @@ from difformer.systems.layers import (
     FeatureLinear,
     FilteredStack,
     GraphModel,
-    dense_features,
     edge_softmax,
 )
-from difformer_paper.systems import DGCConfig, GRANDConfig, HeatConfig, SGCConfig
 
-# Shared by all models, so that several seeds on one graph propagate its features once.
+BLOCK = 2**22  # entries of a diffused graph that are held at once
+# Shared by all models, so that several seeds on one graph propagate or diffuse it once.
 _PROPAGATED: Remembered[Tensor] = Remembered()
+_DIFFUSED: Remembered[Graph] = Remembered()
 
 
-class PropagatedLinear(GraphModel):
-    """y = P(x, graph) W + b with a fixed P, computed once; only W and b are trained."""
+class SGC(GraphModel):
+    """Simplified graph convolution, O(K e p) once and O(n p c) per epoch.
+
+        y = S^K x W + b,   S = D^-1/2 (A + I) D^-1/2                                  (eq. 8)
+
+    S^K x is computed once; only W and b are trained. Left out: the paper trains by L-BFGS in one of
+    its versions; here it is the loop's Adam.
+    """
+
+    title = "SGC"
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
         self.linear = nn.Linear(in_channels, out_channels)
         self.config = config
 
-    def propagate(self, x: Tensor, graph: Graph) -> Tensor:
-        """P(x, graph) (n, in_channels)."""
-        raise NotImplementedError
+    def step(self, x: Tensor, graph: Graph) -> Tensor:
+        """One of the K products."""
+        return graph.propagate(x)
 
     def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
         graph = graph.to(self.linear.weight)
+
+        def propagate() -> Tensor:
+            made = x if x.layout == torch.strided else x.to_dense()
+            for _ in range(self.config.steps):
+                made = self.step(made, graph)
+            return made
+
         with torch.no_grad():
-            made = _PROPAGATED.get(
-                (x, graph.edge_index),
-                self.config,
-                lambda: self.propagate(dense_features(x), graph),
-            )
+            made = _PROPAGATED.get((x, graph.edge_index), self.config, propagate)
         return self.linear(made)
 
 
-class SGC(PropagatedLinear):
-    """Simplified graph convolution, O(K e p) once and O(n p c) per epoch.
-
-        y = S^K x W + b,   S = D^-1/2 (A + I) D^-1/2                                  (eq. 8)
-
-    Left out: the paper trains by L-BFGS in one of its versions; here it is the loop's Adam.
-    """
-
-    title = "SGC"
-    config: SGCConfig
-
-    def propagate(self, x: Tensor, graph: Graph) -> Tensor:
-        for _ in range(self.config.steps):
-            x = graph.propagate(x)
-        return x
-
-
-class DGC(PropagatedLinear):
+class DGC(SGC):
     """Decoupled graph convolution, O(K e p) once and O(n p c) per epoch.
 
         y = [(1 − T/K) I + (T/K) S]^K x W + b,   S = D^-1/2 (A + I) D^-1/2           (eq. 12)
@@ -76,12 +72,9 @@ class DGC(PropagatedLinear):
     """
 
     title = "DGC-Euler"
-    config: DGCConfig
 
-    def propagate(self, x: Tensor, graph: Graph) -> Tensor:
-        for _ in range(self.config.steps):
-            x = torch.lerp(x, graph.propagate(x), self.config.time / self.config.steps)
-        return x
+    def step(self, x: Tensor, graph: Graph) -> Tensor:
+        return torch.lerp(x, graph.propagate(x), self.config.time / self.config.steps)
 
 
 class GraphHeat(FilteredStack):
@@ -98,7 +91,7 @@ class GraphHeat(FilteredStack):
 
     title = "GraphHeat"
 
-    def __init__(self, in_channels: int, out_channels: int, config: HeatConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
         self.add_layers(in_channels, out_channels, config)
         self.scale = config.scale
@@ -118,6 +111,83 @@ def heat_kernel(graph: Graph, value: Tensor, scale: float, tolerance: float = 1e
         total = total + term
         weight *= scale / r
         left -= weight
+    return total
+
+
+class GDC(GraphModel):
+    """Graph diffusion convolution: O(n e) once, then a GCN with k edges per row.
+
+        S = Σ_r θ_r T^r,   θ_r = α (1 − α)^r (ppr) or e^−t t^r / r! (heat)        (eqs. 1, 2, 4)
+
+    The k largest entries of each column are kept and columns are scaled to sum to one. The sums
+    are exact to single precision, but never formed whole: PyTorch Geometric inverts an n × n
+    matrix. Left out: the approximate push algorithm.
+    """
+
+    title = "GDC"
+
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
+        # Importing PyTorch Geometric takes long, and only this system of the file needs it.
+        from difformer.systems.gnn import GCN
+
+        super().__init__()
+        self.gcn = GCN(in_channels, out_channels, config)
+        self.config = config
+
+    def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:
+        config = self.config
+        diffused = _DIFFUSED.get(
+            (graph.edge_index, graph.edge_weight),
+            (config.diffusion, config.alpha, config.time, config.top_k),
+            lambda: diffuse(graph, config),
+        )
+        return self.gcn(x, diffused)
+
+
+def diffuse(graph: Graph, config: Any) -> Graph:
+    """The diffused graph; its weights are ready to use and are not normalised again.
+
+    S is symmetric, so a block of its columns is S times a block of the identity: O(r e n) time for
+    r products, and the k largest entries of each column are all that is kept of it, O(n k) memory.
+    """
+    n, k = graph.num_nodes, min(config.top_k, graph.num_nodes)
+    found: list[tuple[Tensor, Tensor]] = []
+    for part in tiles(n, max(1, BLOCK // n)):
+        unit = torch.zeros(n, part.stop - part.start)
+        unit[part] = torch.eye(part.stop - part.start)
+        full = (
+            heat_kernel(graph, unit, config.time)
+            if config.diffusion == "heat"
+            else page_rank(graph, unit, config.alpha)
+        )
+        weight, source = full.topk(k, dim=0)
+        weight = weight.clamp_min_(0.0)
+        found.append((source.T, (weight / weight.sum(0)).T))
+    source, weight = (torch.cat(parts).flatten() for parts in zip(*found, strict=True))
+    target = torch.arange(n).repeat_interleave(k)
+    kept = weight > 0
+    order = torch.argsort(target[kept] * n + source[kept])
+    source, target, weight = (t[kept][order] for t in (source, target, weight))
+    matrix = SparseMatrix.from_sorted(target, source, weight, (n, n))
+    return Graph(weight, n, matrix)
+
+
+def page_rank(graph: Graph, value: Tensor, alpha: float, tolerance: float = 1e-7) -> Tensor:
+    """α (I − (1 − α) Ã)⁻¹ V by Chebyshev's iteration; the spectrum of Ã lies in [−1, 1].
+
+    Its error falls by q = (1 − √(1 − δ²)) / δ with δ = 1 − α in each of O(1 / √α) products, that of
+    the power series by δ.
+    """
+    delta = 1.0 - alpha
+    rate = (1.0 - math.sqrt(1.0 - delta**2)) / delta
+    rho, residual = delta, value * alpha
+    step = residual.clone()
+    total = torch.zeros_like(value)
+    for _ in range(math.ceil(math.log(2.0 / tolerance) / -math.log(rate))):
+        total += step
+        residual += graph.propagate(step).mul_(delta).sub_(step)
+        before, rho = rho, 1.0 / (2.0 / delta - rho)
+        step.mul_(rho * before).add_(residual, alpha=2.0 * rho / delta)
     return total
 
 
@@ -146,7 +216,7 @@ class GRAND(GraphModel):
 
     title = "GRAND"
 
-    def __init__(self, in_channels: int, out_channels: int, config: GRANDConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
         d = config.hidden_channels
         self.encode = FeatureLinear(

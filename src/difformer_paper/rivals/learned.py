@@ -19,14 +19,13 @@ from difformer.data.dataset import Batch, Prediction
 from difformer.nn.inputs import Remembered
 from difformer.systems.layers import (
     EDGE_CHUNK,
+    MLP,
     EdgeProduct,
     FeatureLinear,
     FilteredStack,
     GraphModel,
     edge_softmax,
 )
-from difformer.systems.perceptrons import MLP
-from difformer_paper.systems import GLCNConfig, LDSConfig, ManiRegConfig
 
 
 class GLCN(FilteredStack):
@@ -45,7 +44,7 @@ class GLCN(FilteredStack):
 
     title = "GLCN"
 
-    def __init__(self, in_channels: int, out_channels: int, config: GLCNConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
         self.project = FeatureLinear(
             in_channels, config.graph_channels, dropout=config.input_dropout, bias=False
@@ -269,7 +268,7 @@ class LDS(GraphModel):
     pairs: Tensor
     theta: Tensor
 
-    def __init__(self, in_channels: int, out_channels: int, config: LDSConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
         self.gcn = TwoLayers(in_channels, config.hidden_channels, out_channels, config.dropout)
         self.config = config
@@ -413,7 +412,7 @@ class ManiReg(GraphModel):
 
     title = "ManiReg"
 
-    def __init__(self, in_channels: int, out_channels: int, config: ManiRegConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
         self.mlp = MLP(in_channels, out_channels, config)
         self.penalty = config.penalty

@@ -16,7 +16,6 @@ from difformer.core.tiled import tiles
 from difformer.data.dataset import Prediction
 from difformer.nn.inputs import Remembered
 from difformer.systems.layers import FeatureLinear, GraphModel
-from difformer_paper.systems import NodeFormerConfig
 
 EPS = 1e-6
 NUMBERS_AT_ONCE = 2**18  # numbers (samples × outputs of rows) that fit into a CPU's cache
@@ -35,7 +34,7 @@ class NodeFormerLayer(nn.Module):
     edges of log κ-attention, each edge divided by its target's degree (eq. 8).
     """
 
-    def __init__(self, width: int, config: NodeFormerConfig) -> None:
+    def __init__(self, width: int, config: Any) -> None:
         super().__init__()
         wide = width * config.num_heads
         self.query, self.key, self.value = (nn.Linear(width, wide) for _ in range(3))
@@ -165,7 +164,7 @@ class NodeFormer(GraphModel):
 
     title = "NodeFormer"
 
-    def __init__(self, in_channels: int, out_channels: int, config: NodeFormerConfig) -> None:
+    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
         d = config.hidden_channels
         self.first = FeatureLinear(
