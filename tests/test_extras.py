@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from importlib import reload
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 
 from difformer.app.encoders.pretrained import _lite0, minilm  # type: ignore[attr-defined]
 from difformer.app.onnx import export_run
-from difformer.app.service.app import make_app
+from difformer.app.service import app
 from difformer.app.service.server import make_server
 from difformer.compare.tune import tune
 from difformer.core.graph import Graph
@@ -42,8 +43,8 @@ USES: dict[str, tuple[str, Callable[[], Any]]] = {
     "pymetis": ("scale", lambda: _metis(Graph.from_edges(EDGES, 3), 2)),
     "duckdb": ("shards", lambda: Engine(Path("none"), 4 * 10**9, 0, lambda *_: None)),
     "ray": ("ray", lambda: connect(None)),
-    "fastapi": ("serve", lambda: make_app(Path("none"))),
-    "prometheus_client": ("serve", lambda: make_app(Path("none"))),
+    "starlette": ("serve", lambda: reload(app)),
+    "prometheus_client": ("serve", lambda: reload(app)),
     "uvicorn": ("serve", lambda: make_server(None)),
     "tensorboard": ("tensorboard", lambda: TensorBoard("logs").on_start(SimpleNamespace(epoch=0))),  # type: ignore[arg-type]
     "onnx": ("onnx", lambda: export_run("none", "none.onnx")),

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+pytest.importorskip("starlette", reason="the service needs the extra serve")
+
 from difformer.app.cli import app
-from difformer.app.service import together
+from difformer.app.service.app import Service, predict_together
 from difformer.data.table.read import read_table
 from difformer.jobs.own import OwnRun
 from difformer.jobs.table import train_own
@@ -66,7 +68,7 @@ def test_the_service_warns_each_request_of_its_own_cells(run: Path) -> None:
         {"age": [30], "city": ["<b>"], "name": ["x"]},
     ]
     chunks = [{"name": [None] * len(chunk["age"]), **chunk} for chunk in chunks]
-    found: Any = together.predict_together(loaded, chunks)
+    found: Any = predict_together(loaded, [(chunk, None) for chunk in chunks])
     assert [len(answers["predictions"]) for answers in found] == [2, 1, 1]
     assert found[0]["warnings"] == ["row 2, column 'age': 500, in training 17 to 90"]
     assert found[1]["warnings"] == []
@@ -74,12 +76,9 @@ def test_the_service_warns_each_request_of_its_own_cells(run: Path) -> None:
 
 
 def test_the_answers_of_the_service_hold_the_warnings(run: Path) -> None:
-    pytest.importorskip("fastapi", reason="the service needs the extra serve")
     from starlette.testclient import TestClient
 
-    from difformer.app.service.app import make_app
-
-    with TestClient(make_app(run)) as client:
+    with TestClient(Service(run)) as client:
         rows = [{**ROW, "age": 500}]
         answer = client.post("/predict", json={"rows": rows}).json()
         told = client.get("/openapi.json").json()["paths"]["/predict"]["post"]["responses"]["200"]

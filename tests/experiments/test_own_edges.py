@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from difformer.app.service.app import make_app
+pytest.importorskip("starlette", reason="the service needs the extra serve")
+
+from difformer.app.service.app import Service
 from difformer.data.table.read import read_table
 from difformer.errors import DataError
 from difformer.jobs.own import OwnRun
@@ -83,7 +85,6 @@ def test_rows_of_training_are_answered_by_id(field: Path, tmp_path: Path) -> Non
 
 
 def test_edges_among_new_rows_are_used(field: Path, tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason="the service needs the extra serve")
     from starlette.testclient import TestClient
 
     rows = [("x", "3"), ("y", "3"), ("z", "3")]
@@ -102,7 +103,7 @@ def test_edges_among_new_rows_are_used(field: Path, tmp_path: Path) -> None:
     assert notes == [f"{edges}: ignored, because between known rows: 1 edge"]
     # As read chunk by chunk, and as asked of the service.
     body = {"rows": [{"name": name, "kind": kind} for name, kind in rows], "edges": pairs}
-    with TestClient(make_app(field)) as client:
+    with TestClient(Service(field)) as client:
         answers = client.post("/predict", json=body).json()["predictions"]
         assert [row["probabilities"]["b"] for row in answers] == pytest.approx(chance)
         for wrong, reason in (
@@ -119,12 +120,11 @@ def test_edges_among_new_rows_are_used(field: Path, tmp_path: Path) -> None:
 
 
 def test_the_service_answers_rows_of_training_by_id(field: Path) -> None:
-    pytest.importorskip("fastapi", reason="the service needs the extra serve")
     from starlette.testclient import TestClient
 
     filled = {row["name"]: row for row in lines(field / "predictions.csv")}
     rows = [{"name": "r0", "kind": 0}, {"kind": 0}, {"name": "r0", "kind": 0}]
-    with TestClient(make_app(field)) as client:
+    with TestClient(Service(field)) as client:
         found = client.post("/predict", json={"rows": rows}).json()["predictions"]
     assert found[0]["probability"] == float(filled["r0"]["probability"])
     assert found[0] == found[2] != found[1]

@@ -144,11 +144,11 @@ _asking: dict[Path, tuple[Asgi, OwnRun]] = {}
 
 
 def requests_case(root: Path, place: Path, draw: Random) -> None:
-    from difformer.app.service.app import make_app
+    from difformer.app.service.app import Service
 
     if root not in _asking:
         run = OwnRun.load(root / "own")
-        _asking[root] = Asgi(make_app(run)), run
+        _asking[root] = Asgi(Service(run)), run
     ask, run = _asking[root]
     columns = [column.name for column in run.encoder.columns]
     rows = [{name: row[name] for name in columns} for row in make_rows(draw.randrange(1, 6))]

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits and forks as Linux has them"
 )
 pytest.importorskip("pyarrow", reason="Parquet needs the extra parquet")
-pytest.importorskip("fastapi", reason="the service needs the extra serve")
+pytest.importorskip("starlette", reason="the service needs the extra serve")
 pytest.importorskip("optuna", reason="tune needs the extra tune")
 
 CASES = -(-int(os.environ.get("HOSTILE", "360")) // len(hostile.FORMATS))

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the service needs the extra serve")
+pytest.importorskip("starlette", reason="the service needs the extra serve")
 
-from difformer.app.service.app import make_app
+from difformer.app.service.app import Service
 from difformer.app.service.server import listen, make_server
 from difformer.data.table.read import read_table
 from difformer.jobs.own import OwnRun
@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def served(run: Path, **options: Any) -> Iterator[str]:
     """The address of a service in a thread."""
     with listen("127.0.0.1", 0) as listening:
-        server = make_server(make_app(OwnRun.load(run, level=0.8), **options))
+        server = make_server(Service(OwnRun.load(run, level=0.8), **options))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from difformer.app.options import argument, flag
 from difformer.app.output import say
-from difformer.app.service.limits import Limits
+from difformer.app.service.server import Limits
 
 
 def command(
@@ -53,7 +53,7 @@ def command(
     work with a 503. Give the token by the environment variable: other users of the machine can
     see the options of a command.
     """
-    from difformer.app.service.app import make_app
+    from difformer.app.service.app import Service
     from difformer.app.service.server import listen, make_server
     from difformer.jobs.own import OwnRun
     from difformer.runs.run import need_kind
@@ -68,5 +68,5 @@ def command(
     answers = OwnRun.load(run, level=level)
     with listen(host, port) as listening:
         say(f"http://{named}:{port}/ (Ctrl-C stops)")
-        app = make_app(answers, limits, token=token, hosts=(host, *(allowed_host or ())))
+        app = Service(answers, limits, token=token, hosts=(host, *(allowed_host or ())))
         make_server(app, limits).run([listening])

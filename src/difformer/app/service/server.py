@@ -11,14 +11,15 @@ import asyncio
 import logging
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
-from difformer.app.service.limits import Limits
-from difformer.app.service.requests import RETRY_AFTER
 from difformer.errors import DifformerError, missing_extra
 
+RETRY_AFTER = 1  # seconds after which a refused client may try again
 HEADER_BYTES = 16_384  # of one request's line and headers
 BUSY = (
     f"HTTP/1.1 503 Service Unavailable\r\nretry-after: {RETRY_AFTER}\r\n"
@@ -26,6 +27,67 @@ BUSY = (
 ).encode()
 
 logger = logging.getLogger("uvicorn.error")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one request, and of all requests together."""
+
+    bytes: int = 1_000_000
+    rows: int = 1_000
+    edges: int = 20_000
+    cell: int = 100_000  # characters of one text cell
+    seconds: float = 10.0  # for the header, and then for the body to arrive
+    concurrent: int = 2  # batches worked on at a time; requests that come meanwhile are the next
+    waiting_rows: int = 4_000  # rows of requests that wait; more are refused
+    waiting_bytes: int = 16_000_000  # bytes of bodies being read or waiting
+    drained: int = 256_000_000  # bytes of a refused body that are read, so that its client sees why
+    connections: int = 512  # open at a time, half of them by one client
+    idle: float = 60.0  # seconds a connection may stay open between two requests
+
+
+class Together:
+    """The requests that wait, and the workers that answer them batch by batch.
+
+    Args:
+        predict: the answers of a batch, or what to raise in place of one.
+    """
+
+    def __init__(self, predict: Callable[[list[Any]], list[Any]], limits: Limits) -> None:
+        self.predict, self.limits, self.rows = predict, limits, 0
+        self.waiting: deque[tuple[Any, int, bool, asyncio.Future[Any]]] = deque()
+        self.workers: set[asyncio.Task[None]] = set()
+
+    async def answer(self, request: Any, rows: int, *, alone: bool = False) -> Any:
+        """The answer to one request of so many rows, maybe in a batch with others."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.waiting.append((request, rows, alone, answer))
+        self.rows += rows
+        if len(self.workers) < self.limits.concurrent:
+            worker = asyncio.create_task(self._work())
+            self.workers.add(worker)
+            worker.add_done_callback(self.workers.discard)
+        return await answer
+
+    async def _work(self) -> None:
+        """Answer those that have waited longest, together of no more rows than one may have."""
+        while self.waiting:
+            batch = [self.waiting.popleft()]
+            _, rows, alone, _ = batch[0]
+            while self.waiting and not alone and not self.waiting[0][2]:
+                if rows + self.waiting[0][1] > self.limits.rows:
+                    break
+                batch.append(self.waiting.popleft())
+                rows += batch[-1][1]
+            self.rows -= rows
+            found = await asyncio.to_thread(self.predict, [request for request, *_ in batch])
+            for (*_, answer), own in zip(batch, found, strict=True):
+                if answer.done():  # the client has gone
+                    continue
+                if isinstance(own, Exception):
+                    answer.set_exception(own)
+                else:
+                    answer.set_result(own)
 
 
 def make_server(app: Any, limits: Limits | None = None) -> Any:
