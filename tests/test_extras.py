@@ -26,8 +26,8 @@ from difformer.data.table.files import _parquet  # type: ignore[attr-defined]
 from difformer.errors import DifformerError
 from difformer.estimators.backtest import Backtest
 from difformer.jobs.job import Experiment
-from difformer.shards.far import connect
 from difformer.shards.engine import Engine
+from difformer.shards.far import connect
 from difformer.systems import system
 from difformer.systems.registry import SYSTEMS
 from difformer.train.callbacks import TensorBoard

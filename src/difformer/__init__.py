@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from difformer.data.split import Split
     from difformer.data.table.read import read_table
     from difformer.estimators.classifier import DIFFormerClassifier
-    from difformer.estimators.folds import LabelledKFold
     from difformer.estimators.forecaster import DIFFormerForecaster
+    from difformer.estimators.labels import LabelledKFold
     from difformer.estimators.regressor import DIFFormerRegressor
     from difformer.nn.conv import DIFFormerConv
     from difformer.nn.frozen import FrozenDIFFormer
@@ -58,8 +58,8 @@ _HOMES = {
     "data.split": ("Split",),
     "data.table.read": ("read_table",),
     "estimators.classifier": ("DIFFormerClassifier",),
-    "estimators.folds": ("LabelledKFold",),
     "estimators.forecaster": ("DIFFormerForecaster",),
+    "estimators.labels": ("LabelledKFold",),
     "estimators.regressor": ("DIFFormerRegressor",),
     "nn.conv": ("DIFFormerConv",),
     "nn.frozen": ("FrozenDIFFormer",),

@@ -244,8 +244,8 @@ def _cora(out: Path, *, quiet: bool) -> list[Row]:
         )
         if result.interrupted:
             raise KeyboardInterrupt
-        fit, figure = result.results[SEED], published_text(published[cell.system]["cora"])
-        accuracy, seconds = fit.metrics["test"]["accuracy"], fit.seconds
+        fit, figure = result.fits[f"seed {SEED}"], published_text(published[cell.system]["cora"])
+        accuracy, seconds = fit.metrics["test"]["accuracy"], fit.seconds or 0.0
         where = f"Cora, {split.train.numel()} labels, citations"
         rows.append(
             _row(title, where, figure, known[cell.name], accuracy=accuracy, seconds=seconds)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from difformer.core import fixed, tiled
 from difformer.core.diffusion import Diffusion
-from difformer.core.diffusivity import Gaussian, Sharp, Sigmoid
+from difformer.core.diffusivity import Gaussian, Sharp
 from difformer.core.fixed import FixedAverage, FixedWeights
 from difformer.core.rows import offsets_for_reach, squared_distances
 from difformer.core.sparse import SparseMatrix

@@ -11,7 +11,7 @@ import pytest
 from sklearn.datasets import make_classification, make_friedman1
 
 from difformer.estimators.classifier import DIFFormerClassifier
-from difformer.estimators.conformal import conformal_quantile
+from difformer.estimators.outcome import conformal_quantile
 from difformer.estimators.regressor import DIFFormerRegressor
 
 FEW: dict[str, Any] = {"epochs": 60, "hidden_channels": 16, "random_state": 0}

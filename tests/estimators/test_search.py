@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +14,13 @@ from sklearn.datasets import load_digits, load_wine, make_moons
 from sklearn.linear_model import LogisticRegression
 
 from difformer import DIFFormerClassifier, DIFFormerRegressor
-from difformer.data.split import Split
+from difformer.data.dataset import csr_tensor
 from difformer.data.table.encoder import TableEncoder
-from difformer.estimators.choice import Candidate, Form, Training
-from difformer.estimators.problem import Outcome, Problem
-from difformer.estimators.search import Judged, judge, weighed
-from difformer.estimators.views import CENTRES, STEPS, View, learn_view
+from difformer.estimators.forms import CENTRES, STEPS, Form, View, learn_view
+from difformer.estimators.outcome import Judged, Outcome, judge, weighed
+from difformer.estimators.search import Search
 from difformer.metrics import METRICS, TEMPERED
-from difformer.train.objective import CrossEntropy, objective_for
+from difformer.train.objective import CrossEntropy
 
 
 def moons(labels: int = 3, n: int = 240) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -78,13 +78,13 @@ def test_a_form_that_is_probed_and_then_trained_on_is_kept_in_two_folders(tmp_pa
 
 def test_ctrl_c_while_a_form_is_trained_ends_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop stops after its epoch: a form trained that far must not count as tried."""
-    trained = Training.fit
+    trained = Search.train
 
-    def interrupted(self: Training, form: Form, split: Split) -> Candidate:
-        found = trained(self, form, split)
-        return replace(found, result=replace(found.result, stopped="interrupted"))
+    def interrupted(self: Search, *given: Any) -> Any:
+        model, result = trained(self, *given)
+        return model, replace(result, stopped="interrupted")
 
-    monkeypatch.setattr(Training, "fit", interrupted)
+    monkeypatch.setattr(Search, "train", interrupted)
     X, _, few, edges = unlike()
     with pytest.raises(KeyboardInterrupt):
         DIFFormerClassifier(random_state=0).fit(X, few, edges)
@@ -196,7 +196,7 @@ def test_regression_by_default_beats_the_mean_by_far() -> None:
 
 def judged(losses: list[float]) -> Judged:
     tensor = torch.tensor(losses)
-    return Judged(Form("f", "identity"), tensor.unsqueeze(1), tensor, 1.0)
+    return Judged(Form("f", {}), tensor.unsqueeze(1), tensor, 1.0)
 
 
 def weights(*losses: list[float], doubt: float = 1.0) -> list[float]:
@@ -220,9 +220,8 @@ def test_the_temperature_is_that_of_the_held_out_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4000, 3, generator=generator)
     y = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
-    problem = Problem(y, Outcome("multiclass", (3,)), objective_for("multiclass"), 3, y.numpy())
     rows = torch.arange(4000)
-    found = judge(Form("f", "identity"), problem, [(rows, 4 * logits)], rows)
+    found = judge(Form("f", {}), Outcome("multiclass", (3,)), y, [(rows, 4 * logits)], rows)
     assert found.temperature == pytest.approx(4, rel=0.1)
     expected = torch.nn.functional.cross_entropy(logits, y)
     assert found.loss == pytest.approx(float(expected), abs=0.01)
@@ -234,7 +233,7 @@ def test_the_temperature_is_that_of_the_held_out_rows() -> None:
 def test_combined_outputs_are_the_mean_of_probabilities(outcome: Outcome) -> None:
     a, b = torch.randn(5, 3), torch.randn(5, 3)
     turn = torch.sigmoid if outcome.task == "multilabel" else lambda t: t.softmax(1)
-    found = turn(outcome.combine([a, b], [0.25, 0.75], [2.0, 1.0]))
+    found = turn(outcome.combine([(a, 0.25, 2.0), (b, 0.75, 1.0)]))
     torch.testing.assert_close(found, 0.25 * turn(a / 2) + 0.75 * turn(b))
 
 
@@ -253,53 +252,53 @@ def test_the_epoch_is_picked_by_the_loss_after_calibration() -> None:
 # --- views ----------------------------------------------------------------------------------------
 
 
+def seen(kind: str, x: np.ndarray) -> tuple[View | None, torch.Tensor, np.ndarray]:
+    """A view of the columns of an array, their encoding, and what is seen of it."""
+    encoder = TableEncoder.of_numbers(x, [str(j) for j in range(x.shape[1])])
+    encoded = torch.from_numpy(encoder.encode_array(x))
+    view = learn_view(kind, encoded, encoder)
+    return view, encoded, np.empty(0) if view is None else view.apply(encoded).numpy()
+
+
 def test_steps_see_ranks_not_values() -> None:
     """A monotone change of a column hardly changes what its steps say."""
-    x = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
-    one, other = x, np.exp(3 * x).astype(np.float32)
-    views = [learn_view("steps", t, TableEncoder.of_numbers(t, ["a", "b"])) for t in (one, other)]
-    first, second = (view.apply(t) for view, t in zip(views, (one, other), strict=True))
+    x = np.random.default_rng(0).normal(size=(300, 2))
+    first, second = seen("steps", x)[2], seen("steps", np.exp(3 * x))[2]
     assert first.shape == (300, 2 * STEPS)
     assert np.corrcoef(first.ravel(), second.ravel())[0, 1] > 0.9
 
 
 def test_the_common_view_keeps_the_unit_that_columns_share() -> None:
     x = np.random.default_rng(0).normal(size=(50, 3)) * [1, 2, 4]
-    encoder = TableEncoder.of_numbers(x, ["a", "b", "c"])
-    seen = learn_view("common", encoder.encode_array(x), encoder).apply(encoder.encode_array(x))
-    ratio = seen.std(0) / x.std(0)
+    ratio = seen("common", x)[2].std(0) / x.std(0)
     assert ratio.max() == pytest.approx(ratio.min(), rel=1e-3)
     # A view that would be no other, or that of few distinct rows, is left out.
-    encoder = TableEncoder.of_numbers(x / x.std(0), ["a", "b", "c"])
-    assert learn_view("common", encoder.encode_array(x / x.std(0)), encoder) is None
-    x = np.tile(np.eye(4, dtype=np.float32), (20, 1))
-    assert learn_view("near", x, TableEncoder.of_numbers(x, list("abcd"))) is None
+    assert seen("common", x / x.std(0))[0] is None
+    assert seen("near", np.tile(np.eye(4), (20, 1)))[0] is None
 
 
 def test_nearness_has_the_bits_of_any_batch_and_falls_with_the_distance() -> None:
-    x = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
-    view = learn_view("near", x, TableEncoder.of_numbers(x, ["a", "b", "c"]))
+    view, x, whole = seen("near", np.random.default_rng(0).normal(size=(300, 3)))
     assert view is not None
-    whole = view.apply(x)
     assert whole.shape == (300, CENTRES)
     for rows in (slice(0, 1), slice(7, 90)):
-        np.testing.assert_array_equal(view.apply(x[rows]), whole[rows])
-    distance = np.linalg.norm(view.centres - x[0], axis=1)
-    nearness = whole[0] / view.scale + view.shift
+        np.testing.assert_array_equal(view.apply(x[rows]).numpy(), whole[rows])
+    own = {name: array.numpy() for name, array in view.arrays.items()}
+    distance = np.linalg.norm(own["centres"] - x[0].numpy(), axis=1)
+    nearness = whole[0] / own["scale"] + own["shift"]
     assert (np.diff(nearness[np.argsort(distance)]) < 1e-6).all()
-    assert whole.var(0).sum() == pytest.approx(x.var(0).sum(), rel=0.01)
+    assert whole.var(0).sum() == pytest.approx(x.numpy().var(0).sum(), rel=0.01)
 
 
 @pytest.mark.parametrize(("kind", "names"), [("steps", ["shift", "scale"]), ("plain", ["knots"])])
 def test_a_view_without_its_arrays_or_with_others_is_refused(kind: str, names: list[str]) -> None:
     with pytest.raises(ValueError, match=f"view '{kind}' with the arrays"):
-        View.from_tensors(kind, {name: torch.ones(3) for name in names})
+        View(kind, {name: torch.ones(3) for name in names})
 
 
 def test_sparse_rows_are_compared_by_their_direction() -> None:
     X = sparse.random(40, 30, density=0.2, random_state=0, format="csr")
-    view = learn_view("standard", X, None)
-    lengths = np.sqrt(view.apply(X).multiply(view.apply(X)).sum(1))
-    filled = np.diff(X.indptr) > 0
-    assert np.allclose(lengths[filled], 10.0, rtol=1e-5)
-    assert np.allclose(view.apply(3 * X).toarray(), view.apply(X).toarray(), rtol=1e-5)
+    once, thrice = (View("standard").apply(csr_tensor(c * X)).to_dense() for c in (1, 3))
+    lengths = once.norm(dim=1).numpy()
+    assert np.allclose(lengths[np.diff(X.indptr) > 0], 10.0, rtol=1e-5)
+    torch.testing.assert_close(once, thrice, rtol=1e-5, atol=0)

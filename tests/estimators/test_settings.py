@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from difformer import DIFFormerClassifier, DIFFormerRegressor
 from difformer.errors import RunError
-from difformer.estimators import choice
+from difformer.estimators import forms
+from difformer.estimators.search import Search
 from difformer.estimators.settings import FitSettings
 
 Array = NDArray[Any]
@@ -69,6 +70,18 @@ def test_held_out_rows_use_what_is_said_about_them(iris: Iris, few: Array) -> No
     assert given.fit(iris[0], few, validation=[0, 1, 2]).best_epoch_ > 0
 
 
+@pytest.mark.parametrize(("name", "value"), [("n_neighbors", 3), ("metric", "cosine")])
+def test_only_neighbours_use_what_is_said_about_them(
+    name: str, value: Any, iris: Iris, few: Array
+) -> None:
+    """Edges of one's own, or none: what would find neighbours is refused."""
+    model = DIFFormerClassifier(recipe="alone", **{name: value}, **QUICK)
+    for graph in (None, [[0, 1], [1, 2]]):
+        with pytest.raises(ValueError, match=f'^{name} must be left at .*graph="knn" or "auto"'):
+            model.fit(iris[0], few, graph)
+    model.fit(iris[0], few, "knn")
+
+
 def test_numbers_have_no_consistency(iris: Iris) -> None:
     model = DIFFormerRegressor(recipe="alone", consistency=1, **QUICK)
     with pytest.raises(ValueError, match=r"consistency must be left at 0.0.* one class per row"):
@@ -100,7 +113,7 @@ def test_auto_trains_the_kernel_that_validates_better_on_every_label(
     best = f"{'none' if kept.graph_ is None else 'knn'}-{kept.kernel_}"
     assert kept.candidates_[best] == max(kept.candidates_.values())
     # Where one kernel fits into memory, nothing is held out.
-    monkeypatch.setattr(choice, "available_memory", lambda: 1000)
+    monkeypatch.setattr(forms, "available_memory", lambda: 1000)
     auto = DIFFormerClassifier(kernel="auto", **LONGER).fit(iris[0], few)
     alone = DIFFormerClassifier(kernel="simple", **LONGER).fit(iris[0], few)
     assert np.array_equal(auto.label_distributions_, alone.label_distributions_)
@@ -110,26 +123,26 @@ def test_auto_trains_the_kernel_that_validates_better_on_every_label(
 def test_auto_takes_sigmoid_only_where_it_pays(
     iris: Iris, few: Array, monkeypatch: pytest.MonkeyPatch, gain: float, kernel: str
 ) -> None:
-    whole = choice.Training.fit
+    whole = Search.train
 
-    def fit(self: Any, form: Any, split: Any) -> Any:
-        found = whole(self, form, split)
-        value = 0.5 + gain * (form.kernel == "sigmoid")
-        loss = 1.0 - (form.kernel == "sigmoid")  # a lower loss alone does not pay
-        found.result.metrics["val"] = {"accuracy": value, "loss": loss}
-        return found
+    def train(self: Any, form: Any, split: Any) -> Any:
+        model, result = whole(self, form, split)
+        sigmoid = form.options["kernel"] == "sigmoid"
+        # A lower loss alone does not pay.
+        result.metrics["val"] = {"accuracy": 0.5 + gain * sigmoid, "loss": 1.0 - sigmoid}
+        return model, result
 
-    monkeypatch.setattr(choice.Training, "fit", fit)
+    monkeypatch.setattr(Search, "train", train)
     assert DIFFormerClassifier(kernel="auto", **LONGER).fit(iris[0], few).kernel_ == kernel
 
 
 def test_auto_takes_simple_where_sigmoid_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "available_memory", lambda: 10**10)
-    assert choice.pick_kernels("auto", 4000, 64, 2) == ["simple", "sigmoid"]
+    monkeypatch.setattr(forms, "available_memory", lambda: 10**10)
+    assert forms.pick_kernels("auto", 4000, 128) == ["simple", "sigmoid"]
     with pytest.warns(UserWarning, match="5,000² pairs"):
-        assert choice.pick_kernels("auto", 5000, 64, 2) == ["simple", "sigmoid"]
-    monkeypatch.setattr(choice, "available_memory", lambda: 1000)
-    assert choice.pick_kernels("auto", 100, 64, 2) == ["simple"]
+        assert forms.pick_kernels("auto", 5000, 128) == ["simple", "sigmoid"]
+    monkeypatch.setattr(forms, "available_memory", lambda: 1000)
+    assert forms.pick_kernels("auto", 100, 128) == ["simple"]
 
 
 def test_a_fit_kept_in_a_folder_goes_on_with_the_same_bits(

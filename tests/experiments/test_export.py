@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from difformer.app import onnx as export
 from difformer.app.onnx import export_run
+from difformer.data.table.encoder import TableEncoder
 from difformer.data.table.read import read_table
 from difformer.errors import DifformerError
+from difformer.estimators.forms import View, learn_view
 from difformer.estimators.rows import Rows
 from difformer.jobs.own import OwnRun
 from difformer.jobs.table import train_own
@@ -76,20 +79,16 @@ def test_numbers_come_in_their_own_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["standard", "common", "steps", "near", "plain"])
-def test_views_are_the_same_in_torch(kind: str) -> None:
-    import torch
-
-    from difformer.data.table.encoder import TableEncoder
-    from difformer.estimators.views import View, learn_view
-
+def test_every_view_is_the_same_in_the_file(kind: str) -> None:
     rows = np.random.default_rng(0).normal(size=(50, 4)) * [1, 10, 100, 3]
     rows[:, 3] = np.round(rows[:, 3])
     encoder = TableEncoder.of_numbers(rows, list("abcd"))
-    features = encoder.encode_array(rows)
-    view = View("plain") if kind == "plain" else learn_view(kind, features, encoder)
+    x = torch.from_numpy(encoder.encode_array(rows))
+    view = View("plain") if kind == "plain" else learn_view(kind, x, encoder)
     assert view is not None
-    found = export._viewed(view, torch.from_numpy(features))
-    np.testing.assert_allclose(found.numpy(), view.apply(features), atol=1e-6)
+    program = export._program(export._Model(view.apply), x.numpy())
+    found = export._answers(program.model_proto.SerializeToString(), x.numpy())
+    np.testing.assert_allclose(found, view.apply(x).numpy(), atol=1e-6)
 
 
 def test_a_run_on_a_dataset_takes_its_features(cli: Any, tmp_path: Path) -> None:

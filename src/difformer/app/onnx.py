@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,13 +23,12 @@ from torch import Tensor, nn
 from difformer.core.context import Pairs
 from difformer.data.table.columns import Column, encode_numbers
 from difformer.errors import DifformerError, missing_extra
-from difformer.estimators.answering import USUAL
+from difformer.estimators.base import USUAL
 from difformer.estimators.classifier import DIFFormerClassifier
-from difformer.estimators.problem import Outcome
 from difformer.estimators.rows import Rows
-from difformer.estimators.views import FARTHEST, View
 from difformer.files import json_text, write_atomic
 from difformer.jobs.own import OwnRun
+from difformer.nn.frozen import FrozenDIFFormer
 from difformer.runs.open import LoadedRun, load_run
 from difformer.runs.run import need_kind
 
@@ -41,8 +39,7 @@ FIGURES = ("mean", "scale", "low", "high")  # of a column of numbers or dates
 CLOSE = 1e-5  # the largest difference that rounding may make, relative to the largest answer
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(NamedTuple):
     """What was written, and the largest difference of its answers from the run's."""
 
     inputs: tuple[str, ...]
@@ -69,14 +66,25 @@ def export_run(
     program = _program(model, rows)
     program.model.metadata_props["difformer"] = json_text(told)
     content = program.model_proto.SerializeToString()
-    found = _answers(content, rows)
-    difference = float(np.abs(found - wanted).max() / max(1.0, float(np.abs(wanted).max())))
+    difference = float(np.abs(_answers(content, rows) - wanted).max())
+    difference /= max(1.0, float(np.abs(wanted).max()))
     if not difference < CLOSE:
         raise DifformerError(
             f"the answers of the exported model differ from those of {folder} by {difference:.2g}"
         )
     write_atomic(out, content)
     return Exported(tuple(told["inputs"]), tuple(told["outputs"]), len(rows), difference)
+
+
+class _Model(nn.Module):
+    """A function of rows, and the frozen models that it calls."""
+
+    def __init__(self, answer: Callable[[Tensor], Tensor], *frozen: FrozenDIFFormer) -> None:
+        super().__init__()
+        self.answer, self.frozen = answer, nn.ModuleList(frozen)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.answer(x)
 
 
 def _program(model: nn.Module, rows: Array) -> Any:
@@ -105,37 +113,17 @@ def _answers(content: bytes, rows: Array) -> Array:
     return np.concatenate(parts)
 
 
-# --- runs on datasets --------------------------------------------------------------------------
-
-
-class _OfFeatures(nn.Module):
-    """Features to probabilities, or to numbers."""
-
-    def __init__(self, frozen: nn.Module, outcome: Outcome) -> None:
-        super().__init__()
-        self.frozen, self.outcome = frozen, outcome
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.outcome.averaged(self.frozen(x))
-
-
 def _of_dataset(run: LoadedRun) -> tuple[nn.Module, dict[str, Any], Array, Array]:
-    data, model = run.dataset, _OfFeatures(run.freeze(), run.outcome)
+    data, frozen = run.dataset, run.freeze()
+    model = _Model(lambda x: run.outcome.averaged(frozen(x)), frozen)
     draw = np.random.default_rng(0)
     x = data.x[: min(ROWS, data.num_rows)].to_dense().double().numpy()
     rows = x + 0.1 * float(x.std()) * draw.normal(size=x.shape)
     with torch.no_grad():
         wanted = model(torch.from_numpy(rows)).numpy()
     outputs = data.class_names or tuple(str(i) for i in range(data.num_outputs))
-    told = {
-        "task": data.task,
-        "inputs": [f"feature {i}" for i in range(data.num_features)],
-        "outputs": list(outputs),
-    }
-    return model, told, rows, wanted
-
-
-# --- runs on tables ----------------------------------------------------------------------------
+    inputs = [f"feature {i}" for i in range(data.num_features)]
+    return model, {"task": data.task, "inputs": inputs, "outputs": list(outputs)}, rows, wanted
 
 
 def _of_table(run: OwnRun) -> tuple[nn.Module, dict[str, Any], Array, Array]:
@@ -146,45 +134,48 @@ def _of_table(run: OwnRun) -> tuple[nn.Module, dict[str, Any], Array, Array]:
                 f"column {column.name!r} is text, which cannot be exported: train without it "
                 f"(--kind {column.name!r}=skip)"
             )
-    columns, model = [_column(column) for column in used], run.estimator
+    estimator: Any = run.estimator
     told = {
-        "task": model._outcome.task,  # pyright: ignore[reportPrivateUsage]
+        "task": estimator._outcome.task,
         "label": list(run.labels),
         "inputs": [column.name for column in used],
-        "columns": columns,
+        "columns": [_described(column) for column in used],
         "outputs": list(run.classes or run.labels),
     }
-    rows = _drawn(columns)
-    module = _OfTable(run, columns)
-    features = module.encode(torch.from_numpy(rows)).numpy()
-    blocks = [_encoded(c, cells) for c, cells in zip(used, rows.T, strict=True)]
-    encoded = np.hstack(blocks).astype(np.float32)
-    if not np.allclose(features, encoded, atol=1e-5):
-        raise DifformerError("the columns cannot be exported: the run encodes them differently")
-    return module, told, rows, run.outputs(Rows(encoded, None))
-
-
-def _column(column: Column) -> dict[str, Any]:
-    names = ("values",) if column.kind == "category" else (*FIGURES, "flag")
-    return {
-        "name": column.name,
-        "kind": column.kind,
-        "written": column.learned.get("written"),
-        **{name: column.learned[name] for name in names},
-    }
-
-
-def _drawn(columns: Sequence[Mapping[str, Any]]) -> Array:
-    """Rows like those of the table, with missing values and unknown categories among them."""
     draw = np.random.default_rng(0)
-    rows = np.empty((ROWS, len(columns)))
-    for j, column in enumerate(columns):
-        if column["kind"] == "category":
-            rows[:, j] = draw.integers(-1, len(column["values"]), size=ROWS)
-        else:
-            rows[:, j] = np.round(column["mean"] + column["scale"] * draw.normal(size=ROWS), 6)
-        rows[draw.random(ROWS) < 0.05, j] = np.nan
-    return rows
+    cells = np.stack([_drawn(column, draw) for column in used], axis=1)
+    each = zip(used, cells.T, strict=True)
+    wanted = run.outputs(Rows(np.hstack([_encoded(*one) for one in each]).astype("f4"), None))
+    # As tensors: the exporter makes plain numbers single precision, too coarse for dates.
+    figures = [
+        {n: torch.tensor(c.learned[n], dtype=torch.float64) for n in FIGURES if n in c.learned}
+        for c in used
+    ]
+
+    def answer(x: Tensor) -> Tensor:
+        blocks = zip(used, figures, x.T, strict=True)
+        return _answered(estimator, torch.cat([_traced(*one) for one in blocks], 1).float())
+
+    return _Model(answer, *(member.frozen for member in estimator.members_)), told, cells, wanted
+
+
+def _described(column: Column) -> dict[str, Any]:
+    """What the file says of a column."""
+    names = ("values",) if column.kind == "category" else (*FIGURES, "flag")
+    written = column.learned.get("written")
+    kept = {name: column.learned[name] for name in names}
+    return {"name": column.name, "kind": column.kind, "written": written, **kept}
+
+
+def _drawn(column: Column, draw: np.random.Generator) -> Array:
+    """Cells like those of a column, with missing values and unknown categories among them."""
+    learned = column.learned
+    if column.kind == "category":
+        cells = draw.integers(-1, len(learned["values"]), size=ROWS).astype(np.float64)
+    else:
+        cells = np.round(learned["mean"] + learned["scale"] * draw.normal(size=ROWS), 6)
+    cells[draw.random(ROWS) < 0.05] = np.nan
+    return cells
 
 
 def _encoded(column: Column, cells: Array) -> Array:
@@ -195,155 +186,59 @@ def _encoded(column: Column, cells: Array) -> Array:
     return column.encode([None if cell != cell else known[int(cell)] for cell in cells], 1)
 
 
-class _OfTable(nn.Module):
-    """Cells (m, columns) in float64 to probabilities (m, classes) or numbers (m, targets)."""
-
-    def __init__(self, run: OwnRun, columns: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__()
-        self.columns = columns
-        # As tensors: the exporter makes plain numbers single precision, too coarse for dates.
-        self.figures = [
-            {n: torch.tensor(column[n], dtype=torch.float64) for n in FIGURES if n in column}
-            for column in columns
-        ]
-        model: Any = run.estimator
-        self.estimator = model
-        self.each = [_OfMember(member) for member in model.members_]
-        self.members = nn.ModuleList(self.each)
-        # For each member the first that compares rows as it does: compared once for all of them.
-        self.first = [next(a for a in self.each if a is b or b.compares_like(a)) for b in self.each]
-        self.weights = [float(m.weight) for m in model.members_]
-        self.temperatures = [float(m.temperature) for m in model.members_]
-        self.near = None if model._neighbours is None else _Nearest(model)
-
-    def encode(self, x: Tensor) -> Tensor:
-        parts: list[Tensor] = []
-        for j, (column, own) in enumerate(zip(self.columns, self.figures, strict=True)):
-            cell = x[:, j]
-            if column["kind"] == "category":
-                values = torch.arange(len(column["values"]), dtype=x.dtype)
-                parts.append((cell[:, None] == values).to(x.dtype))
-                continue
-            gone = cell.isnan()
-            known = torch.where(gone, own["mean"], cell).clamp(own["low"], own["high"])
-            scaled = (known - own["mean"]) / own["scale"]
-            parts.append(torch.where(gone, torch.zeros_like(scaled), scaled)[:, None])
-            if column["flag"]:
-                parts.append(gone.to(x.dtype)[:, None])
-        return torch.cat(parts, dim=1).float()
-
-    def forward(self, x: Tensor) -> Tensor:
-        features = self.encode(x)
-        near = None if self.near is None else self.near.find(features)
-        outputs: list[Tensor] = []
-        compared: dict[_OfMember, Tensor | None] = {}
-        for first, member in zip(self.first, self.each, strict=True):
-            rows = _viewed(member.view, features).double()
-            if first not in compared:
-                compared[first] = member.compared(rows)
-            outputs.append(member(rows, near, compared[first]))
-        model = self.estimator
-        parts = zip(outputs, self.weights, self.temperatures, strict=True)
-        mean = torch.stack([model._outcome.averaged(o / t) * w for o, w, t in parts]).sum(0)
-        if isinstance(model, DIFFormerClassifier):
-            return mean
-        scale, middle = (torch.from_numpy(v) for v in (model._scale, model._mean))
-        return mean * scale + middle
+def _traced(column: Column, own: dict[str, Tensor], cells: Tensor) -> Tensor:
+    """One column as `_encoded` has it, in torch."""
+    if column.kind == "category":
+        return (cells[:, None] == torch.arange(column.width, dtype=cells.dtype)).to(cells.dtype)
+    gone = cells.isnan()
+    known = torch.where(gone, own["mean"], cells).clamp(own["low"], own["high"])
+    scaled = (known - own["mean"]) / own["scale"]
+    return torch.stack([torch.where(gone, 0.0, scaled), gone.to(cells.dtype)], 1)[:, : column.width]
 
 
-class _OfMember(nn.Module):
-    def __init__(self, member: Any) -> None:
-        super().__init__()
-        self.frozen, self.view = member.frozen, member.view
-        self.graph = member.frozen.num_known is not None
-
-    def compared(self, x: Tensor) -> Tensor | None:
-        """What rows are compared by, if it does not depend on the member's weights; else None."""
-        model = self.frozen.model
-        return self.frozen._comparison(x, x) if model.config.compare == "input" else None
-
-    def compares_like(self, other: _OfMember) -> bool:
-        """Whether the other's `compared` is the same."""
-        mine, theirs = self._compares(), other._compares()
-        return (
-            mine.keys() == theirs.keys()
-            and bool(mine)
-            and all(torch.equal(mine[k], theirs[k]) for k in mine)
-        )
-
-    def _compares(self) -> dict[str, Tensor]:
-        """All that `compared` depends on besides the rows; empty if it is None."""
-        model, context = self.frozen.model, self.frozen._frozen[0].context
-        if model.config.compare != "input" or not isinstance(context, Pairs):
-            return {}
-        kernel = f"{self.view.kind} {model._layer.diffusivity!r}"
-        return {kernel: context.key, **self.view.tensors()}
-
-    def forward(self, x: Tensor, near: Any, compared: Tensor | None) -> Tensor:
-        edges = (near, slice(0, 1)) if self.graph and near is not None else None
-        return self.frozen.model.decode(self.frozen._encode(x, edges, None, compared))
-
-
-def _viewed(view: View, features: Tensor) -> Tensor:
-    """`View.apply` in torch."""
-    if view.kind == "plain":
-        return features
-    if view.kind == "standard":
-        return features.clamp(-FARTHEST, FARTHEST)
-    if view.kind == "common":
-        assert view.factors is not None
-        return (features.double() * torch.from_numpy(view.factors)).float()
-    kept = view.tensors()
-    found = _near(features, kept) if view.kind == "near" else _steps(features, kept["knots"])
-    return ((found - kept["shift"]) * kept["scale"]).float()
-
-
-def _near(features: Tensor, kept: Mapping[str, Tensor]) -> Tensor:
-    apart = features.double().clamp(-FARTHEST, FARTHEST)[:, None, :] - kept["centres"]
-    return (apart.square().sum(-1) / (-2 * kept["width"])).exp()
-
-
-def _steps(features: Tensor, knots: Tensor) -> Tensor:
-    low, gap = knots[:, :-1], knots.diff(dim=1)
-    rise = features.double()[:, :, None] - low
-    jump = (rise > 0).double()
-    inside = torch.where(gap > 0, rise / torch.where(gap > 0, gap, 1.0), jump)
-    return inside.clamp(0, 1).flatten(1)
+def _answered(estimator: Any, features: Tensor) -> Tensor:
+    """Probabilities (m, classes) or numbers (m, targets) of encoded rows, without their edges."""
+    edges = None if estimator._neighbours is None else (_Nearest(estimator, features), slice(0, 1))
+    outputs: list[Tensor] = []
+    compared: dict[Any, Tensor | None] = {}  # once for all members that compare rows alike
+    for member in estimator.members_:
+        frozen, x = member.frozen, member.view.apply(features).double()
+        config, pairs = frozen.model.config, isinstance(frozen._frozen[0].context, Pairs)
+        alike: Any = (member.view.kind, str(config.kernel), config.sharpness, config.reach)
+        alike = alike if pairs and frozen.model.compares_fixed_rows else member.name
+        if alike not in compared:
+            compared[alike] = frozen._comparison(x, x) if config.compare == "input" else None
+        own = None if frozen.num_known is None else edges
+        state = frozen._encode(x, own, None, compared[alike])
+        output = frozen.model.decode(state) / member.temperature
+        outputs.append(estimator._outcome.averaged(output) * member.weight)
+    mean = torch.stack(outputs).sum(0)
+    if isinstance(estimator, DIFFormerClassifier):
+        return mean
+    return mean * torch.from_numpy(estimator._scale) + torch.from_numpy(estimator._mean)
 
 
 class _Nearest:
     """The edges of new rows from their nearest known ones, as `FrozenDIFFormer` takes edges."""
 
-    def __init__(self, model: Any) -> None:
-        known = torch.from_numpy(np.asarray(model._neighbours, np.float64))
-        self.known, self.count = known, min(int(model.n_neighbors), len(known))
-        self.cosine, self.scaled = model._metric() == "cosine", bool(model.scale)
-        frozen = next(m.frozen for m in model.members_ if m.frozen.num_known is not None)
-        self.degree, self.loops = frozen._degree, frozen._loops
-        self.row = frozen.model.config.graph_norm == "row"
-
-    def find(self, features: Tensor) -> _Found:
-        x = features.double()
-        x = x.clamp(-USUAL, USUAL) if self.scaled else x
-        if self.cosine:
-            unit = torch.nn.functional.normalize(self.known, dim=-1)
+    def __init__(self, estimator: Any, features: Tensor) -> None:
+        known = torch.from_numpy(np.asarray(estimator._neighbours, np.float64))
+        x = features.double().clamp(-USUAL, USUAL) if estimator.scale else features.double()
+        if estimator._metric() == "cosine":
+            unit = torch.nn.functional.normalize(known, dim=-1)
             distance = -torch.nn.functional.normalize(x, dim=-1) @ unit.T
         else:
-            distance = self.known.square().sum(-1) - 2 * x @ self.known.T
-        return _Found(self, distance.topk(self.count, largest=False).indices)
-
-
-@dataclass(frozen=True)
-class _Found:
-    near: _Nearest
-    rows: Tensor  # (m, count)
+            distance = known.square().sum(-1) - 2 * x @ known.T
+        count = min(int(estimator.n_neighbors), len(known))
+        self.rows = distance.topk(count, largest=False).indices  # (m, count)
+        frozen = next(m.frozen for m in estimator.members_ if m.frozen.num_known is not None)
+        self.degree, self.loops = frozen._degree[self.rows], frozen._loops
+        self.row, self.own_degree = frozen.model.config.graph_norm == "row", count + frozen._loops
 
     def average(self, rows: slice, value: Tensor, own: Tensor) -> Tensor:
-        """Ã V of the new rows, as `_Incoming.average` makes it."""
-        own_degree = float(self.near.count + self.near.loops)
-        if self.near.row:
-            weight = torch.full_like(self.rows, 1, dtype=value.dtype) / own_degree
-        else:
-            weight = (own_degree * self.near.degree[self.rows]).rsqrt()
+        """Ã V of the new rows, as `Incoming.average` makes it."""
+        scale = torch.tensor(1 / self.own_degree, dtype=value.dtype)
+        weight = (scale / self.degree).sqrt()
+        weight = torch.ones_like(weight) * scale if self.row else weight
         out = (value[self.rows] * weight.unsqueeze(-1)).sum(1)
-        return out + own / own_degree if self.near.loops else out
+        return out + own * scale if self.loops else out

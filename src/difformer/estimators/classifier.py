@@ -18,8 +18,7 @@ from torch import Tensor
 from difformer.data.dataset import Dataset
 from difformer.estimators.base import BaseDIFFormer
 from difformer.estimators.labels import Classes, dataset_classes, known_labels, read_classes
-from difformer.estimators.problem import MultiCrossEntropy, Outcome, Problem
-from difformer.train.objective import objective_for
+from difformer.estimators.outcome import Outcome
 
 Array = NDArray[Any]
 
@@ -155,7 +154,6 @@ class DIFFormerClassifier(ClassifierMixin, BaseDIFFormer):
         return 1 - self._probabilities(outputs)[np.arange(len(y)), y][:, None]
 
     def _keep(self, output: Array) -> None:
-        self._outputs = output
         self.transduction_ = self._decide(output)
         self.label_distributions_ = self._probabilities(output)
 
@@ -182,43 +180,26 @@ class DIFFormerClassifier(ClassifierMixin, BaseDIFFormer):
         task = "multiclass" if classes.kind == "multiclass" else "multilabel"
         return Outcome(task, () if classes.kind == "multilabel" else tuple(classes.widths))
 
-    def _problem(self, X: Any, y: Any) -> Problem:
-        if isinstance(X, Dataset) and y is None:
-            classes, codes = dataset_classes(X)
-        else:
-            classes, codes = read_classes(y, self.unlabelled)
-        for j, found in enumerate(classes.each):
-            if len(found) < 2:
-                where = "y" if classes.kind == "multiclass" else f"column {j} of y"
-                raise ValueError(
-                    f"{where} must have at least two classes, got one class: {found.tolist()[0]!r}"
-                )
+    def _read(self, X: Any, y: Any) -> tuple[Tensor, Array | None]:
+        own = isinstance(X, Dataset) and y is None
+        classes, codes = dataset_classes(X) if own else read_classes(y, self.unlabelled)
         self._classes, self.classes_ = classes, classes.public
-        known = codes >= 0
-        if classes.kind == "multiclass":
-            strata, targets = codes[:, 0], torch.from_numpy(codes[:, 0])
-            objective = objective_for("multiclass")
-        else:
-            strata = np.where(known.any(1), 0, -1)
-            targets = torch.from_numpy(np.where(known, codes, np.nan)).float()
-            multilabel = classes.kind == "multilabel"
-            objective = (
-                objective_for("multilabel") if multilabel else MultiCrossEntropy(classes.widths)
-            )
-        weight = None
+        known, weight = codes >= 0, None
         if self.class_weight is not None:
-            weight, rows = np.ones(len(codes)), known.all(1)
-            labels = classes.decode(codes[rows])
-            weight[rows] = compute_sample_weight(self.class_weight, labels)
-        return Problem(targets, self._outcome, objective, sum(classes.widths), strata, weight)
+            rows = known.all(1)
+            weight = np.ones(len(codes))
+            weight[rows] = compute_sample_weight(self.class_weight, classes.decode(codes[rows]))
+        if classes.kind == "multiclass":
+            return torch.from_numpy(codes[:, 0]), weight
+        return torch.from_numpy(np.where(known, codes, np.nan)).float(), weight
 
-    def _packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return {}, {"classes": self._classes.to_json()}
+    def _described(self) -> dict[str, Any]:
+        return {"classes": self._classes.to_json()}
 
-    def _unpacked(self, tensors: dict[str, Tensor], rest: dict[str, Any], where: str) -> None:
-        self._classes = Classes.from_json(rest.get("classes"), where)
+    def _restore(self, described: dict[str, Any]) -> None:
+        self._classes = Classes.from_json(described["classes"])
         self.classes_ = self._classes.public
-        if sum(self._classes.widths) != tensors["outputs"].shape[1]:
+        if sum(self._classes.widths) != self._outputs.shape[1]:
             raise ValueError(f"classes for {sum(self._classes.widths)} outputs")
 
     def __sklearn_tags__(self) -> Any:

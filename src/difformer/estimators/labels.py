@@ -1,21 +1,27 @@
-"""Labels of any type, some missing: to the numbers that a model trains on, and back."""
+"""Labels of any type, some missing: to the numbers that a model trains on, and back; and folds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight  # pyright: ignore[reportPrivateUsage]
+from torch import Tensor
 
 from difformer.data.dataset import Dataset
+from difformer.data.split import Split
 from difformer.data.table.cells import as_number, is_missing
-from difformer.errors import ModelFileError
 
 Array = NDArray[Any]
 TYPES: dict[str, Any] = {"text": object, "bool": np.bool_, "float": np.float64, "int": np.int64}
+KINDS = ("multiclass", "multilabel", "multioutput")
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,16 @@ class Classes:
 
     kind: str
     each: tuple[Array, ...]
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or not self.each or any(c.ndim != 1 for c in self.each):
+            raise ValueError(f"classes must be lists of one of {', '.join(KINDS)}")
+        for j, found in enumerate(self.each):
+            if len(found) < 2:
+                where = "y" if self.kind == "multiclass" else f"column {j} of y"
+                raise ValueError(
+                    f"{where} must have at least two classes, got one class: {found.tolist()[0]!r}"
+                )
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -43,31 +59,21 @@ class Classes:
 
     def decode(self, codes: Array) -> Array:
         """Class numbers (n, t) as labels, (n,) or (n, t)."""
-        if self.kind == "multiclass":
-            return self.each[0][codes[:, 0]]
         columns = [classes[codes[:, j]] for j, classes in enumerate(self.each)]
-        return np.stack(columns, axis=1)
+        return columns[0] if self.kind == "multiclass" else np.stack(columns, axis=1)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` reads them back."""
-        return {
-            "kind": self.kind,
-            "each": [{"dtype": _name(c), "values": c.tolist()} for c in self.each],
-        }
+        names = {"O": "text", "U": "text", "T": "text", "b": "bool", "f": "float"}
+        kinds = [names.get(classes.dtype.kind, "int") for classes in self.each]
+        each = zip(kinds, self.each, strict=True)
+        return {"kind": self.kind, "each": [{"dtype": k, "values": c.tolist()} for k, c in each]}
 
     @classmethod
-    def from_json(cls, record: Any, where: str) -> Classes:
-        """The classes that `to_json` wrote; a ModelFileError for anything else."""
-        try:
-            kind = record["kind"]
-            if kind not in ("multiclass", "multilabel", "multioutput"):
-                raise ValueError(f"unknown kind {kind!r}")
-            each = tuple(np.asarray(c["values"], TYPES[c["dtype"]]) for c in record["each"])
-            if not each or any(c.ndim != 1 or len(c) < 1 for c in each):
-                raise ValueError("a class list is empty")
-            return cls(kind, each)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelFileError(f"{where}: its classes cannot be read ({error})") from error
+    def from_json(cls, record: Any) -> Classes:
+        """The classes that `to_json` wrote."""
+        each = (np.asarray(one["values"], TYPES[one["dtype"]]) for one in record["each"])
+        return cls(record["kind"], tuple(each))
 
 
 def read_classes(y: Any, unlabelled: Any = -1) -> tuple[Classes, Array]:
@@ -77,22 +83,19 @@ def read_classes(y: Any, unlabelled: Any = -1) -> tuple[Classes, Array]:
     that NumPy makes of them, "" and "nan".
     """
     table = _as_array(y)
-    if table.ndim == 2 and table.shape[1] > 1:
-        columns = [
-            _codes(table[:, j], unlabelled, f"column {j} of y") for j in range(table.shape[1])
-        ]
-        classes, codes = tuple(c for c, _ in columns), np.stack([k for _, k in columns], axis=1)
-        binary = all(c.dtype.kind in "biuf" and set(c.tolist()) <= {0, 1} for c in classes)
-        if binary:
-            # A label that no row has is still a label: its column is all zeros.
-            whole = tuple(np.array([0, 1], c.dtype) for c in classes)
-            for j, found in enumerate(classes):
-                if found.tolist() == [1]:
-                    codes[codes[:, j] == 0, j] = 1
-            return Classes("multilabel", whole), codes
+    if table.ndim == 1 or table.shape[1] == 1:
+        found, codes = _codes(column_or_1d(table, warn=True), unlabelled, "y")
+        return Classes("multiclass", (found,)), codes[:, None]
+    columns = [_codes(column, unlabelled, f"column {j} of y") for j, column in enumerate(table.T)]
+    classes, codes = tuple(c for c, _ in columns), np.stack([k for _, k in columns], axis=1)
+    if not all(c.dtype.kind in "biuf" and set(c.tolist()) <= {0, 1} for c in classes):
         return Classes("multioutput", classes), codes
-    found, codes = _codes(column_or_1d(table, warn=True), unlabelled, "y")
-    return Classes("multiclass", (found,)), codes[:, None]
+    # A label that no row has is still a label: its column is all zeros.
+    whole = tuple(np.array([0, 1], c.dtype) for c in classes)
+    for j, found in enumerate(classes):
+        if found.tolist() == [1]:
+            codes[codes[:, j] == 0, j] = 1
+    return Classes("multilabel", whole), codes
 
 
 def known_labels(y: Any, unlabelled: Any = -1) -> tuple[Array, Array]:
@@ -130,9 +133,8 @@ def read_targets(y: Any) -> Array:
     table = _as_array(y)
     if table.dtype.kind == "c":
         raise ValueError("Complex data not supported: y must hold real numbers")
-    missing = _missing(table)
     try:
-        numbers = np.where(missing, np.nan, table).astype(np.float64)
+        numbers = np.where(_missing(table), np.nan, table).astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"y must hold numbers, with NaN or None for unlabelled ({error})"
@@ -148,23 +150,22 @@ def read_targets(y: Any) -> Array:
 
 
 def _codes(column: Array, unlabelled: Any, name: str) -> tuple[Array, Array]:
-    missing = ~known_labels(column, unlabelled)[1][:, 0]
-    known = column[~missing]
+    """The classes of a column, sorted, and the number of each row's, -1 where unlabelled."""
+    labelled = known_labels(column, unlabelled)[1][:, 0]
+    known = column[labelled]
     if not len(known):
         raise ValueError(f"{name} must have at least one labelled row, all are unlabelled")
     if known.dtype == object:
         known = _plain(known, name)
     if known.dtype.kind == "f" and np.isinf(known).any():
-        raise ValueError(
-            f"{name} must be finite, got infinity in row {int(np.argmax(np.isinf(known)))}"
-        )
+        row = int(np.argmax(np.isinf(known)))
+        raise ValueError(f"{name} must be finite, got infinity in row {row}")
     floating = known.dtype.kind == "f" and column.dtype.kind != "f"
-    if floating and missing.any() and (known == known.round()).all():
+    if floating and not labelled.all() and (known == known.round()).all():
         known = known.astype(np.int64)  # 0.0, 1.0, NaN: whole numbers that the NaN made floating
     check_classification_targets(known)
-    classes, numbers = np.unique(known, return_inverse=True)
     codes = np.full(len(column), -1, np.int64)
-    codes[~missing] = numbers
+    classes, codes[labelled] = np.unique(known, return_inverse=True)
     return classes, codes
 
 
@@ -216,8 +217,99 @@ def _plain(known: Array, name: str) -> Array:
     return known if texts else plain
 
 
-def _name(classes: Array) -> str:
-    """The name in `TYPES` of the type of these classes."""
-    return {"O": "text", "U": "text", "T": "text", "b": "bool", "f": "float"}.get(
-        classes.dtype.kind, "int"
-    )
+# --- which rows train, and which judge ----------------------------------------------------------
+
+
+def strata_of(data: Dataset) -> Array:
+    """(n,) one class per row to keep held-out parts balanced, -1 where a row has no label."""
+    y = data.y.numpy()
+    if data.task == "multiclass":
+        return y
+    return np.where((~np.isnan(y)).any(1), 0, -1)
+
+
+def hold_out(strata: Array, fraction: float, seed: int) -> Array:
+    """Draw a share of the labelled rows of each class, leaving at least one to train on."""
+    generator = np.random.default_rng(seed)
+    drawn: list[Array] = []
+    for label in np.unique(strata[strata >= 0]):
+        rows = generator.permutation(np.flatnonzero(strata == label))
+        drawn.append(rows[: min(len(rows) - 1, max(1, round(len(rows) * fraction)))])
+    return np.sort(np.concatenate(drawn))
+
+
+def read_validation(validation: Any, strata: Array) -> Array:
+    """Row numbers from a mask or from row numbers, all labelled."""
+    rows = np.asarray(validation)
+    if rows.dtype == bool:
+        if rows.shape != strata.shape:
+            raise ValueError(f"validation must be a mask of {len(strata)} rows, got {rows.shape}")
+        rows = np.flatnonzero(rows)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise ValueError("validation must be a mask, or a list of row numbers")
+    rows = np.unique(rows.astype(np.int64))
+    if len(rows) and not 0 <= rows[0] <= rows[-1] < len(strata):
+        bad = rows[0] if rows[0] < 0 else rows[-1]
+        raise ValueError(f"validation must name rows 0 to {len(strata) - 1}, got {bad}")
+    unlabelled = rows[strata[rows] < 0]
+    if len(unlabelled):
+        raise ValueError(f"validation must name labelled rows, row {unlabelled[0]} has no label")
+    return rows
+
+
+def row_weight(
+    features: Any, class_weight: Array | None, sample_weight: Any, split: Split
+) -> Tensor | None:
+    """The weight of each row in the loss: that of its class times its own."""
+    if sample_weight is None and class_weight is None:
+        return None
+    weight: Any = 1.0 if class_weight is None else class_weight
+    if sample_weight is not None:
+        weight = weight * _check_sample_weight(sample_weight, features)
+    found = torch.from_numpy(weight).float()
+    if bool((found < 0).any()) or not bool(found[split.train].sum() > 0):
+        raise ValueError("sample_weight must be 0 or more, and above 0 for a labelled row")
+    return found
+
+
+@dataclass(frozen=True)
+class LabelledKFold:
+    """K folds of the labelled rows; the unlabelled rows are always in the training part.
+
+    For `cross_val_score`, `GridSearchCV` and the like with a y that marks unlabelled rows.
+
+    >>> y = [0, 1, -1, 0, 1, -1]
+    >>> [(train.tolist(), test.tolist()) for train, test in LabelledKFold(2).split(y, y)]
+    [([2, 3, 4, 5], [0, 1]), ([0, 1, 2, 5], [3, 4])]
+
+    Args:
+        n_splits: the number of folds.
+        shuffle, random_state: as in `sklearn.model_selection.StratifiedKFold`.
+        unlabelled: the number in y that marks an unlabelled row, as in `DIFFormerClassifier`.
+        numbers: y holds numbers, as for `DIFFormerRegressor`: only NaN and None mark an unlabelled
+            row. Otherwise each fold has the classes in the shares of the whole.
+    """
+
+    n_splits: int = 5
+    _: KW_ONLY
+    shuffle: bool = False
+    random_state: Any = None
+    unlabelled: Any = -1
+    numbers: bool = False
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """The number of folds."""
+        return self.n_splits
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Array, Array]]:
+        """The rows to train on and the labelled rows to judge by, once per fold."""
+        table, known = known_labels(y, None if self.numbers else self.unlabelled)
+        rows = np.flatnonzero(known.any(1))
+        if len(rows) < self.n_splits:
+            raise ValueError(f"y must have at least {self.n_splits} labelled rows, got {len(rows)}")
+        by_class = not self.numbers and table.shape[1] == 1
+        make = StratifiedKFold if by_class else KFold
+        folds = make(self.n_splits, shuffle=self.shuffle, random_state=self.random_state)
+        strata = np.unique(table[rows, 0], return_inverse=True)[1] if by_class else None
+        for _, test in folds.split(rows, strata):
+            yield np.setdiff1d(np.arange(len(table)), rows[test]), rows[test]

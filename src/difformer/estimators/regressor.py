@@ -16,12 +16,9 @@ from torch import Tensor
 
 from difformer.data.dataset import Dataset
 from difformer.data.table.columns import standardise
-from difformer.errors import ModelFileError
 from difformer.estimators.base import BaseDIFFormer
-from difformer.estimators.conformal import UNKNOWN
 from difformer.estimators.labels import dataset_targets, read_targets
-from difformer.estimators.problem import Outcome, Problem
-from difformer.train.objective import objective_for
+from difformer.estimators.outcome import UNKNOWN, Outcome
 
 Array = NDArray[Any]
 
@@ -83,7 +80,7 @@ class DIFFormerRegressor(RegressorMixin, BaseDIFFormer):
         """One standardised unit of each target in the target's own units, (t,)."""
         return self._scale
 
-    def _problem(self, X: Any, y: Any) -> Problem:
+    def _read(self, X: Any, y: Any) -> tuple[Tensor, None]:
         targets = dataset_targets(X) if isinstance(X, Dataset) and y is None else read_targets(y)
         table = targets.reshape(len(targets), -1)
         known = np.isfinite(table)
@@ -92,10 +89,7 @@ class DIFFormerRegressor(RegressorMixin, BaseDIFFormer):
             raise ValueError(f"column {j} of y must have at least one labelled row, it has none")
         self._flat = targets.ndim == 1
         self._mean, self._scale, _, _ = standardise(table, clip=False)
-        scaled = torch.from_numpy((table - self._mean) / self._scale).float()
-        strata = np.where(known.any(1), 0, -1)
-        objective = objective_for("regression")
-        return Problem(scaled, self._outcome, objective, table.shape[1], strata)
+        return torch.from_numpy((table - self._mean) / self._scale).float(), None
 
     def _scores(self, outputs: Array, y: Array) -> Array:
         errors = np.abs(outputs - y.reshape(outputs.shape))
@@ -106,22 +100,19 @@ class DIFFormerRegressor(RegressorMixin, BaseDIFFormer):
         return Outcome("regression")
 
     def _keep(self, output: Array) -> None:
-        self._outputs = output
         self.transduction_ = self._scaled_back(output)
 
     def _scaled_back(self, output: Array) -> Array:
         values = output * self._scale + self._mean
         return values[:, 0] if self._flat else values
 
-    def _packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        scales = {"target_mean": self._mean, "target_scale": self._scale}
-        return {n: torch.from_numpy(own) for n, own in scales.items()}, {"flat": self._flat}
+    def _described(self) -> dict[str, Any]:
+        return {"flat": self._flat}
 
-    def _unpacked(self, tensors: dict[str, Tensor], rest: dict[str, Any], where: str) -> None:
-        if not isinstance(rest.get("flat"), bool):
-            raise ModelFileError(f"{where}: its targets are not described")
-        self._flat = rest["flat"]
-        self._mean, self._scale = tensors["target_mean"].numpy(), tensors["target_scale"].numpy()
+    def _restore(self, described: dict[str, Any]) -> None:
+        self._flat = described["flat"]
+        if not isinstance(self._flat, bool):
+            raise ValueError("its targets are not described")
 
 
 def _warn_of_marks(table: Array, known: Array) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from difformer.data.dataset import Dataset, csr_tensor, scipy_csr
+from difformer.data.snapshots import Edges
 from difformer.data.table.cells import cell_text
 from difformer.data.table.columns import Away
 from difformer.data.table.drift import Drift
@@ -42,6 +42,24 @@ class Rows:
     def __len__(self) -> int:
         return self.features.shape[0]
 
+    @classmethod
+    def of(cls, features: Any, X: Any, ids: Any) -> Rows:
+        """Encoded rows with the ids given, or those of a data frame's index; as texts.
+
+        An index that only numbers the rows (a RangeIndex) is not used.
+        """
+        if ids is None and is_frame(X):
+            ids = getattr(X, "index", None)
+            ids = None if type(ids).__name__ == "RangeIndex" else ids
+        if ids is None:
+            return cls(features, None)
+        names = tuple(cell_text(name) for name in ids)
+        if len(names) != features.shape[0]:
+            raise ValueError(
+                f"ids must have one id for each of the {features.shape[0]} rows, got {len(names)}"
+            )
+        return cls(features, names)
+
 
 def learn_rows(estimator: Any, X: Any, ids: Any) -> tuple[TableEncoder | None, Rows]:
     """Rows of fit, and how they were encoded (None for sparse rows, which are used as they are).
@@ -54,14 +72,12 @@ def learn_rows(estimator: Any, X: Any, ids: Any) -> tuple[TableEncoder | None, R
         names = [column.name for column in X.encoder.columns]
         estimator.n_features_in_ = len(names)
         estimator.feature_names_in_ = np.array(names, dtype=object)
-        return X.encoder, Rows(given, _row_ids(given, ids, X.num_rows))
-    if is_frame(given):
-        encoder, features = _learn_frame(estimator, given)
-    else:
-        encoder, features = _learn_array(estimator, _checked(estimator, given, reset=True))
+        return X.encoder, Rows.of(given, X, ids)
+    learn = _learn_frame if is_frame(given) else _learn_array
+    encoder, features = learn(estimator, given)
     if features.shape[0] < 2:
         raise ValueError(f"X must have at least two rows, got {features.shape[0]}")
-    return encoder, Rows(features, _row_ids(given, ids, features.shape[0]))
+    return encoder, Rows.of(features, given, ids)
 
 
 def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
@@ -76,17 +92,17 @@ def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
     if isinstance(X, Dataset) and X.encoder is not None:
         if X.encoder != encoder:
             raise ValueError("X must be encoded as in fit: give its data frame instead")
-        return Rows(given, _row_ids(given, ids, X.num_rows))
+        return Rows.of(given, X, ids)
     dense: Array | None = None
     if is_frame(given) and encoder is not None:
         if ids is None and encoder.id is not None and encoder.id in given.columns:
             ids = given[encoder.id]
         chunk = _columns_of(estimator, given, encoder)
     else:
-        rows = _checked(estimator, given, reset=False)
+        checked = _checked(estimator, given, reset=False)
         if encoder is None:
-            return Rows(_unscaled(sparse.csr_matrix(rows)), _row_ids(given, ids, rows.shape[0]))
-        dense = np.asarray(rows.toarray() if sparse.issparse(rows) else rows)
+            return Rows.of(_unscaled(sparse.csr_matrix(checked)), given, ids)
+        dense = np.asarray(checked.toarray() if sparse.issparse(checked) else checked)
         chunk = {column.name: dense[:, j] for j, column in enumerate(encoder.columns)}
     away: Away = {}
     with _bad_cells():
@@ -94,11 +110,11 @@ def read_rows(estimator: Any, X: Any, ids: Any = None) -> Rows:
             features = encoder.encode_array(dense, away)
         else:
             features = encoder.encode_chunk(chunk, 0, "X", away=away)
-    names, drift = _row_ids(given, ids, features.shape[0]), Drift()
-    drift.add(encoder, chunk, away, features.shape[0], start=0, names=names)
+    rows, drift = Rows.of(features, given, ids), Drift()
+    drift.add(encoder, chunk, away, len(rows), start=0, names=rows.ids)
     if drift:
         warnings.warn(drift.line, DriftWarning, stacklevel=6)
-    return Rows(features, names)
+    return rows
 
 
 def _features_and_ids(X: Any, ids: Any) -> tuple[Any, Any]:
@@ -113,11 +129,11 @@ def _features_and_ids(X: Any, ids: Any) -> tuple[Any, Any]:
     return dataset_features(X), X.ids or None if ids is None else ids
 
 
-def to_tensor(features: Any, dtype: torch.dtype) -> Tensor:
-    """Rows as a tensor, dense or sparse CSR."""
+def to_tensor(features: Any) -> Tensor:
+    """Rows as a float32 tensor, dense or sparse CSR."""
     if sparse.issparse(features):
-        return csr_tensor(features).to(dtype)
-    return torch.from_numpy(np.ascontiguousarray(features)).to(dtype)
+        return csr_tensor(features)
+    return torch.from_numpy(np.ascontiguousarray(features)).float()
 
 
 def dataset_features(data: Dataset) -> Any:
@@ -176,7 +192,8 @@ def _learn_frame(estimator: Any, frame: Any) -> tuple[TableEncoder, Any]:
     return encoder, features
 
 
-def _learn_array(estimator: Any, rows: Any) -> tuple[TableEncoder | None, Any]:
+def _learn_array(estimator: Any, X: Any) -> tuple[TableEncoder | None, Any]:
+    rows = _checked(estimator, X, reset=True)
     if sparse.issparse(rows):
         return None, _unscaled(rows)
     if not estimator.scale:
@@ -212,18 +229,16 @@ def _checked(estimator: Any, X: Any, *, reset: bool) -> Any:
 
 def _refuse(rows: Any, is_bad: Callable[[Array], Array], what: str) -> None:
     """ValueError naming row and column of the first bad value."""
-    stored = sparse.issparse(rows)
-    bad = is_bad(rows.data if stored else rows)
+    values = rows.data if sparse.issparse(rows) else rows
+    bad = is_bad(values)
     if not bad.any():
         return
-    at = int(np.argmax(bad))
-    row, column = divmod(at, rows.shape[1])
-    if stored:
-        row, column = int(np.searchsorted(rows.indptr, at, side="right")) - 1, int(rows.indices[at])
+    if sparse.issparse(rows):
+        stored = rows.tocoo()
+        row, column = (int(each[np.argmax(bad)]) for each in (stored.row, stored.col))
+    else:
+        row, column = divmod(int(np.argmax(bad)), rows.shape[1])
     raise ValueError(f"Input X contains {what}; row {row}, column {column}")
-
-
-# --- rows of fit -------------------------------------------------------------------------------
 
 
 def digests_of(rows: Rows) -> Array:
@@ -255,23 +270,14 @@ def find_rows(rows: Rows, digests: Array, ids: Sequence[str] | None) -> Array:
     return np.where(digests[found] == own, found, -1)
 
 
-def check_ids(ids: Sequence[str] | None) -> None:
-    """ValueError if two rows of fit have the same id."""
-    for name, count in Counter(ids or ()).most_common(1):
-        if count > 1:
-            raise ValueError(f"ids (or the index of X) must be different, got {name!r} twice")
-
-
-def _row_ids(X: Any, ids: Any, num_rows: int) -> tuple[str, ...] | None:
-    """The ids of rows as texts: those given, or a data frame's index; None if there are none.
-
-    An index that only numbers the rows (a RangeIndex) is not used.
-    """
-    if ids is None:
-        ids = getattr(X, "index", None) if is_frame(X) else None
-        if ids is None or type(ids).__name__ == "RangeIndex":
-            return None
-    names = tuple(cell_text(name) for name in ids)
-    if len(names) != num_rows:
-        raise ValueError(f"ids must have one id for each of the {num_rows} rows, got {len(names)}")
-    return names
+def edges_to(part: Array, edges: Edges | None, known: int) -> Edges | None:
+    """The edges into some of the new rows (sorted), which are renumbered from 0. O(e)."""
+    if edges is None:
+        return None
+    edge_index, weight = edges
+    source, target = edge_index.numpy()
+    place = np.searchsorted(part, target).clip(max=len(part) - 1)
+    mine = torch.from_numpy(part[place] == target)
+    source = np.where(source < known, source, known + np.searchsorted(part, source - known))
+    edge_index = torch.from_numpy(np.stack([source, place]))[:, mine]
+    return edge_index, None if weight is None else weight[mine]

@@ -16,7 +16,7 @@ from difformer.data.dataset import Dataset, Prediction
 from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import RunError
-from difformer.estimators.problem import Outcome
+from difformer.estimators.outcome import Outcome
 from difformer.estimators.rows import dataset_features
 from difformer.files import reading
 from difformer.jobs.job import FINGERPRINT, KEYS, Experiment, OwnTable

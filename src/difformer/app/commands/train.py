@@ -34,8 +34,7 @@ from difformer.jobs.series import SeriesSettings
 from difformer.nn.config import DIFFormerConfig
 from difformer.settings import options_of
 from difformer.shards.store import Manifest, is_shards
-from difformer.systems.registry import DIFFormerOptions
-from difformer.systems.registry import get_system
+from difformer.systems.registry import DIFFormerOptions, get_system
 from difformer.train.settings import is_lead, launched
 
 if TYPE_CHECKING:
