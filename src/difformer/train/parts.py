@@ -96,7 +96,7 @@ class Parts:
         check_batch_size(batch_size, n)
         self.held, self.split, self.comm, self.y, self._x = held, split, comm, held.y, x
         dense = x is None or x.layout == torch.strided
-        self._sparse = None if dense else SparseMatrix.from_csr(x)
+        self._sparse = None if x is None or dense else SparseMatrix.from_csr(x)
         self._starts, self._size, self._seed, self._chunk = list(starts), batch_size, seed, chunk
         self._ids, self._graph, self._symmetric = ids, graph, symmetric
         self._joined = held.joined and (model is None or model.config.use_graph)
