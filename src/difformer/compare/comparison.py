@@ -15,7 +15,6 @@ from difformer.statistics import Difference, matched, spread
 from difformer.systems.registry import get_system
 from difformer.systems.system import OURS, System
 
-COMPARISON = "comparison.json"  # what `difformer compare --out FOLDER` leaves
 ALSO = ("log_loss", "ece")  # of classes only
 
 

@@ -19,7 +19,6 @@ from difformer.blocks import (
     scatter,
 )
 from difformer.compare.comparison import (
-    COMPARISON,
     Comparison,
     Row,
     read_comparison,
@@ -28,6 +27,7 @@ from difformer.compare.comparison import (
 from difformer.files import counted
 from difformer.machine import commit_of
 from difformer.report.page import write_page
+from difformer.runs.run import COMPARISON
 
 JOIN = "\N{NO-BREAK SPACE}"  # keeps a figure with its deviation or interval on one line
 

@@ -105,10 +105,7 @@ def _of_model(
     from difformer.nn.model import DIFFormer
     from difformer.report.energy import energy_section
     from difformer.report.inside import diffusivity_section, layer_weights
-    from difformer.report.predictions import prediction_section
-    from difformer.report.series_page import series_sections
     from difformer.report.states import states_section
-    from difformer.report.table_page import table_sections
     from difformer.runs.open import load_run
 
     own: list[Section] = []
@@ -116,12 +113,20 @@ def _of_model(
     try:
         if loaded is None:
             loaded = load_run(folder, dataset=dataset, data_dir=drawing.data_dir)
-        found = [] if loaded.own or loaded.record else [prediction_section(loaded)]
+        found: list[Section] = []
         inside = loaded.look_inside()
         if loaded.own:
+            from difformer.report.table_page import table_sections
+
             own = table_sections(run, loaded)
         elif loaded.record:
+            from difformer.report.series_page import series_sections
+
             own = series_sections(loaded)
+        else:
+            from difformer.report.predictions import prediction_section
+
+            found = [prediction_section(loaded)]
     except (DifformerError, ValueError, OSError, RuntimeError, KeyError) as error:
         text = (
             "What needs the trained model on its data is left out "

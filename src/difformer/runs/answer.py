@@ -16,10 +16,8 @@ from difformer.data.table.files import Source, numbered_chunks, without_header
 from difformer.errors import DataError
 from difformer.files import answer_file, number_text
 from difformer.jobs.own import OwnRun, table_lines
-from difformer.jobs.series import CUT, forecast_lines, interval_lines, lower_end, open_series
 from difformer.runs.open import LoadedRun, load_run
 from difformer.runs.run import need_kind
-from difformer.systems.difformer import Auto
 
 ID = "id"  # the one column of a file of features that is not a feature
 
@@ -96,6 +94,7 @@ def _next_steps(
     tell: Callable[[str], None],
 ) -> list[list[Any]]:
     from difformer.data.series import read_known_file, read_series_file
+    from difformer.jobs.series import CUT, forecast_lines, interval_lines, lower_end, open_series
 
     model, record = open_series(folder)
     try:
@@ -114,7 +113,7 @@ def _next_steps(
 
 def _feature_lines(run: LoadedRun, source: Source) -> Lines:
     data, names = run.dataset, run.dataset.class_names
-    model = run.model if isinstance(run.model, Auto) else run.freeze()
+    model = run.model if run.estimator is not None else run.freeze()
     classes = data.task == "multiclass"
     targets = [f"target {i}" for i in range(data.num_outputs)]
     yield [["id", *(["label", "probability"] if classes else targets)]]

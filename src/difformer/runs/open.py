@@ -29,7 +29,6 @@ from difformer.jobs.rows import (
 )
 from difformer.nn.model import DIFFormer
 from difformer.runs.run import need_kind, seed_folders
-from difformer.systems.difformer import Auto
 from difformer.systems.registry import SYSTEMS, get_system
 from difformer.tensorfiles import read_tensors
 from difformer.train.batches import Snapshots
@@ -94,7 +93,7 @@ class LoadedRun:
     def look_inside(self) -> LoadedRun:
         """What is looked into: one member of an average, the last of snapshots, else all."""
         data, model = self.dataset, self.model
-        if isinstance(model, Auto):
+        if hasattr(model, "fitted"):  # the system "difformer", which averages several forms
             model, data, graph = look_into(self.estimator, data)
             system = _system_of(model)
             return replace(self, model=model, dataset=data, graph=graph, system=system, whole=self)
@@ -197,7 +196,7 @@ def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | No
         graph,
         result,
         system=system.name,
-        estimator=model.fitted if isinstance(model, Auto) else None,
+        estimator=getattr(model, "fitted", None),
     )
 
 

@@ -16,14 +16,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from difformer.compare.comparison import COMPARISON, read_comparison
 from difformer.data.split import Split
 from difformer.errors import DifformerError, RunError
 from difformer.files import MISREAD, natural, read_json, reading
 from difformer.jobs.series import RECORD as SERIES
-from difformer.shards.store import is_shards
 from difformer.train.folder import RESULT, FitResult, Run, fit_of, read_config, read_metrics
 
+COMPARISON = "comparison.json"  # what `difformer compare --out FOLDER` leaves
 # The file that only a run of this kind has.
 FILES = {COMPARISON: "comparison", SERIES: "series", "estimator.safetensors": "table"}
 
@@ -51,7 +50,12 @@ def kind_of(path: Path | str) -> str:
         config = {}
     if "own" in config:  # a run on a table that is not finished
         return "table"
-    return "shards" if is_shards(str(config.get("dataset", ""))) else "dataset"
+    name = str(config.get("dataset", ""))
+    if "://" not in name and not Path(name).is_dir():
+        return "dataset"
+    from difformer.shards.store import is_shards
+
+    return "shards" if is_shards(name) else "dataset"
 
 
 def is_run(folder: Path) -> bool:
@@ -199,6 +203,8 @@ def _read_fit(folder: Path, missing: list[str], root: Path) -> tuple[dict[str, A
 
 def _read_comparison(folder: Path) -> Run:
     """A comparison as the run of its best system: one fit per split."""
+    from difformer.compare.comparison import read_comparison
+
     result, record = read_comparison(folder / COMPARISON)
     ranked = result.ranked()
     fits = {

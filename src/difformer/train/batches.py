@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from difformer.core.graph import Graph
 from difformer.data.dataset import Batch, Prediction
 from difformer.data.snapshots import TemporalDataset
-from difformer.nn.model import DIFFormer
-from difformer.train.chunks import predict_in_chunks
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
@@ -85,8 +83,12 @@ def training_labels(y: Tensor, split: Split) -> Tensor:
 
 def outputs_of(model: nn.Module, batch: Batch, chunk: int | None) -> Tensor:
     """The outputs of all rows; a DIFFormer processes `chunk` rows at a time, if it is given."""
-    if chunk is not None and isinstance(model, DIFFormer):
-        return predict_in_chunks(model, batch.x, batch.graph, chunk=chunk)
+    if chunk is not None:
+        from difformer.nn.model import DIFFormer
+        from difformer.train.chunks import predict_in_chunks
+
+        if isinstance(model, DIFFormer):
+            return predict_in_chunks(model, batch.x, batch.graph, chunk=chunk)
     return predict(model, batch).output
 
 

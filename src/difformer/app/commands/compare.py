@@ -14,8 +14,9 @@ from difformer.app.asked import named_table
 from difformer.app.options import flag, parse_names
 from difformer.app.output import print_json, print_table, say, search_stopped
 from difformer.compare.compare import DEFAULT_MODELS, DEFAULT_TRAIN, compare
-from difformer.compare.comparison import COMPARISON, Comparison, comparison_table, verdict
+from difformer.compare.comparison import Comparison, comparison_table, verdict
 from difformer.files import counted, write_atomic
+from difformer.runs.run import COMPARISON
 from difformer.systems.registry import SYSTEMS
 
 
