@@ -18,7 +18,7 @@ from torch import Tensor
 
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
-from difformer.data.dataset import Dataset, fingerprint
+from difformer.data.dataset import Dataset, fingerprint, single
 from difformer.data.split import Split
 from difformer.estimators.problem import Problem
 from difformer.estimators.views import VIEWS, View
@@ -191,7 +191,7 @@ class Training:
         """What must be equal for a fit to be resumed."""
         model = {"kernel": str(form.kernel), "width": self.width, "outputs": self.problem.outputs}
         graph = form.graph
-        edges = (None, None) if graph is None else (graph.edge_index, graph.edge_weight)
+        edges = (None, None) if graph is None else (graph.edge_index, single(graph.edge_weight))
         mark = fingerprint(self.data.x, self.data.y, self.weight, *edges)
         return {"model": {**model, **form.options}, "data": {"fingerprint": mark}}
 
