@@ -145,7 +145,7 @@ def check_header(path: Path, names: Sequence[str], below: Chunk | None = None) -
 def _repeats(names: Sequence[str], below: Chunk) -> bool:
     """Whether names are a row like those below: a number above numbers, and a text once more."""
     kept = [name for name in names if not is_missing(name)]
-    numbers = [name for name in kept if read_any(name) is not None]
+    numbers = {name for name in kept if read_any(name) is not None}
     above = any(
         all(is_missing(cell) or read_any(cell) is not None for cell in below[name][:SAMPLE])
         for name in numbers
