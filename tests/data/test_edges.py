@@ -34,13 +34,6 @@ def test_a_first_line_that_joins_two_known_ids_is_an_edge_and_this_is_said(
     assert weight.tolist() == [2.0, 0.1]
 
 
-def test_a_first_line_may_be_a_loop(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text("a,a\na,b\n")
-    with pytest.warns(UserWarning, match="a to a, is read as an edge"):
-        edges, _ = read_edges(tmp_path / "e.csv", {"a": 0, "b": 1})
-    assert edges.tolist() == [[0, 0], [0, 1]]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
