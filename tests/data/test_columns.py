@@ -27,7 +27,7 @@ def ages(n: int = 1800) -> dict[str, list[Any]]:
 
 def test_one_bad_cell_is_reported_and_taken_as_missing(tmp_path: Path) -> None:
     table = ages()
-    table["age"][41], table["pay"][7], table["born"][99] = "forty", "43,065.41", "31.12.2019"
+    table["age"][41], table["pay"][7], table["born"][99] = "forty", "inf", "31.12.2019"
     path = tmp_path / "t.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([list(table), *zip(*table.values(), strict=True)])
@@ -38,19 +38,12 @@ def test_one_bad_cell_is_reported_and_taken_as_missing(tmp_path: Path) -> None:
         "scaled; 1 not numbers, taken as empty (row 42: 'forty')",
     )
     assert said["pay"][0] == "number"
-    assert "row 8: '43,065.41'" in said["pay"][1]
+    assert "row 8: 'inf'" in said["pay"][1]
     assert said["born"][0] == "date"
     assert "row 100: '31.12.2019'" in said["born"][1]
     x = data.x.numpy()
     assert x.shape == (1800, 6)
     assert x[41, :2].tolist() == [0.0, 1.0]  # the mean, and a flag
-
-
-def test_infinite_numbers_are_taken_as_missing() -> None:
-    table = {"a": ["1", "2", "inf", "4"], "y": ["a", "b", "a", "b"]}
-    data = read_table(table, "y")
-    assert data.encoder.columns[0].bad == ("1", "row 3: 'inf'")
-    assert data.x[2].tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -134,13 +127,10 @@ def test_a_column_that_counts_the_rows_is_no_feature() -> None:
     for table in (years, gap, order, counting(rows=8), {"id": list(range(30))}):
         assert TableEncoder.learn(table).columns[0].kind == "number"
     assert TableEncoder.learn(counting(), kinds={"id": "number"}).columns[0].kind == "number"
-
-
-def test_a_counter_is_recognised_across_chunks() -> None:
-    table = counting(rows=2500)
-    assert TableEncoder.learn(table, size=1).columns[0].reason == "it counts the rows"
-    table["id"][-1] = 0
-    assert TableEncoder.learn(table, size=1).columns[0].kind == "number"
+    long = counting(rows=2500)
+    assert TableEncoder.learn(long, size=1).columns[0].reason == "it counts the rows"
+    long["id"][-1] = 0
+    assert TableEncoder.learn(long, size=1).columns[0].kind == "number"
 
 
 @pytest.mark.parametrize(
@@ -159,11 +149,8 @@ def test_where_thousands_have_commas_a_number_without_them_is_one_too(
     values, bad = read_numbers([cell], THOUSANDS)
     assert bad == []
     np.testing.assert_array_equal(values, [number])
-
-
-@pytest.mark.parametrize("cell", ["1,5", "12,34", "1234,567", "0,123", "forty"])
-def test_commas_that_part_no_thousands_are_bad(cell: str) -> None:
-    assert read_numbers([cell], THOUSANDS)[1] == [0]
+    cells = ["1,5", "12,34", "1234,567", "0,123", "forty"]  # these commas part no thousands
+    assert read_numbers(cells, THOUSANDS)[1] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("outlier", [False, True])
@@ -177,10 +164,15 @@ def test_numbers_learned_from_a_stream_are_those_of_all(outlier: bool) -> None:
         streamed.add(chunk)
     assert streamed.missing
     assert len(streamed.sample()) <= 2000
-    found, exact = streamed.scale(), [float(v[0]) for v in standardise(values[:, None])]
+    found, exact = [*streamed.scale().values()], [float(v[0]) for v in standardise(values[:, None])]
     loose = 0.05 if outlier else 1e-12  # the sample says what is usual where some are not
     np.testing.assert_allclose(found[:2], exact[:2], rtol=loose)
     np.testing.assert_allclose(found[2:], exact[2:], rtol=max(loose, 1e-9), atol=3)
+    same = Numbers(most=10)
+    for _ in range(9):
+        same.add(np.full(10, 4.0))
+    assert list(same.scale().values())[:2] == [4.0, 1.0]
+    assert np.array_equal(same.distinct, [4])
 
 
 @pytest.mark.parametrize("deviation", [1e5, 1e3, 10.0])
@@ -189,14 +181,3 @@ def test_labels_keep_their_deviation_however_far_from_zero(deviation: float) -> 
     _, scale, _, _ = standardise(1.7e15 + values, clip=False)
     assert scale[0] == pytest.approx(values.std(), rel=0.05)
     assert standardise(np.full((500, 1), 1.7e15 / 3), clip=False)[1][0] == 1
-
-
-def test_few_different_numbers_are_all_known() -> None:
-    streamed = Numbers(most=100)
-    for start in range(0, 10_000, 500):
-        streamed.add(np.full(500, 1.0 if start != 7000 else 2.0))
-    assert np.array_equal(streamed.distinct, [1, 2])
-    one = Numbers(most=10)
-    for _ in range(9):
-        one.add(np.full(10, 4.0))
-    assert one.scale()[:2] == (4.0, 1.0)

@@ -109,6 +109,13 @@ def test_a_wrong_checksum_leaves_nothing(web: Web, tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+def test_a_git_id_is_that_of_git(tmp_path: Path) -> None:
+    path = tmp_path / "hello"
+    path.write_bytes(b"hello\n")
+    assert download.is_whole(path, "git:ce013625030ba8dba906f756967f9e9ca394464a")
+    assert not download.is_whole(path, "git:" + "0" * 40)
+
+
 def test_an_http_error_is_named(server: Server, web: Web, tmp_path: Path) -> None:
     server.status = 404
     with pytest.raises(FetchError, match=r"answered 404 Not Found for data\.bin"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -76,12 +75,8 @@ def test_a_label_is_read_as_it_is_written(cells: list[str]) -> None:
     data = read_table({"a": list(range(60)), "price": cells}, "price")
     assert data.task == "regression"
     assert data.y[:, 0].tolist() == PRICES
-
-
-def test_a_label_keeps_all_digits_of_its_numbers() -> None:
-    times = [1.7e15 + i for i in range(60)]  # microseconds since 1970
-    data = read_table({"a": list(range(60)), "when": times}, "when")
-    assert data.y[:, 0].tolist() == times
+    times = [1.7e15 + i for i in range(60)]  # microseconds since 1970 keep all their digits
+    assert read_table({"a": cells, "when": times}, "when").y[:, 0].tolist() == times
 
 
 def test_one_bad_label_is_reported_and_a_row_to_predict() -> None:
@@ -145,9 +140,3 @@ def test_a_label_of_numbers_and_other_cells_is_asked_about(
     assert cell in read_table(table, "y", task="multiclass").class_names  # on purpose
     with pytest.raises(DataError, match=f"the table: column 'y': '{cell}' is not a"):
         LabelCoder.learn({"y": table["y"]}, 150, file="the table")
-
-
-def test_an_infinite_label_of_an_array_is_asked_about() -> None:
-    y = np.array([0.5, 1.5, np.inf] * 20)
-    with pytest.raises(DataError, match="row 3, column 'y': .*inf.* is not a finite number"):
-        read_table({"a": np.arange(60), "y": y}, "y")

@@ -109,9 +109,14 @@ def test_too_few_posts_and_one_too_large_are_counted(
     write_archive(tmp_path / "20news/20news-bydate.tar.xz", posts())
     with pytest.raises(DataError, match="has 60 posts of the ten classes, not 9607"):
         load_dataset("20news", tmp_path)
+    monkeypatch.setattr(news, "LARGEST", 1000)
+    with pytest.raises(DataError, match="unpacks to more than 1,000 bytes"):
+        load_dataset("20news", tmp_path)
     monkeypatch.setattr(news, "LARGEST_POST", 10)
     with pytest.raises(DataError, match="alt.atheism/0 has .* bytes, too many"):
         load_dataset("20news", tmp_path)
+    with pytest.raises(ValueError, match="leaves no words"):
+        news.tfidf(["the", "of"], min_df=0.5)
 
 
 def test_features_must_match_the_posts(tmp_path: Path, few: None) -> None:
@@ -125,17 +130,6 @@ def test_features_must_match_the_posts(tmp_path: Path, few: None) -> None:
     np.savez(file, features=np.zeros((60, 3)), labels=np.zeros(60, dtype=np.int64))
     with pytest.raises(DataError, match="other labels than 20news in 54 of 60 rows"):
         load_dataset("20news", tmp_path, features=str(file))
-
-
-def test_bad_options_are_named(tmp_path: Path, few: None) -> None:
-    write_archive(tmp_path / "20news/20news-bydate.tar.xz", posts())
-    with pytest.raises(ValueError, match="min_df must lie in"):
-        load_dataset("20news", tmp_path, min_df=0.0)
-    with pytest.raises(DataError, match="nowhere.npz does not exist"):
-        load_dataset("20news", tmp_path, features=str(tmp_path / "nowhere.npz"))
-    # "subject" is in every post, "é" has no letters to sklearn's eye; one text alone has one word
-    with pytest.raises(ValueError, match="leaves no words"):
-        news.tfidf(["the", "of"], min_df=0.5)
 
 
 class Evil:
@@ -189,23 +183,3 @@ def test_posts_that_are_nowhere_are_fetched_as_an_archive(
     archive.replace(tmp_path / "a/20news/20news-bydate.tar.gz")
     assert torch.equal(fetched.x.to_dense(), load_dataset("20news", tmp_path / "a").x.to_dense())
     assert torch.equal(fetched.x.to_dense(), load_dataset("20news").x.to_dense())  # from the cache
-
-
-def test_an_archive_without_end_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(news, "LARGEST", 1000)
-    path = write_archive(tmp_path / "20news/20news-bydate.tar.xz", posts())
-    with pytest.raises(DataError, match="unpacks to more than 1,000 bytes"):
-        news.read_posts(path)
-
-
-def test_neighbours_give_a_graph_of_near_posts(tmp_path: Path, few: None) -> None:
-    write_archive(tmp_path / "20news/20news-bydate.tar.xz", posts())
-    data = load_dataset("20news", tmp_path, neighbours=2)
-    assert data.edge_index is not None
-    ends = data.edge_index.T.tolist()
-    assert sorted(ends) == sorted([b, a] for a, b in ends)  # both directions
-    assert all(a != b for a, b in ends)
-    assert torch.bincount(data.edge_index[0]).min() >= 2
-    assert load_dataset("20news", tmp_path).edge_index is None

@@ -46,10 +46,10 @@ def test_a_series_and_its_edges_may_be_tables_of_any_format(tmp_path: Path) -> N
         series = read_series_file(path)
         assert (series.names, series.stamps) == (expected.names, expected.stamps)
         np.testing.assert_array_equal(series.values, expected.values)
-    edges = write(tmp_path / "e.jsonl", '{"target": "b", "source": "a", "weight": 0.5}\n')
+    edges = write(tmp_path / "e.jsonl", '{"target": "b", "source": "a", "weight": 0.1}\n')
     ((index, weight),) = read_step_edges(edges, expected)
     assert weight is not None
-    assert (index.tolist(), weight.tolist()) == ([[0], [1]], [0.5])
+    assert (index.tolist(), weight.tolist()) == ([[0], [1]], [0.1])
 
 
 def test_edges_go_by_name_and_may_change_over_time(tmp_path: Path) -> None:

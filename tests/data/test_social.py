@@ -19,13 +19,16 @@ def social():
     return load_dataset("social", rows=5000, edges=60_000)
 
 
-def test_it_has_the_asked_size_and_no_edge_twice(social):
+def test_it_has_the_asked_size_a_heavy_tail_and_both_splits_of_pokec(social):
     assert social.x.shape == (5000, 65)
     assert social.edge_index.shape == (2, 60_000)
     keys = social.edge_index[0] * 5000 + social.edge_index[1]
     assert keys.unique().numel() == 60_000
     assert (social.edge_index[0] != social.edge_index[1]).all()
-    assert social.num_outputs == 2
+    degree = torch.bincount(social.edge_index.flatten(), minlength=5000)
+    assert degree.max() > 8 * degree.median()
+    sizes = {name: [len(s.train), len(s.val), len(s.test)] for name, s in social.splits.items()}
+    assert sizes == {"paper": [500, 500, 4000], "released": [2500, 1250, 1250]}
 
 
 def test_equal_seeds_give_equal_data(social):
@@ -35,11 +38,6 @@ def test_equal_seeds_give_equal_data(social):
     assert again.edge_index.equal(social.edge_index)
     other = load_dataset("social", rows=5000, edges=60_000, seed=1)
     assert not other.y.equal(social.y)
-
-
-def test_degrees_have_a_heavy_tail(social):
-    degree = torch.bincount(social.edge_index.flatten(), minlength=5000)
-    assert degree.max() > 8 * degree.median()
 
 
 def test_labels_depend_on_attributes_and_on_friends(social):
@@ -57,11 +55,6 @@ def test_labels_depend_on_attributes_and_on_friends(social):
     own, friends = accuracy(social.x), accuracy(torch.cat([social.x, mean], dim=1))
     assert 0.6 < own < friends - 0.03 < 0.9
     assert abs(float(social.y.float().mean()) - 0.5) < 0.1
-
-
-def test_both_ways_of_splitting_pokec_come_with_it(social):
-    sizes = {name: [len(s.train), len(s.val), len(s.test)] for name, s in social.splits.items()}
-    assert sizes == {"paper": [500, 500, 4000], "released": [2500, 1250, 1250]}
 
 
 def test_features_may_live_in_a_mapped_file(social, tmp_path):

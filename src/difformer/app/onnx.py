@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from difformer.core.context import Pairs
-from difformer.data.table.columns import Column, encode_numbers
+from difformer.data.table.columns import FIGURES, Column, encode_numbers
 from difformer.errors import DifformerError, missing_extra
 from difformer.estimators.base import USUAL
 from difformer.estimators.classifier import DIFFormerClassifier
@@ -35,7 +35,6 @@ from difformer.runs.run import need_kind
 Array = NDArray[Any]
 
 ROWS = 100  # rows that the file is checked on
-FIGURES = ("mean", "scale", "low", "high")  # of a column of numbers or dates
 CLOSE = 1e-5  # the largest difference that rounding may make, relative to the largest answer
 
 

@@ -132,6 +132,11 @@ def fingerprint(*tensors: Tensor | None) -> str:
     return digest.hexdigest()[:16]
 
 
+def single(weight: Tensor | None) -> Tensor | None:
+    """Weights of edges as a fingerprint takes them, as earlier versions read them."""
+    return None if weight is None else weight.float()
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """n rows with p features each, their labels, and the edges between them.
@@ -143,7 +148,7 @@ class Dataset:
             with nan for unknown, float64 where the numbers come from a table.
         task: "multiclass", "multilabel" or "regression".
         edge_index: (2, e) int64, each undirected edge in both directions; None without a graph.
-        edge_weight: (e,) float32, or None for ones.
+        edge_weight: (e,) float, or None for ones.
         class_names: one name per class, by label; empty if there are none.
         splits: the splits that come with the data, by name.
         source: where the data comes from, and under which licence.
@@ -210,7 +215,7 @@ class Dataset:
     @property
     def fingerprint(self) -> str:
         """Equal for equal rows, labels and edges: a run recognises its data by it."""
-        return fingerprint(self.x, self.y, self.edge_index, self.edge_weight)
+        return fingerprint(self.x, self.y, self.edge_index, single(self.edge_weight))
 
     def split(self, spec: str | Split) -> Split:
         """A split of these rows from a short string; see `parse_split` for the forms.

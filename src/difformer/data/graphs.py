@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, cast
@@ -20,6 +21,7 @@ from difformer.data.snapshots import Edges
 from difformer.data.split import mask_split
 from difformer.data.table.cells import Array, cell_text, format_of, place, read_numbers
 from difformer.data.table.files import (
+    Chunk,
     Source,
     collected,
     first_line,
@@ -49,27 +51,21 @@ def read_edges(
         where: the row number of each id.
         unknown: what an error says about any other id.
     """
-    ends: list[Array] = []
-    weights: list[Array] = []
-    written = ""
-    if (
-        len(first := first_line(source)) > 1
-        and {cell_text(end) for end in first[:2]} <= where.keys()
-    ):
+    first = first_line(source)
+    if len(first) > 1 and {cell_text(end) for end in first[:2]} <= where.keys():
         warnings.warn(headless(source, first), stacklevel=2)
         source = without_header(source)
+    parts: list[Array] = []
+    written = ""
     for start, chunk in numbered_chunks(source):
         if len(chunk) not in (2, 3):
             raise DataError(
                 f"{name_of(source)}: must have source, target (and weight), has {list(chunk)}"
             )
-        table = _Table(name_of(source), range(start, start + rows_of(chunk)))
-        one, other, *weight = chunk.items()
-        ends.append(np.stack([table.places(*end, where, unknown) for end in (one, other)]))
-        if weight:
-            written = written or format_of(weight[0][1], "number")
-            weights.append(table.weights(*weight[0], written))
-    return _edges(ends, weights)
+        rows = range(start, start + rows_of(chunk))
+        written = written or format_of(next(islice(chunk.values(), 2, None), ()), "number")
+        parts.append(_of_cells(source, chunk, rows, where, unknown, written))
+    return _edges(np.concatenate(parts, 1) if parts else np.zeros((2, 0)))
 
 
 def headless(source: Source, first: Sequence[str]) -> str:
@@ -91,57 +87,50 @@ def read_step_edges(source: Source, series: Series) -> tuple[Edges, ...]:
             f"{name_of(source)}: must have columns source, target and optionally weight, time; "
             f"it has {', '.join(columns)}"
         )
-    table = _Table(name_of(source), rows)
     where = {name: i for i, name in enumerate(series.names)}
-    unknown = "is not a node of the series"
-    ends = np.stack([table.places(n, columns[n], where, unknown) for n in known[:2]])
-    weights: list[Array] = []
-    if "weight" in columns:
-        cells = columns["weight"]
-        weights.append(table.weights("weight", cells, format_of(cells, "number")))
+    own = {name: columns[name] for name in known[:3] if name in columns}
+    written = format_of(columns.get("weight", ()), "number")
+    found = _of_cells(source, own, rows, where, "is not a node of the series", written)
     if "time" not in columns:
-        return (_edges([ends], weights),)
+        return (_edges(found),)
     step = {stamp: i for i, stamp in enumerate(series.stamps)}
     with naming(source):
         times = read_times(columns["time"])
-    for i, time in enumerate(times):
-        if time not in step:
-            raise DataError(f"{table.at(i, 'time', columns['time'])} is not a step of the series")
+        for row, time, cell in zip(rows, times, columns["time"], strict=True):
+            if time not in step:
+                raise DataError(f"{place(row, 'time', cell)} is not a step of the series")
     at = np.array([step[time] for time in times])
-    graphs = (at == t for t in range(len(series.values)))
-    return tuple(_edges([ends[:, own]], [w[own] for w in weights]) for own in graphs)
+    return tuple(_edges(found[:, at == t]) for t in range(len(series.values)))
 
 
-class _Table:
-    """Cells of edges, and how errors name them."""
-
-    def __init__(self, file: str, rows: Sequence[int]) -> None:
-        self.file, self.rows = file, rows
-
-    def at(self, i: int, column: str, cells: Sequence[Any]) -> str:
-        return f"{self.file}: {place(self.rows[i], column, cells[i])}"
-
-    def places(
-        self, column: str, cells: Sequence[Any], where: Mapping[str, int], unknown: str
-    ) -> Array:
-        found = np.array([where.get(cell_text(cell), -1) for cell in cells], np.int64)
-        if (found < 0).any():
-            raise DataError(f"{self.at(int((found < 0).argmax()), column, cells)} {unknown}")
-        return found
-
-    def weights(self, column: str, cells: Sequence[Any], written: str) -> Array:
-        found, _ = read_numbers(cells, written)
-        good = (found >= 0) & (found <= LARGEST_WEIGHT)
+def _of_cells(
+    source: Source,
+    columns: Chunk,
+    rows: Sequence[int],
+    where: Mapping[str, int],
+    unknown: str,
+    written: str,
+) -> Array:
+    """(2 or 3, m) row numbers of both ends, and the weights if there is a third column."""
+    found: list[Array] = []
+    for name, cells in columns.items():
+        if len(found) < 2:
+            values = np.array([where.get(cell_text(cell), -1) for cell in cells], float)
+            wrong = unknown
+        else:
+            values, wrong = read_numbers(cells, written)[0], "must be a weight, 0 or more"
+        good = (values >= 0) & (values <= LARGEST_WEIGHT)
         if not good.all():
-            where = self.at(int((~good).argmax()), column, cells)
-            raise DataError(f"{where} must be a weight, 0 or more")
-        return found
+            i = int((~good).argmax())
+            raise DataError(f"{name_of(source)}: {place(rows[i], name, cells[i])} {wrong}")
+        found.append(values)
+    return np.stack(found)
 
 
-def _edges(ends: Sequence[Array], weights: Sequence[Array]) -> tuple[Tensor, Tensor | None]:
-    index = np.concatenate(ends, 1) if ends else np.zeros((2, 0), np.int64)
-    weight = torch.from_numpy(np.concatenate(weights)).float() if weights else None
-    return torch.from_numpy(index), weight
+def _edges(found: Array) -> Edges:
+    """Both ends and the weights; a row number is exact as a float64."""
+    weight = torch.from_numpy(found[2].copy()) if len(found) > 2 else None
+    return torch.from_numpy(found[:2].astype(np.int64)), weight
 
 
 Ids = Sequence[Any] | None
@@ -304,7 +293,7 @@ def _check(edges: Tensor, sizes: tuple[int, int], what: str, *, between: bool = 
 
 
 def _weights(weight: Any, edges: int) -> Tensor:
-    found = torch.as_tensor(np.asarray(weight, dtype=np.float32))
+    found = torch.from_numpy(np.array(weight, dtype=np.float64))
     if found.shape != (edges,):
         raise ValueError(f"graph must have a weight for each of {edges} edges, got {found.numel()}")
     bad = (~torch.isfinite(found) | (found < 0)).nonzero()

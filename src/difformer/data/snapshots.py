@@ -83,7 +83,9 @@ class TemporalDataset(Dataset):
         index = torch.cat([e + i * self.num_nodes for i, (e, _) in enumerate(parts)], dim=1)
         if all(weight is None for _, weight in parts):
             return index, None
-        weights = [torch.ones(e.shape[1]) if w is None else w for e, w in parts]
+        weights = [
+            e.new_ones(e.shape[1], dtype=torch.float64) if w is None else w for e, w in parts
+        ]
         return index, torch.cat(weights)
 
     def with_edges(self, edges: tuple[Edges, ...]) -> TemporalDataset:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from difformer.data.dataset import fingerprint
+from difformer.data.dataset import fingerprint, single
 from difformer.data.series import Series, fill
 from difformer.data.snapshots import Edges, TemporalDataset, time_split
 from difformer.data.table.columns import standardise
@@ -270,7 +270,7 @@ class Network:
             device=settings.device,
             seed=seed,
         )
-        graphs = [tensor for pair in snapshots.edges for tensor in pair]
+        graphs = [part for edges, weight in snapshots.edges for part in (edges, single(weight))]
         shape = {"lags": windows.lags, "hidden_channels": settings.hidden_channels}
         config = {
             "data": {"fingerprint": fingerprint(snapshots.x, snapshots.y, *graphs)},

@@ -157,7 +157,7 @@ class Search:
     def _config(self, form: Form, data: Dataset, weight: Tensor | None) -> dict[str, Any]:
         """What must be equal for a fit to be resumed."""
         graph = form.graph
-        edges = (None, None) if graph is None else (graph.edge_index, graph.edge_weight)
+        edges = (None, None) if graph is None else (graph.edge_index, single(graph.edge_weight))
         sizes = {"width": self.asked.hidden_channels, "outputs": self.outputs}
         model = {**form.options, "kernel": str(form.options["kernel"]), **sizes}
         mark = fingerprint(data.x, data.y, weight, *edges)

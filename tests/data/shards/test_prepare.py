@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from difformer.core.graph import Graph
+from difformer.data.dataset import single
 from difformer.data.table.read import read_table
 from difformer.errors import DataError
 from difformer.shards.build import make_shards
@@ -120,7 +121,7 @@ def test_the_parts_hold_what_is_read_in_memory(
     assert torch.equal(sharded.y[order], whole.y)
     torch.testing.assert_close(sharded.x[order], whole.x, rtol=0, atol=1e-6)
     assert manifest.class_names == whole.class_names
-    graph = Graph.undirected_with_loops(whole.edge_index, N, whole.edge_weight)
+    graph = Graph.undirected_with_loops(whole.edge_index, N, single(whole.edge_weight))
     new = joined(sharded)
     again = Graph.from_edges(new, N, sharded.weight)
     torch.testing.assert_close(again.dense()[order][:, order], graph.dense())

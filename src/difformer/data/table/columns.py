@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from difformer.files import MISREAD, reason_of
 
 FARTHEST = 1000.0  # standard deviations from the mean at which values are clipped
 RARE = 1e-5  # share of new values, like the known ones, that may lie outside the usual range
+FIGURES = ("mean", "scale", "low", "high")  # of a column of numbers, from `standardise`
 GROWN = 8.0  # times the farthest distance from the median, beyond which no new value is usual
 
 
@@ -122,22 +124,20 @@ def usual_range(values: Array, *, least: float = 2.0) -> tuple[float, ...]:
     return float(low), float(high), *bounds
 
 
-@dataclass
 class Numbers:
     """The numbers of a column: all of them, or beyond 2 `most` an even sample; exact moments."""
 
-    most: float = math.inf
-    known: int = 0
-    low: float = math.inf
-    high: float = -math.inf
-    mean: float = 0.0
-    spread: float = 0.0  # sum of squared distances from the mean
-    missing: bool = False  # whether some are
-    distinct: Array | None = field(default_factory=lambda: np.zeros(0))
-    """The different ones; None if they are more than a category may have."""
-    _kept: list[Array] = field(default_factory=list[Array])
-    _step: int = 1  # every `_step`-th number is kept
-    _next: int = 0  # how many to skip before the next that is kept
+    def __init__(self, most: float = math.inf) -> None:
+        self.most = most
+        self.known, self.mean = 0, 0.0
+        self.low, self.high = math.inf, -math.inf
+        self.missing = False  # whether some are
+        self.distinct: Array | None = np.zeros(0)
+        """The different ones; None if they are more than a category may have."""
+        self._spread = 0.0  # sum of squared distances from the mean
+        self._kept: list[Array] = []
+        self._step = 1  # every `_step`-th number is kept
+        self._next = 0  # how many to skip before the next that is kept
 
     def add(self, values: Array) -> None:
         """Take in numbers, NaN where missing."""
@@ -146,11 +146,17 @@ class Numbers:
         values = values[~gone]
         if not len(values):
             return
-        self._add_moments(values)
+        self.low, self.high = min(self.low, values.min()), max(self.high, values.max())
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = float(values.mean())
+            total, away = self.known + len(values), mean - self.mean
+            self._spread += float(np.square(values - mean).sum())
+            self._spread += away * away * self.known * len(values) / total
+            self.mean += away * len(values) / total
+        self.known = total
         if self.distinct is not None:
-            self.distinct = np.union1d(self.distinct, values)
-            if len(self.distinct) > MOST_CATEGORIES:
-                self.distinct = None
+            found = np.union1d(self.distinct, values)
+            self.distinct = found if len(found) <= MOST_CATEGORIES else None
         self._kept.append(values[self._next :: self._step])
         self._next = (self._next - len(values)) % self._step
         if sum(map(len, self._kept)) > 2 * self.most:
@@ -160,40 +166,32 @@ class Numbers:
             self._step *= 2
             self._kept = [sample[::2]]
 
-    def _add_moments(self, values: Array) -> None:
-        self.low = min(self.low, float(values.min()))
-        self.high = max(self.high, float(values.max()))
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = float(values.mean())
-            spread = float(np.square(values - mean).sum())
-            total, away = self.known + len(values), mean - self.mean
-            self.spread += spread + away * away * self.known * len(values) / total
-            self.mean += away * len(values) / total
-        self.known = total
-
     def sample(self) -> Array:
         """All numbers that are not missing, or a sample of them."""
         return np.concatenate(self._kept) if self._kept else np.zeros(0)
 
+    def _ends(self) -> Array:
+        """The sample, and the lowest and highest number if these may not be in it."""
+        sample = self.sample()
+        return sample if self.known == len(sample) else np.append(sample, [self.low, self.high])
+
     def seen(self, least: float) -> tuple[float, ...]:
         """What `usual_range` says of them."""
-        sample = self.sample()
-        if self.known > len(sample):
-            sample = np.concatenate([sample, [self.low, self.high]])
-        return usual_range(sample, least=least)
+        return usual_range(self._ends(), least=least)
 
-    def scale(self) -> tuple[float, float, float, float]:
+    def scale(self) -> dict[str, float]:
         """Mean, deviation, lowest and highest value to be encoded, as `standardise` has them."""
-        sample = self.sample()
-        mean, scale, low, high = (float(v[0]) for v in standardise(sample[:, None]))
-        if self.known <= len(sample) or not math.isfinite(self.spread) or self.low == self.high:
-            return mean, scale, low, high
-        bounds = _usual(np.concatenate([sample, [self.low, self.high]]))
-        if bounds is not None:  # a few values are far outside: only the sample is clipped
-            mean, scale, _, _ = (float(v[0]) for v in standardise(sample.clip(*bounds)[:, None]))
-            return mean, scale, *bounds
-        scale = math.sqrt(self.spread / self.known)
-        return self.mean, scale, self.mean - FARTHEST * scale, self.mean + FARTHEST * scale
+        sample, bounds = self.sample(), None
+        if self.known > len(sample) and math.isfinite(self._spread) and self.low < self.high:
+            bounds = _usual(self._ends())
+            if bounds is None:
+                scale = math.sqrt(self._spread / self.known)
+                ends = self.mean - FARTHEST * scale, self.mean + FARTHEST * scale
+                return dict(zip(FIGURES, (self.mean, scale, *ends), strict=True))
+            sample = sample.clip(*bounds)  # a few values are far outside: only the sample is
+        found = (float(figure[0]) for figure in standardise(sample[:, None]))
+        ends = {} if bounds is None else {"low": bounds[0], "high": bounds[1]}
+        return dict(zip(FIGURES, found, strict=True)) | ends
 
 
 KINDS = ("number", "date", "category", "text", "skip")
@@ -208,9 +206,8 @@ Away = dict[str, Array]
 
 def encode_numbers(values: Array, columns: Sequence[Column]) -> Array:
     """(m, p) numbers as (m, width): scaled, zero where missing, followed by a flag if learned."""
-    learned = [column.learned for column in columns]
     mean, scale, low, high = (
-        np.array([one[name] for one in learned]) for name in ("mean", "scale", "low", "high")
+        np.array([column.learned[name] for column in columns]) for name in FIGURES
     )
     gone = np.isnan(values)
     scaled = np.where(gone, 0.0, (values.clip(low, high) - mean) / scale)
@@ -223,31 +220,25 @@ def encode_numbers(values: Array, columns: Sequence[Column]) -> Array:
     return out
 
 
-@dataclass
 class Survey:
     """What one pass over a column's cells finds, in eight bytes per cell and bounded texts.
 
-    With `most`, at most 2 `most` numbers are held at once; see `Numbers`.
+    With `most`, at most 2 `most` numbers are held at once; see `Numbers`. `given` is the kind that
+    is asked for, or that follows from the column's type.
     """
 
-    name: str
-    cells: int = 0
-    missing: int = 0
-    written: str = ""  # the format of its numbers or dates, from its first rows
-    most: float = math.inf
-    infinite: int = 0
-    bad: int = 0  # cells that are neither missing nor of that format
-    first_bad: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
-    words: int = 0
-    distinct: Counter[str] = field(default_factory=Counter[str])
-    terms: Counter[str] = field(default_factory=Counter[str])
-    overflow: bool = False  # more distinct values than a category may have
-    given: str | None = None  # the kind that is asked for, or that follows from the column's type
-    counts: bool = True  # whether its cells are 0, 1, 2, ... or 1, 2, 3, ... so far
-
-    def __post_init__(self) -> None:
-        self.numbers = Numbers(self.most)
+    def __init__(self, name: str, given: str | None = None, most: float = math.inf) -> None:
+        self.name, self.given = name, given
+        self.numbers = Numbers(most)
+        self.cells = self.missing = 0
+        self.written = ""  # the format of its numbers or dates, from its first rows
+        self.counts = True  # whether its cells are 0, 1, 2, ... or 1, 2, 3, ... so far
         self._first = math.nan
+        self._bad = self._infinite = 0  # cells that are neither missing nor of that format
+        self._first_bad: list[str] = []
+        self._words, self._terms = 0, Counter[str]()  # of those that are not numbers
+        self._texts: set[str] = set()
+        self._overflow = False  # more different texts than a category may have, or only numbers
 
     def add(self, cells: Cells, start: int) -> None:
         """Take in the cells of one chunk whose first is row `start`."""
@@ -260,96 +251,90 @@ class Survey:
             self.counts = self._first in (0.0, 1.0) and np.array_equal(values, here)
         self.cells += len(cells)
         self.missing += int(np.isnan(values).sum()) - len(bad)
-        self._take_bad([(start + i, cells[i]) for i in bad])
-        if is_numeric(cells):
-            self.overflow = True  # numbers by their type: no texts to count
-            return
+        for i in bad:
+            self._take_bad(start + i, cells[i])
+        if len(self._terms) > 50 * MOST_WORDS:  # keep the memory of a long table bounded
+            self._terms = Counter(dict(self._terms.most_common(10 * MOST_WORDS)))
+        self._overflow = self._overflow or is_numeric(cells)  # by their type: no texts to count
         for first in range(0, len(cells), SAMPLE):
-            if self.overflow:
+            if self._overflow:
                 break
-            texts = (cell_text(c) for c in cells[first : first + SAMPLE] if not is_missing(c))
-            self.distinct.update(texts)
-            self.overflow = len(self.distinct) > MOST_CATEGORIES
+            some = cells[first : first + SAMPLE]
+            self._texts.update(cell_text(cell) for cell in some if not is_missing(cell))
+            self._overflow = len(self._texts) > MOST_CATEGORIES
 
-    def _take_bad(self, bad: list[tuple[int, Any]]) -> None:
-        self.first_bad += bad[: 3 - len(self.first_bad)]
-        for _, cell in bad:
-            number = as_number(cell)
-            if number is not None and math.isinf(number):
-                self.infinite += 1
-                continue
-            self.bad += 1
-            found = _words(str(cell).strip())
-            self.words += len(found)
-            self.terms.update(set(found))
-        if len(self.terms) > 50 * MOST_WORDS:  # keep the memory of a long table bounded
-            self.terms = Counter(dict(self.terms.most_common(10 * MOST_WORDS)))
+    def _take_bad(self, row: int, cell: Any) -> None:
+        if len(self._first_bad) < 3:
+            self._first_bad.append(f"row {row}: {shown(cell)}")
+        number = as_number(cell)
+        if number is not None and math.isinf(number):
+            self._infinite += 1
+            return
+        self._bad += 1
+        found = _analyser()(str(cell).strip())
+        self._words += len(found)
+        self._terms.update(set(found))
 
     def kind(self) -> tuple[str, str]:
         """The kind of the column, and the reason in a few words."""
-        known = self.cells - self.missing
+        known, bad, texts = self.cells - self.missing, self._bad, len(self._texts)
         if known == 0:
             return "skip", "empty"
         few = self.numbers.distinct
         different = MOST_CATEGORIES + 1 if few is None else len(few)
-        same = different == 1 if not self.bad else not different and len(self.distinct) == 1
-        if same and not self.missing and not self.infinite:
+        same = different == 1 if not bad else not different and texts == 1
+        if same and not self.missing and not self._infinite:
             return "skip", "the same in every row"
         if self.counts and known > FEW_NUMBERS:
             return "skip", "it counts the rows"
         if self.given is not None:
             return self.given, "by its type"
-        if are_numbers(self.bad, known, different):
+        if are_numbers(bad, known, different):
             return ("date" if self.written in DATES else "number"), f"written {self.written}"
-        if not self.overflow and 2 * len(self.distinct) <= max(known, 4):
-            return "category", f"{len(self.distinct)} values"
-        if self.words / self.bad >= WORDS_OF_TEXT:
-            return "text", f"{self.words / self.bad:.0f} words per row"
+        if not self._overflow and 2 * texts <= max(known, 4):
+            return "category", f"{texts} values"
+        if self._words / bad >= WORDS_OF_TEXT:
+            return "text", f"{self._words / bad:.0f} words per row"
         return "skip", "an identifier: almost every row has its own value"
 
     def column(self, kind: str | None = None) -> Column:
         """The column ready to encode cells, of its own kind or of the one asked for."""
-        own, reason = self.kind()
-        kind, reason = (own, reason) if kind is None else (kind, "as asked for")
+        kind, reason = self.kind() if kind is None else (kind, "as asked for")
         learned: dict[str, Any] = {}
-        if kind in ("number", "date"):
-            learned = self._number(kind)
+        bad: tuple[str, ...] = ()
+        seen: tuple[float, ...] = ()
+        if kind in LEAST:
+            if not self.numbers.known:
+                told = f"column {self.name!r} must hold a {kind}, it is empty"
+                if self._first_bad:
+                    row, _, cell = self._first_bad[0].partition(": ")
+                    told = f"{row}, column {self.name!r}: {cell} is not a {kind}"
+                raise DataError(told)
+            flag = {"flag": self.numbers.missing, "written": self.written}
+            learned, seen = {**self.numbers.scale(), **flag}, self.numbers.seen(LEAST[kind])
+            if self._first_bad:
+                bad = (str(self._bad + self._infinite), *self._first_bad)
         elif kind == "category":
             learned = {"values": self._categories()}
         elif kind == "text":
-            kept = sorted(t for t, c in self.terms.most_common(MOST_WORDS) if c >= 2)
+            kept = sorted(t for t, c in self._terms.most_common(MOST_WORDS) if c >= 2)
             # scikit-learn's smooth idf, from the same counts it would make.
-            idf = [math.log((1 + self.cells) / (1 + self.terms[t])) + 1 for t in kept]
+            idf = [math.log((1 + self.cells) / (1 + self._terms[t])) + 1 for t in kept]
             if not kept:
                 kind, reason = "skip", "no word occurs in two rows"
             learned = {"terms": kept, "idf": idf}
-        bad: tuple[str, ...] = ()
-        if kind in ("number", "date") and self.first_bad:
-            count = self.bad + self.infinite
-            bad = (str(count), *(f"row {row}: {shown(cell)}" for row, cell in self.first_bad))
-        seen = self.numbers.seen(LEAST[kind]) if kind in LEAST else ()
         return Column(self.name, kind, reason, self.missing, learned, bad, self.cells, seen)
 
     def _categories(self) -> list[str]:
         numbers = self.numbers.distinct
-        if self.overflow and not self.distinct and numbers is not None:  # numbers by their type
+        if self._overflow and not self._texts and numbers is not None:  # numbers by their type
             return sorted(cell_text(number) for number in numbers.tolist())
-        if self.overflow:
+        if self._overflow:
             raise DataError(
                 f"column {self.name!r} must have at most {MOST_CATEGORIES} different values "
                 "to be a category"
             )
-        return sorted(self.distinct)
-
-    def _number(self, kind: str) -> dict[str, Any]:
-        if not self.numbers.known:
-            if not self.first_bad:
-                raise DataError(f"column {self.name!r} must hold a {kind}, it is empty")
-            row, cell = self.first_bad[0]
-            raise DataError(f"{place(row, self.name, cell)} is not a {kind}")
-        mean, scale, low, high = self.numbers.scale()
-        learned = {"mean": mean, "scale": scale, "low": low, "high": high}
-        return {**learned, "flag": self.numbers.missing, "written": self.written}
+        return sorted(self._texts)
 
 
 @dataclass(frozen=True)
@@ -369,7 +354,7 @@ class Column:
     @property
     def width(self) -> int:
         """How many numbers a cell becomes."""
-        if self.kind in ("number", "date"):
+        if self.kind in LEAST:
             return 1 + bool(self.learned["flag"])
         if self.kind == "category":
             return len(self.learned["values"])
@@ -385,7 +370,7 @@ class Column:
             "text": f"TF-IDF of {self.width} words",
             "skip": f"left out: {self.reason}",
         }[self.kind]
-        if self.missing and self.kind in ("number", "date"):
+        if self.missing and self.kind in LEAST:
             treatment += f"; {self.missing} empty: the mean, and a flag"
         if self.bad:
             treatment += "; " + bad_cells(self.bad[0], self.kind, self.bad[1:])
@@ -399,7 +384,7 @@ class Column:
         Cells that cannot be read are an error, or missing where not `strict`. With `away`, cells
         that are missing or unlike all of training are put there.
         """
-        if self.kind in ("number", "date"):
+        if self.kind in LEAST:
             values, bad = read_numbers(cells, self.learned["written"])
             if bad and strict:
                 what = "date" if self.kind == "date" else "finite number"
@@ -411,7 +396,9 @@ class Column:
         texts = ["" if is_missing(c) else cell_text(c) for c in cells]
         self.watch(texts, away)
         if self.kind == "category":
-            return _one_hot(self.learned["values"]).transform(np.array(texts, object)[:, None])
+            # A value not seen in training gets zeros in all of the columns.
+            known = np.array(self.learned["values"], object)
+            return (np.array(texts, object)[:, None] == known).astype(np.float64)
         return _tfidf(self.learned["terms"], self.learned["idf"]).transform(texts)
 
     def watch(self, read: Array | Sequence[str], away: Away | None) -> None:
@@ -437,7 +424,7 @@ class Column:
 
         DataError where they are more than a few: the column is written in another way.
         """
-        if self.kind not in ("number", "date"):
+        if self.kind not in LEAST:
             return []
         bad = read_numbers(cells, self.learned["written"])[1]
         if not few_bad(len(bad), len(cells)):
@@ -457,44 +444,30 @@ class Column:
             known: dict[str, Any] = {**record, "bad": tuple(record["bad"]), "seen": seen}
             column = cls(**known)
             learned = column.learned
-            good = column.kind in KINDS and isinstance(column.name, str)
-            good = good and type(column.rows) is int and len(seen) in (0, 4)
-            good = good and all(map(math.isfinite, seen)) and (not seen or seen[0] < seen[1])
-            if column.kind in ("number", "date"):
-                figures = [learned[name] for name in ("mean", "scale", "low", "high")]
-                good = good and all(math.isfinite(v) for v in figures) and learned["scale"] > 0
-                good = good and learned["written"] in FORMATS and isinstance(learned["flag"], bool)
+            good = [column.kind in KINDS, isinstance(column.name, str), type(column.rows) is int]
+            good += [len(seen) in (0, 4), not seen or seen[0] < seen[1]]
+            figures = list(seen)
+            if column.kind in LEAST:
+                figures += [learned[name] for name in FIGURES]
+                good += [learned["scale"] > 0, learned["written"] in FORMATS]
+                good += [isinstance(learned["flag"], bool)]
             if column.kind == "text":
-                good = good and len(learned["terms"]) == len(learned["idf"]) > 0
-                good = good and all(math.isfinite(v) for v in learned["idf"])
+                figures += learned["idf"]
+                good += [len(learned["terms"]) == len(learned["idf"]) > 0]
             if column.kind == "category":
-                good = good and all(isinstance(v, str) for v in learned["values"])
-            if not good:
+                good += [isinstance(value, str) for value in learned["values"]]
+            if not (all(good) and all(map(math.isfinite, figures))):
                 raise ValueError(f"column {column.name!r} is not whole")
             return column
         except MISREAD as error:
             raise DataError(f"not a column: {reason_of(error)}") from error
 
 
-_analyse: Any = None
+@cache
+def _analyser() -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
-
-def _words(text: str) -> list[str]:
-    global _analyse
-    if _analyse is None:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        _analyse = TfidfVectorizer().build_analyzer()
-    return _analyse(text)
-
-
-def _one_hot(values: Sequence[str]) -> Any:
-    from sklearn.preprocessing import OneHotEncoder
-
-    # A value not seen in training gets zeros in all of the columns.
-    known: Any = [np.array(values, object)]
-    encoder = OneHotEncoder(categories=known, handle_unknown="ignore", sparse_output=False)
-    return encoder.fit(np.array([[values[0]]], object))
+    return TfidfVectorizer().build_analyzer()
 
 
 def _tfidf(terms: Sequence[str], idf: Sequence[float]) -> Any:

@@ -14,6 +14,7 @@ from scipy import sparse
 
 from difformer.data.table.cells import PLAIN, SAMPLE, Array
 from difformer.data.table.columns import (
+    FIGURES,
     KINDS,
     Away,
     Column,
@@ -117,23 +118,16 @@ class TableEncoder:
     @classmethod
     def of_numbers(cls, rows: Array, names: Sequence[str], *, scale: bool = True) -> TableEncoder:
         """One column of numbers for each column of an array (n, p), none left out. O(n p)."""
-        p = rows.shape[1]
-        mean, deviation = np.zeros(p), np.ones(p)
-        low, high = np.full(p, -LARGEST), np.full(p, LARGEST)
+        n, reason = len(rows), "a column of an array"
+        figures = [(0.0, 1.0, -LARGEST, LARGEST)] * rows.shape[1]
         if scale:
-            mean, deviation, low, high = standardise(rows)
-        figures = np.stack([mean, deviation, low, high], axis=1).tolist()
+            figures = np.stack(standardise(rows), axis=1).tolist()
         columns: list[Column] = []
         for name, cells, each in zip(names, rows.T, figures, strict=True):
             known = cells[~np.isnan(cells)]
-            gone = len(cells) - len(known)
-            learned = dict(zip(("mean", "scale", "low", "high"), each, strict=True))
-            learned |= {"flag": gone > 0, "written": PLAIN}
-            seen = usual_range(known)
-            reason = "a column of an array"
-            columns.append(
-                Column(name, "number", reason, gone, learned, rows=len(cells), seen=seen)
-            )
+            gone, seen = n - len(known), usual_range(known)
+            learned = dict(zip(FIGURES, each, strict=True)) | {"flag": gone > 0, "written": PLAIN}
+            columns.append(Column(name, "number", reason, gone, learned, rows=n, seen=seen))
         return cls(tuple(columns))
 
     def encode(self, source: Source, size: int = CHUNK, *, strict: bool = True) -> Any:
@@ -152,10 +146,8 @@ class TableEncoder:
         `away` is that of `encode_chunk`.
         """
         if away is not None:
-            first, last = np.array([c.seen[2:] or (-np.inf, np.inf) for c in self.columns]).T
-            usual = ((rows >= first) & (rows <= last)).all(0)
-            for j in np.flatnonzero(~usual):
-                self.columns[j].watch(rows[:, j], away)
+            for column, values in zip(self.columns, rows.T, strict=True):
+                column.watch(values, away)
         out = np.empty((len(rows), self.width), np.float32)
         for start in range(0, len(rows), CHUNK):
             part = slice(start, start + CHUNK)

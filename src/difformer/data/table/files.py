@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 from difformer.data.npz import read_npz
-from difformer.data.table.cells import is_missing, is_numeric, read_any, repeated, shown
+from difformer.data.table.cells import (
+    SAMPLE,
+    is_missing,
+    is_numeric,
+    read_any,
+    repeated,
+    shown,
+)
 from difformer.errors import DataError, missing_extra
 from difformer.files import not_a_file
 
@@ -114,23 +121,37 @@ def column_names(count: int) -> list[str]:
     return [f"column{j}" for j in range(1, count + 1)]
 
 
-def check_header(path: Path, names: Sequence[str]) -> None:
-    """DataError for a first line that looks like a row: two equal names, or numbers and dates only.
+def check_header(path: Path, names: Sequence[str], below: Chunk | None = None) -> None:
+    """DataError for a first line that looks like a row: two equal names, or values for names.
 
-    Numbers that count (0, 1, 2) are names, as data frames without names write them.
+    These are numbers and dates only; or a number above numbers, beside a text that occurs again in
+    its column. Numbers that count (0, 1, 2) are names, as data frames without names write them.
     """
     values = [read_any(name) for name in names if not is_missing(name)]
     numbers = [value for value in values if value is not None]
-    counts = all(a.is_integer() and b == a + 1 for a, b in pairwise(numbers))
+    number = next((name for name in names if read_any(name) is not None), None)
+    counts = not numbers or all(a.is_integer() and b == a + 1 for a, b in pairwise(numbers))
     if (twice := repeated(names)) is not None:
         reason = f"has two columns named {twice!r}"
-    elif numbers and len(numbers) == len(values) and not counts:
-        reason = f"its first line holds no names, but values such as {shown(names[0])}"
+    elif (len(numbers) == len(values) and not counts) or (below and _repeats(names, below)):
+        reason = f"its first line holds no names, but values such as {shown(number)}"
     else:
         return
     raise DataError(
         f"{path}: {reason}: write a line with the names of the columns above{NO_HEADER}"
     )
+
+
+def _repeats(names: Sequence[str], below: Chunk) -> bool:
+    """Whether names are a row like those below: a number above numbers, and a text once more."""
+    kept = [name for name in names if not is_missing(name)]
+    numbers = {name for name in kept if read_any(name) is not None}
+    above = any(
+        all(is_missing(cell) or read_any(cell) is not None for cell in below[name][:SAMPLE])
+        for name in numbers
+    )
+    texts = (name for name in kept if name not in numbers)
+    return above and any(name in map(str.strip, below[name][:SAMPLE]) for name in texts)
 
 
 def numbered_chunks(source: Source, size: int = CHUNK) -> Iterator[tuple[int, Chunk]]:
@@ -237,7 +258,13 @@ def _csv(path: Path, size: int, header: bool = True) -> Iterator[Chunk]:
         else:
             file.seek(0)
             lines = csv.reader(file, delimiter=_separator_of(path))
-        yield from _by_column(names, _csv_rows(path, lines, len(names)), size)
+        chunks = _by_column(names, _csv_rows(path, lines, len(names)), size)
+        below = next(chunks, None)
+        if below is not None:
+            if header:
+                check_header(path, names, below)
+            yield below
+            yield from chunks
 
 
 def _csv_rows(path: Path, lines: Any, width: int) -> Iterator[list[str]]:
