@@ -312,10 +312,12 @@ def cells_of(batch: Any) -> Chunk:
 
 
 def _cells(column: Any) -> Any:
-    """Numbers as float64 with NaN for null, dates as ISO text, other cells unchanged."""
+    """Numbers as an array, float64 with NaN where one is null; dates as ISO text; others as is."""
     import pyarrow
 
     types, kind = pyarrow.types, column.type
+    if types.is_integer(kind) and not column.null_count:
+        return column.to_numpy(zero_copy_only=False)
     if types.is_floating(kind) or types.is_integer(kind) or types.is_decimal(kind):
         cells = column.cast(pyarrow.float64(), safe=types.is_decimal(kind))
         return cells.to_numpy(zero_copy_only=False)
