@@ -17,6 +17,7 @@ from difformer.data.table.files import Chunk, check_header, column_names, first_
 from difformer.errors import DataError, missing_extra
 from difformer.files import not_a_file, one_line, replacing
 from difformer.shards.edges import Pairs
+from difformer.shards.partition import ShardSettings
 
 Tell = Callable[[str, float | None], None]
 """Called with the name of a stage and the share of it that is done, None where unknown."""
@@ -198,10 +199,9 @@ class EdgeFiles(Files):
     of each id is kept in the folder.
     """
 
-    def __init__(
-        self, nodes: Files, id: str | None, folder: Path, paths: Sequence[str], *, header: bool
-    ) -> None:
-        self._nodes, self._id, self._folder = nodes, id, folder
+    def __init__(self, nodes: Files, settings: ShardSettings, folder: Path) -> None:
+        self._nodes, self._id, self._folder = nodes, settings.id, folder
+        header, paths = settings.header, settings.edges
         for path in [path for name in paths for path in matching(name)] if header else ():
             first = [cell_text(cell) for cell in first_line(path)]
             if len(first) > 1 and set(first[:2]) <= self._known(nodes, first[:2]):

@@ -70,7 +70,7 @@ def test_edges_come_back_sorted_each_pair_once(
     loops = sum(s == t for s, t, _ in edges)
     want, repeated = expected(rows, edges)
     tables = [
-        EdgeTable.spread(tmp_path / name, rows, pairs_of(order, weighted), count, weighted)
+        EdgeTable(tmp_path / name, rows, count, weighted).fill(pairs_of(order, weighted))
         for name, order in (("a", edges), ("b", edges[::-1]))
     ]
     bounds = [0, 1, rows // 2, rows]
@@ -85,9 +85,7 @@ def test_edges_come_back_sorted_each_pair_once(
     # By other numbers.
     new = np.random.default_rng(1).permutation(rows).astype(np.int32)
     pairs = (pairs.renumbered(new) for pairs in tables[0].pairs())
-    EdgeTable.spread(tmp_path / "moved", rows, pairs, count, weighted)
-    moved = EdgeTable.read(tmp_path / "moved")
-    assert moved is not None
+    moved = EdgeTable(tmp_path / "moved", rows, count, weighted).fill(pairs)
     renamed = {(int(new[t]), int(new[s])): w for (t, s), w in found.items()}
     assert read(moved, bounds) == (renamed, counted)
 
@@ -97,7 +95,7 @@ def test_blocks_are_compressed_rows_without_loops(
 ) -> None:
     monkeypatch.setattr("difformer.shards.edges.BUCKET", 10)
     edges: Edges = [(0, 5, 1.0), (7, 7, 1.0), (5, 2, 1.0)]
-    table = EdgeTable.spread(tmp_path / "t", 9, pairs_of(edges, False), 3, False)
+    table = EdgeTable(tmp_path / "t", 9, 3, False).fill(pairs_of(edges, False))
     rows: list[list[int]] = []
     for first, ends, sources in table.blocks():
         assert first == len(rows)
@@ -105,19 +103,21 @@ def test_blocks_are_compressed_rows_without_loops(
     assert rows == [[5], [], [5], [], [], [0, 2], [], [], []]
 
 
-def test_a_table_that_was_cut_off_is_not_there(tmp_path: Path) -> None:
+def test_a_table_that_was_cut_off_is_filled_anew(tmp_path: Path) -> None:
     def stops() -> Any:
         yield from pairs_of([(0, 1, 1.0)], False)
         raise KeyboardInterrupt
 
+    table = EdgeTable(tmp_path / "t", 3, 5, False)
     with pytest.raises(KeyboardInterrupt):
-        EdgeTable.spread(tmp_path / "t", 3, stops(), 5, False)
-    assert EdgeTable.read(tmp_path / "t") is None
+        table.fill(stops())
+    assert dict(table.fill(pairs_of([(1, 2, 1.0)], False)).between([0, 3]))[0].read == 1
+    assert dict(table.fill(stops()).between([0, 3]))[0].read == 1  # finished: not read again
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
 def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EdgeTable, "path", lambda *_: Path("/dev/full"))
     with pytest.raises(DataError, match="cannot write .*: No space left on device") as caught:
-        EdgeTable.spread(tmp_path / "t", 3, pairs_of([(0, 1, 1.0)], False), 5, False)
+        EdgeTable(tmp_path / "t", 3, 5, False).fill(pairs_of([(0, 1, 1.0)], False))
     assert "\n" not in str(caught.value)
