@@ -6,13 +6,9 @@ from typing import Any
 
 import pytest
 
-from difformer.errors import DataError, DifformerError
+from difformer.errors import DataError
 from difformer.jobs.shards import _first  # pyright: ignore[reportPrivateUsage]
-from difformer.shards.far import (
-    _finish,  # pyright: ignore[reportPrivateUsage]
-    enough,
-    lacking,
-)
+from difformer.shards.far import _finish  # pyright: ignore[reportPrivateUsage]
 
 
 class FailedError(Exception):
@@ -41,24 +37,6 @@ def test_the_worker_that_says_what_to_do_is_named_before_those_that_lost_it() ->
     )
     said = _first(FailedError("no\nworker could be started"))
     assert said == "training on the cluster failed: no worker could be started"
-
-
-class Ray:
-    """As Ray says what a cluster has."""
-
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": 4.0, "memory": 1e9}
-
-    def available_resources(self) -> dict[str, float]:
-        return {"CPU": 1.0}
-
-
-def test_a_cluster_that_is_too_small_says_what_is_asked_and_what_there_is() -> None:
-    said = "training with 9 workers asks for 9 processors, the cluster has 4, 1 of them free"
-    assert lacking(Ray(), 9, "training with 9 workers") == said
-    with pytest.raises(DifformerError, match=said):
-        enough(Ray(), 9, "training with 9 workers")
-    enough(Ray(), 4, "training with 4 workers")
 
 
 def test_the_error_of_a_task_is_its_own_line() -> None:
