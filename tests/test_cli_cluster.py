@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,50 +49,46 @@ second = nodes.add_node(**small)
 print("address", nodes.address, flush=True)
 for line in sys.stdin:
     nodes.remove_node(second, allow_graceful=False)
-    print("killed", flush=True)
+    print("killed one", flush=True)
 nodes.shutdown()
 """
 
 
-class Nodes:
-    """A cluster, from outside."""
-
-    def __init__(self, log: Path) -> None:
-        self.log = log
-        with log.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", NODES],
-                env=ENVIRONMENT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self.address = self.said("address")
-
-    def said(self, word: str) -> str:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(word):
-                return line.removeprefix(word).strip()
-        self.end()
-        raise AssertionError(f"the cluster ended before it said {word}: {self.log.read_text()}")
-
-    def kill_one(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("kill\n")
-        self.process.stdin.flush()
-        self.said("killed")
-
-    def end(self) -> None:
-        self.process.communicate(timeout=120)
-
-
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    made = Nodes(tmp_path_factory.mktemp("nodes") / "log")
-    yield made
-    made.end()
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Callable[[], str]]]:
+    """The address of a cluster, from outside, and what kills one of its nodes."""
+    log, pipe = tmp_path_factory.mktemp("nodes") / "log", subprocess.PIPE
+    words = [sys.executable, "-c", NODES]
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            words, env=ENVIRONMENT, stdin=pipe, stdout=pipe, stderr=errors, text=True
+        ) as process,
+    ):
+        told, lines = process.stdin, process.stdout
+        assert told is not None
+        assert lines is not None
+
+        def said(word: str) -> str:
+            found = (line.removeprefix(word).strip() for line in lines if line.startswith(word))
+            return next(found, "") or pytest.fail(f"it did not say {word}: {log.read_text()}")
+
+        def kill() -> str:
+            told.write("kill\n")
+            told.flush()
+            return said("killed")
+
+        yield said("address"), kill
+
+
+def python(*words: object) -> str:
+    """Run Python, which must succeed, and return what it said on stderr."""
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 # Shards with both engines in one process, since connecting takes long; then asks for too much.
@@ -123,7 +119,7 @@ assert code == 2, code
 
 
 @pytest.fixture(scope="module")
-def made(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def made(nodes: tuple[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Parts of one machine and of the cluster by each partition, and what was said."""
     folder = tmp_path_factory.mktemp("tables")
     rng = np.random.default_rng(0)
@@ -142,12 +138,7 @@ def made(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     edges = pa.table({"from": ends[0], "to": ends[1], "weight": weights})
     pq.write_table(edges, folder / "edges.parquet")
     write_csv(edges, folder / "edges.csv")
-    words = [sys.executable, "-c", SHARDS, nodes.address, str(folder), json.dumps(CASES)]
-    done = subprocess.run(
-        words, env=ENVIRONMENT, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return folder, done.stderr
+    return folder, python("-c", SHARDS, nodes[0], folder, json.dumps(CASES))
 
 
 @pytest.mark.parametrize("partition", [partition for partition, _ in CASES])
@@ -166,27 +157,19 @@ def test_a_cluster_that_is_too_small_is_one_line(made: tuple[Path, str]) -> None
     assert "training with 9 workers asks for 9 processors, the cluster has 4" in lines[0]
 
 
-def difformer(*words: object, launcher: tuple[str, ...] = ()) -> None:
-    command = [sys.executable, *launcher, "-m", "difformer", *map(str, words)]
-    done = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def epochs_of(out: Path) -> int:
     file = out / "metrics.csv"
     return len(file.read_text().splitlines()) - 1 if file.exists() else 0
 
 
 def test_a_run_whose_node_is_killed_ends_with_the_bytes_it_would_have_had(
-    made: tuple[Path, str], nodes: Nodes, tmp_path: Path
+    made: tuple[Path, str], nodes: tuple[str, Callable[[], str]], tmp_path: Path
 ) -> None:
     parts = made[0] / "range-ray"
-    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    difformer("train", parts, "--out", tmp_path / "calm", *OPTIONS, launcher=two)
-    out = tmp_path / "run"
-    ray = ("--engine", "ray", "--workers", 2, "--address", nodes.address)
+    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "difformer")
+    python(*two, "train", parts, "--out", tmp_path / "calm", *OPTIONS)
+    out, (address, kill) = tmp_path / "run", nodes
+    ray = ("--engine", "ray", "--workers", 2, "--address", address)
     words = ("train", parts, "--out", out, *ray, *OPTIONS)
     with (tmp_path / "said").open("w") as said:
         job = subprocess.Popen(
@@ -197,7 +180,7 @@ def test_a_run_whose_node_is_killed_ends_with_the_bytes_it_would_have_had(
         )
         while epochs_of(out) < 5 and job.poll() is None:
             time.sleep(0.02)
-        nodes.kill_one()
+        kill()
         reached = epochs_of(out)
         code = job.wait(timeout=600)
     assert code == 0, (tmp_path / "said").read_text()

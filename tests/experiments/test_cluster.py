@@ -6,14 +6,9 @@ from typing import Any
 
 import pytest
 
-from difformer.errors import DataError, DifformerError
-from difformer.jobs.job import Experiment
-from difformer.jobs.shards import _first, _plain  # pyright: ignore[reportPrivateUsage]
-from difformer.shards.cluster import (
-    _finished,  # pyright: ignore[reportPrivateUsage]
-    enough,
-    lacking,
-)
+from difformer.errors import DataError
+from difformer.jobs.shards import _first  # pyright: ignore[reportPrivateUsage]
+from difformer.shards.far import _finish  # pyright: ignore[reportPrivateUsage]
 
 
 class FailedError(Exception):
@@ -44,32 +39,6 @@ def test_the_worker_that_says_what_to_do_is_named_before_those_that_lost_it() ->
     assert said == "training on the cluster failed: no worker could be started"
 
 
-class Ray:
-    """As Ray says what a cluster has."""
-
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": 4.0, "memory": 1e9}
-
-    def available_resources(self) -> dict[str, float]:
-        return {"CPU": 1.0}
-
-
-def test_a_cluster_that_is_too_small_says_what_is_asked_and_what_there_is() -> None:
-    said = "training with 9 workers asks for 9 processors, the cluster has 4, 1 of them free"
-    assert lacking(Ray(), 9, "training with 9 workers") == said
-    with pytest.raises(DifformerError, match=said):
-        enough(Ray(), 9, "training with 9 workers")
-    enough(Ray(), 4, "training with 4 workers")
-
-
-def test_a_worker_gets_the_whole_experiment_as_plain_data(tmp_path) -> None:
-    train = {"epochs": 7, "patience": None, "batch_size": 5}
-    asked = Experiment.make("s3://bucket/parts", model={"num_layers": 3}, train=train, seeds=[4])
-    given = _plain(asked, tmp_path)
-    assert Experiment.from_config(given["config"]) == asked
-    assert given["folder"] == str(tmp_path.resolve())
-
-
 def test_the_error_of_a_task_is_its_own_line() -> None:
     exceptions: Any = pytest.importorskip("ray.exceptions")
     advice = "Failed to apply UDF transform after 1/1 attempts (total backoff 0.0s). To change"
@@ -80,5 +49,5 @@ def test_the_error_of_a_task_is_its_own_line() -> None:
             raise exceptions.RayTaskError("keyed", "Traceback ...", cause).as_instanceof_cause()
 
     with pytest.raises(DataError) as caught:
-        _finished(Failing())
+        _finish(Failing())
     assert str(caught.value) == "sharding on the cluster: edges.csv: column 'w' is bad"

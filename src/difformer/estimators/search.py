@@ -28,7 +28,7 @@ from sklearn.model_selection import RepeatedStratifiedKFold, StratifiedShuffleSp
 from torch import Tensor
 
 from difformer.core.graph import Graph
-from difformer.data.dataset import Dataset, csr_tensor, fingerprint, scipy_csr
+from difformer.data.dataset import Dataset, csr_tensor, fingerprint, scipy_csr, single
 from difformer.data.split import Split
 from difformer.estimators.forms import Form, View, learn_view, portfolio
 from difformer.estimators.labels import hold_out, strata_of

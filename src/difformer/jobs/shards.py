@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
@@ -21,7 +22,6 @@ from difformer.files import counted, one_line, replacing
 from difformer.jobs.job import AUTO_SPLIT, FINGERPRINT, Experiment
 from difformer.jobs.rows import Callbacks, CannotRunError, build_model
 from difformer.nn.model import DIFFormer
-from difformer.settings import NONE
 from difformer.shards.folder import Held, ShardFolder
 from difformer.shards.store import Manifest, is_url
 from difformer.train.chunks import CHUNK_ROWS
@@ -103,45 +103,40 @@ def _write(path: Path, outputs: Tensor, held: Held, manifest: Manifest) -> None:
     """Write one line per row held, piece by piece."""
     pieces = _pieces(outputs, held, manifest)
     first = next(pieces)  # a part has at least one row
-    with replacing(path, error=DataError) as part:
+    with replacing(path, error=DataError) as part, ExitStack() as stack:
         if path.suffix == ".csv":
-            with part.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(first)
-                for columns in chain([first], pieces):
-                    writer.writerows(zip(*columns.values(), strict=True))
+            file: Any = stack.enter_context(part.open("w", encoding="utf-8", newline=""))
+            lines = csv.writer(file, lineterminator="\n")
+            lines.writerow(first)
+            for columns in chain([first], pieces):
+                lines.writerows(zip(*columns.values(), strict=True))
             return
         import pyarrow
         import pyarrow.parquet as parquet
 
-        with parquet.ParquetWriter(part, pyarrow.table(first).schema) as file:
-            for columns in chain([first], pieces):
-                file.write_table(pyarrow.table(columns))
+        file = stack.enter_context(parquet.ParquetWriter(part, pyarrow.table(first).schema))
+        for columns in chain([first], pieces):
+            file.write_table(pyarrow.table(columns))
 
 
 def _pieces(outputs: Tensor, held: Held, manifest: Manifest) -> Iterator[dict[str, Sequence[Any]]]:
     """The columns of the predictions, for some rows at a time."""
-    ids = held.ids()
-    words = (*PARTS, "")
+    ids, words, names = held.ids(), (*PARTS, ""), manifest.class_names
     for first in range(0, held.rows, WRITTEN):
         rows = slice(first, min(first + WRITTEN, held.rows))
         found = outputs[rows].float()
-        columns: dict[str, Sequence[Any]] = {
-            "id": ids[rows],
-            "split": [words[mark] for mark in held.split[rows].tolist()],
-        }
+        marks = held.split[rows].tolist()
+        columns: dict[str, Any] = {"id": ids[rows], "split": [words[mark] for mark in marks]}
         if manifest.task == "regression":
-            names = [f"prediction_{k}" for k in range(found.shape[1])]
-            names = ["prediction"] if len(names) == 1 else names
-            columns |= dict(zip(names, found.T.tolist(), strict=True))
+            several = found.shape[1] > 1
+            for k, column in enumerate(found.T.tolist()):
+                columns[f"prediction_{k}" if several else "prediction"] = column
         elif manifest.task == "multilabel":
-            chances = found.sigmoid().T.tolist()
-            columns |= dict(zip(manifest.class_names, chances, strict=True))
+            columns |= dict(zip(names, found.sigmoid().T.tolist(), strict=True))
         else:
             chance = found.softmax(1)
-            named = [manifest.class_names[k] for k in chance.argmax(1).tolist()]
-            each = zip(manifest.class_names, chance.T.tolist(), strict=True)
-            columns |= {"prediction": named, **{f"p({name})": column for name, column in each}}
+            columns["prediction"] = [names[k] for k in chance.argmax(1).tolist()]
+            columns |= {f"p({n})": p for n, p in zip(names, chance.T.tolist(), strict=True)}
         yield columns
 
 
@@ -166,10 +161,12 @@ def train_on_ray(
     ray = connect(address)
     asked = f"training with {counted(workers, 'worker')}"
     enough(ray, workers, asked)
+    if not is_url(experiment.dataset):  # a worker runs in a folder of its own
+        experiment = replace(experiment, dataset=str(Path(experiment.dataset).resolve()))
     api, of_torch = import_module("ray.train"), import_module("ray.train.torch")
     trainer: Any = of_torch.TorchTrainer(
         _worker,
-        train_loop_config=_plain(experiment, folder),
+        train_loop_config={"experiment": experiment, "folder": folder.resolve()},
         torch_config=of_torch.TorchConfig(backend="gloo"),
         scaling_config=api.ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
         run_config=api.RunConfig(
@@ -192,21 +189,11 @@ def train_on_ray(
     return Run({f"seed {experiment.seeds[0]}": result}, result.interrupted)
 
 
-def _plain(experiment: Experiment, folder: Path) -> dict[str, Any]:
-    """What a worker needs, as plain data with absolute paths."""
-    dataset = experiment.dataset
-    if not is_url(dataset):
-        dataset = str(Path(dataset).resolve())
-    settings = {k: NONE if v is None else v for k, v in asdict(experiment.train).items()}
-    config = {**replace(experiment, dataset=dataset).config(), "train": settings}
-    return {"config": {**config, "seeds": list(experiment.seeds)}, "folder": str(folder.resolve())}
-
-
 def _worker(given: dict[str, Any]) -> None:
     """One process of the job."""
     from difformer.jobs.shards import run_shards
 
-    run_shards(Experiment.from_config(given["config"]), folder=Path(given["folder"]))
+    run_shards(**given)
 
 
 def _first(error: BaseException) -> str:

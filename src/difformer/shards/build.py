@@ -126,15 +126,13 @@ class _Stages:
                 raise DataError(f"{self.nodes}: has no column {column!r}; it has {known}")
         self.edges = None
         if settings.edges:
-            told = settings.id, self.work, settings.edges
-            self.edges = EdgeFiles(self.nodes, *told, header=settings.header)
+            self.edges = EdgeFiles(self.nodes, settings, self.work)
 
     def run(self, *, cluster: bool) -> Manifest:
         settings, rows = self.settings, self.nodes.rows
         if rows < settings.parts:
             raise DataError(f"parts must be at most the {rows} rows, got {settings.parts}")
         made = RowEncoder.learn(settings, self.nodes)
-        made.check(rows)
         layout = Layout.make(self._partition(), rows, settings.parts)
         if cluster:
             from difformer.shards.far import write_parts
@@ -186,8 +184,8 @@ class _Stages:
     def _table(self, name: str, pairs: Iterator[Pairs]) -> EdgeTable:
         """A table of the edges of the file, if no earlier call has finished it."""
         assert self.edges is not None  # the settings check it
-        place, told = self.work / name, (self.edges.rows, self.edges.weighted)
-        return EdgeTable.read(place) or EdgeTable.spread(place, self.nodes.rows, pairs, *told)
+        told = self.nodes.rows, self.edges.rows, self.edges.weighted
+        return EdgeTable(self.work / name, *told).fill(pairs)
 
     def _read_edges(self, new: Array | None = None) -> Iterator[Pairs]:
         """The edges by the numbers of the rows in the file, or by `new` ones."""
@@ -208,7 +206,7 @@ class _Stages:
 
     def _nearest(self) -> EdgeTable:
         """The edges of each row and its nearest ones, from the rows that are written."""
-        k, rows, place = self.settings.neighbours, self.nodes.rows, self.work / "nearest"
+        k, rows = self.settings.neighbours, self.nodes.rows
         if k >= rows:
             raise DataError(f"neighbours must be fewer than the {rows} rows, got {k}")
         tell = partial(self.tell, "looking for neighbours")
@@ -216,8 +214,8 @@ class _Stages:
             np.load(part_folder(self.out, part) / "x.npy", mmap_mode="r", allow_pickle=False)
             for part in range(self.settings.parts)
         ]
-        pairs = nearest_pairs(parts, k, self.memory, tell)
-        return EdgeTable.read(place) or EdgeTable.spread(place, rows, pairs, rows * k, False)
+        table = EdgeTable(self.work / "nearest", rows, rows * k, weighted=False)
+        return table.fill(nearest_pairs(parts, k, self.memory, tell))
 
     def _write_rows(self, encoder: RowEncoder, layout: Layout) -> None:
         """One pass over the nodes; with ranges one part is open at a time, else all are."""
@@ -300,14 +298,8 @@ class RowEncoder:
         kinds = dict(settings.kinds or {})
         if settings.split_column is not None:
             kinds[settings.split_column] = "skip"
-        encoder = TableEncoder.learn(
-            nodes,
-            label=label,
-            id=settings.id,
-            kinds=kinds,
-            size=CHUNK,
-            most=MOST_NUMBERS,
-        )
+        told: Any = {"label": label, "id": settings.id, "kinds": kinds}
+        encoder = TableEncoder.learn(nodes, **told, size=CHUNK, most=MOST_NUMBERS)
         text = next((c.name for c in encoder.columns if c.kind == "text"), None)
         if text is not None:
             raise DataError(
@@ -315,7 +307,11 @@ class RowEncoder:
                 f"(--kind {text}=skip), or turn it into numbers first (difformer features)"
             )
         whole = settings.id is not None and nodes.whole(settings.id)
-        return cls(settings, coder, encoder, whole, str(nodes))
+        learned = cls(settings, coder, encoder, whole, str(nodes))
+        for path, array in zip(settings.features, learned.more, strict=True):
+            if len(array) != nodes.rows:
+                raise DataError(f"{path} has {len(array):,} rows, the nodes have {nodes.rows:,}")
+        return learned
 
     @cached_property
     def more(self) -> list[Array]:
@@ -332,12 +328,6 @@ class RowEncoder:
     def width(self) -> int:
         """How many features a row has."""
         return self.encoder.width + sum(array.shape[1] for array in self.more)
-
-    def check(self, rows: int) -> None:
-        """DataError if a file of features does not have one row per node."""
-        for path, array in zip(self.settings.features, self.more, strict=True):
-            if len(array) != rows:
-                raise DataError(f"{path} has {len(array):,} rows, the nodes have {rows:,}")
 
     def encode(self, chunk: Chunk, first: int) -> dict[str, Any]:
         """The arrays of a chunk that starts with row `first`; ids are "ids" or "texts"."""

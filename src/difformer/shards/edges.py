@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from difformer.errors import DataError, missing_extra
-from difformer.files import cannot_write, open_scratch, read_json, reading, write_json
+from difformer.files import cannot_write, open_scratch, reading, write_atomic
 from difformer.shards.partition import Block
 from difformer.shards.store import let_go
 
@@ -69,38 +69,28 @@ class Sorted(NamedTuple):
 class EdgeTable:
     """The edges between rows by their numbers, both ways and one loop per row, in a folder."""
 
-    def __init__(self, folder: Path, rows: int, weighted: bool, shift: int) -> None:
-        """A bucket is 2^shift rows."""
-        self.folder, self.rows, self.weighted, self.shift = folder, rows, weighted, shift
-        self.bounds = [*range(0, rows, 1 << shift), rows]
-
-    @classmethod
-    def spread(
-        cls, folder: Path, rows: int, pairs: Iterable[Pairs], edges: int, weighted: bool
-    ) -> EdgeTable:
-        """Store the edges of a file, at most `edges` of them, both ways. O(edges), in batches."""
+    def __init__(self, folder: Path, rows: int, edges: int, weighted: bool) -> None:
+        """For at most so many edges of a file."""
         if rows >= MOST_ROWS:
             raise DataError(f"rows must be fewer than {MOST_ROWS:,}, got {rows:,}")
+        self.folder, self.weighted = folder, weighted
         wanted = min(MOST_BUCKETS, -(-(2 * edges + rows) // BUCKET))
-        table = cls(folder, rows, weighted, (-(-rows // wanted) - 1).bit_length())
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        try:
-            table._store(ahead(table._by_bucket, pairs))
-        except OSError as problem:
-            raise cannot_write(folder, problem, DataError) from problem
-        made = {"rows": rows, "weighted": weighted, "shift": table.shift}
-        write_json(folder / "buckets.json", made, error=DataError)
-        return table
+        self._shift = (-(-rows // wanted) - 1).bit_length()  # a bucket is 2^shift rows
+        self._bounds = [*range(0, rows, 1 << self._shift), rows]
 
-    @classmethod
-    def read(cls, folder: Path) -> EdgeTable | None:
-        """The table that an earlier call finished, or None."""
-        path = folder / "buckets.json"
-        if not path.exists():
-            return None
-        with reading(path, error=DataError):
-            return cls(folder, **read_json(path))
+    def fill(self, pairs: Iterable[Pairs]) -> EdgeTable:
+        """Store the edges of a file, unless an earlier call has. O(edges), in batches."""
+        done = self.folder / "done"
+        if done.exists():
+            return self
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        try:
+            self._store(ahead(self._by_bucket, pairs))
+        except OSError as problem:
+            raise cannot_write(self.folder, problem, DataError) from problem
+        write_atomic(done, "", error=DataError)
+        return self
 
     @property
     def size(self) -> int:
@@ -109,7 +99,7 @@ class EdgeTable:
 
     def pairs(self) -> Iterator[Pairs]:
         """The edges of the file again."""
-        for k in range(len(self.bounds) - 1):
+        for k in range(len(self._bounds) - 1):
             keys, weights = self._read(k)
             straight = keys & 1 == 0
             keys = keys[straight]
@@ -121,14 +111,14 @@ class EdgeTable:
 
         Every row has a loop, so every k occurs. Threads sort some buckets in advance.
         """
-        buckets = range(bounds[0] >> self.shift, (bounds[-1] - 1 >> self.shift) + 1)
+        buckets = range(bounds[0] >> self._shift, (bounds[-1] - 1 >> self._shift) + 1)
         for found in ahead(partial(self._pieces, bounds), buckets):
             yield from found
 
     def blocks(self) -> Iterator[Block]:
         """Compressed rows without loops, in order; rows without edges too."""
-        for k, found in self.between(self.bounds):
-            first, last = self.bounds[k : k + 2]
+        for k, found in self.between(self._bounds):
+            first, last = self._bounds[k : k + 2]
             keep = found.target != found.source
             ends = np.cumsum(np.bincount(found.target[keep] - first, minlength=last - first))
             yield first, ends, found.source[keep]
@@ -140,15 +130,15 @@ class EdgeTable:
     def _by_bucket(self, pairs: Pairs) -> tuple[Any, ...]:
         """The keys and the weights of a batch by bucket, and where each bucket ends."""
         keys, weights = keys_of(pairs)
-        of = (keys >> (32 + self.shift)).astype(np.uint16)
+        of = (keys >> (32 + self._shift)).astype(np.uint16)
         order = np.argsort(of, kind="stable")
-        ends = np.cumsum(np.bincount(of, minlength=len(self.bounds) - 1))
+        ends = np.cumsum(np.bincount(of, minlength=len(self._bounds) - 1))
         return keys[order], None if weights is None else weights[order], ends
 
     def _store(self, batches: Iterable[Any]) -> None:
         """Append batches to the files of the buckets."""
         names = ("keys", "weights") if self.weighted else ("keys",)
-        buckets = range(len(self.bounds) - 1)
+        buckets = range(len(self._bounds) - 1)
         with ExitStack() as stack:
             files = [
                 [stack.enter_context(open_scratch(self.path(k, name))) for k in buckets]
@@ -164,7 +154,7 @@ class EdgeTable:
 
     def _pieces(self, bounds: Sequence[int], bucket: int) -> list[tuple[int, Sorted]]:
         """The sorted edges of a bucket, by the range of `bounds` that they enter."""
-        first, last = self.bounds[bucket : bucket + 2]
+        first, last = self._bounds[bucket : bucket + 2]
         keys, weights = sorted_keys(*self._read(bucket), first, last)
         within = np.clip(np.array(bounds, np.int64), first, last)
         ends = np.searchsorted(keys, within * ROW).tolist()

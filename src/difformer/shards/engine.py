@@ -17,6 +17,7 @@ from difformer.data.table.files import Chunk, check_header, column_names, first_
 from difformer.errors import DataError, missing_extra
 from difformer.files import not_a_file, one_line, replacing
 from difformer.shards.edges import Pairs
+from difformer.shards.partition import ShardSettings
 
 Tell = Callable[[str, float | None], None]
 """Called with the name of a stage and the share of it that is done, None where unknown."""
@@ -198,10 +199,9 @@ class EdgeFiles(Files):
     of each id is kept in the folder.
     """
 
-    def __init__(
-        self, nodes: Files, id: str | None, folder: Path, paths: Sequence[str], *, header: bool
-    ) -> None:
-        self._nodes, self._id, self._folder = nodes, id, folder
+    def __init__(self, nodes: Files, settings: ShardSettings, folder: Path) -> None:
+        self._nodes, self._id, self._folder = nodes, settings.id, folder
+        header, paths = settings.header, settings.edges
         for path in [path for name in paths for path in matching(name)] if header else ():
             first = [cell_text(cell) for cell in first_line(path)]
             if len(first) > 1 and set(first[:2]) <= self._known(nodes, first[:2]):
@@ -312,10 +312,12 @@ def cells_of(batch: Any) -> Chunk:
 
 
 def _cells(column: Any) -> Any:
-    """Numbers as float64 with NaN for null, dates as ISO text, other cells unchanged."""
+    """Numbers as an array, float64 with NaN where one is null; dates as ISO text; others as is."""
     import pyarrow
 
     types, kind = pyarrow.types, column.type
+    if types.is_integer(kind) and not column.null_count:
+        return column.to_numpy(zero_copy_only=False)
     if types.is_floating(kind) or types.is_integer(kind) or types.is_decimal(kind):
         cells = column.cast(pyarrow.float64(), safe=types.is_decimal(kind))
         return cells.to_numpy(zero_copy_only=False)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +18,14 @@ from difformer.core.graph import Graph
 from difformer.data.dataset import single
 from difformer.data.table.read import read_table
 from difformer.errors import DataError
+from difformer.files import csv_lines
 from difformer.shards.build import make_shards
+from difformer.shards.edges import EdgeTable
 from difformer.shards.folder import Held, ShardFolder
 from difformer.shards.partition import ShardSettings
 from difformer.shards.store import Manifest
 
-duckdb = pytest.importorskip("duckdb")
+pytest.importorskip("duckdb")
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
@@ -79,14 +79,14 @@ def write(path: Path, table: dict[str, Any], kind: str) -> str:
     file = path.with_suffix(f".{kind}")
     if kind == "parquet":
         pq.write_table(pa.table(table), file)
-        return str(file)
-    rows = zip(*table.values(), strict=True)
-    lines = [",".join("" if c is None else str(c) for c in row) for row in rows]
-    file.write_text("\n".join([",".join(table), *lines]) + "\n")
+    else:
+        file.write_text(csv_lines([table, *zip(*table.values(), strict=True)]))
     return str(file)
 
 
-def given(folder: Path, kind: str, names: str = "text", weighted: bool = False) -> dict[str, Any]:
+def given(
+    folder: Path, kind: str = "parquet", names: str = "text", weighted: bool = False
+) -> dict[str, Any]:
     table = columns(names)
     return {
         "nodes": [write(folder / "nodes", table, kind)],
@@ -104,16 +104,20 @@ def make(out: Path, **settings: Any) -> Manifest:
 
 @pytest.mark.parametrize("partition", ["range", "hash", "metis", "streaming"])
 @pytest.mark.parametrize(
-    ("kind", "names", "weighted"),
-    [("parquet", "text", False), ("parquet", "whole", True), ("csv", "text", True)],
+    "table", [("parquet", "text", False), ("parquet", "whole", True), ("csv", "text", True)]
 )
 def test_the_parts_hold_what_is_read_in_memory(
-    tmp_path: Path, partition: str, kind: str, names: str, weighted: bool
+    tmp_path: Path, partition: str, table: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if partition == "metis":
         pytest.importorskip("pymetis")
-    settings = given(tmp_path, kind, names, weighted)
+    monkeypatch.setattr("difformer.shards.edges.BUCKET", 60)
+    kind, names, weighted = table
+    settings = given(tmp_path, *table)
     manifest = make(tmp_path / "out", **settings, partition=partition)
+    backwards = {k: v[::-1] for k, v in edges(columns(names)["name"], weighted).items()}
+    again = {**settings, "edges": [write(tmp_path / "backwards", backwards, kind)]}
+    assert make(tmp_path / "again", **again, partition=partition) == manifest  # to the last bit
     sharded = held(tmp_path / "out")
     whole = read_table(settings["nodes"][0], "grade", id="name", edges=settings["edges"][0])
     assert whole.edge_index is not None
@@ -123,11 +127,11 @@ def test_the_parts_hold_what_is_read_in_memory(
     assert manifest.class_names == whole.class_names
     graph = Graph.undirected_with_loops(whole.edge_index, N, single(whole.edge_weight))
     new = joined(sharded)
-    again = Graph.from_edges(new, N, sharded.weight)
-    torch.testing.assert_close(again.dense()[order][:, order], graph.dense())
+    found = Graph.from_edges(new, N, sharded.weight)
+    torch.testing.assert_close(found.dense()[order][:, order], graph.dense())
     assert manifest.edges == graph.num_edges  # each pair once
-    assert (new[1].diff() >= 0).all()  # sorted by the row they enter
-    pairs = list(zip(*list(edges(columns(names)["name"], False).values()), strict=True))
+    assert ((new[1] * N + new[0]).diff() > 0).all()  # sorted by the row they enter
+    pairs = list(zip(*edges(columns(names)["name"], False).values(), strict=True))
     straight = [pair for pair in pairs if pair[0] != pair[1]]
     assert manifest.found == {
         "edges read": E,
@@ -142,29 +146,19 @@ def test_the_parts_hold_what_is_read_in_memory(
 
 
 def test_edges_to_nowhere_are_left_out_and_counted(tmp_path: Path) -> None:
-    settings = given(tmp_path, "parquet")
+    settings = given(tmp_path)
     lost = {"from": ["n 0", "nobody"], "to": ["nowhere", "n 1"]}
     settings["edges"].append(write(tmp_path / "more", lost, "parquet"))
     manifest = make(tmp_path / "out", **settings)
-    assert manifest.found["dangling edges"] == 2
-    assert manifest.found["edges read"] == E + 2
-    numbered = {**settings, "id": None, "kinds": {"name": "skip"}}
-    numbered["edges"] = [write(tmp_path / "n", {"a": [0, 1, N], "b": [1, 2, 0]}, "csv")]
-    manifest = make(tmp_path / "numbered", **numbered)
-    assert manifest.found["dangling edges"] == 1
-    assert manifest.edges == N + 4
-
-
-def test_a_part_without_rows_is_refused(tmp_path: Path) -> None:
-    settings = {**given(tmp_path, "parquet"), "edges": [], "partition": "hash"}
-    few = {name: cells[:6] for name, cells in columns("text").items()}
-    settings["nodes"] = [write(tmp_path / "few", few, "parquet")]
-    with pytest.raises(DataError, match="parts must be fewer, got 5: 3 of them would have no row"):
-        make(tmp_path / "out", **settings)
+    assert (manifest.found["dangling edges"], manifest.found["edges read"]) == (2, E + 2)
+    settings |= {"id": None, "kinds": {"name": "skip"}}
+    settings["edges"] = [write(tmp_path / "n", {"a": [0, 1, N], "b": [1, 2, 0]}, "csv")]
+    manifest = make(tmp_path / "numbered", **settings)
+    assert (manifest.found["dangling edges"], manifest.edges) == (1, N + 4)
 
 
 def test_splits_are_drawn_by_row_or_read_from_a_column(tmp_path: Path) -> None:
-    settings = given(tmp_path, "parquet")
+    settings = given(tmp_path)
     by_range = make(tmp_path / "a", **settings, split="ratio:0.6/0.2/0.1:3")
     by_hash = make(tmp_path / "b", **settings, split="ratio:0.6/0.2/0.1:3", partition="hash")
     labelled = sum(cell is not None for cell in columns("text")["grade"])
@@ -180,38 +174,31 @@ def test_splits_are_drawn_by_row_or_read_from_a_column(tmp_path: Path) -> None:
     assert data.x.shape[1] == by_range.features  # the column is no feature
 
 
-@pytest.mark.parametrize(
-    ("label", "task", "outputs"),
-    [
-        (["size"], "regression", 1),
-        (["size", "price"], "regression", 2),
-        (["colour"], "multiclass", 3),
-    ],
-)
-def test_labels_are_those_of_the_table(
-    tmp_path: Path, label: list[str], task: str, outputs: int
-) -> None:
-    settings = {**given(tmp_path, "parquet"), "label": label}
+@pytest.mark.parametrize("label", [["size"], ["size", "price"], ["colour"]])
+def test_labels_are_those_of_the_table(tmp_path: Path, label: list[str]) -> None:
+    settings = {**given(tmp_path), "label": label}
     manifest = make(tmp_path / "out", **settings)
     whole = read_table(settings["nodes"][0], label if len(label) > 1 else label[0], id="name")
-    data = held(tmp_path / "out")
-    assert (manifest.task, manifest.outputs) == (task, outputs) == (whole.task, whole.num_outputs)
-    torch.testing.assert_close(data.y, whole.y, equal_nan=True)
+    assert (manifest.task, manifest.outputs) == (whole.task, whole.num_outputs)
+    torch.testing.assert_close(held(tmp_path / "out").y, whole.y, equal_nan=True)
 
 
 def test_numbers_of_rows_are_those_of_a_file_read_by_many_threads(tmp_path: Path) -> None:
     rows = 100_000
-    table = {"name": np.arange(rows)[::-1], "v": np.arange(rows) % 17, "y": np.arange(rows) % 2}
+    first = 2**60 + 1  # such a number is no float64
+    names = first + np.arange(rows)
+    table = {"name": names[::-1], "v": np.arange(rows) % 17, "y": np.arange(rows) % 2}
     pq.write_table(pa.table(table), tmp_path / "nodes.parquet", row_group_size=5_000)
-    pq.write_table(pa.table({"a": [0, 5], "b": [rows - 1, 7]}), tmp_path / "edges.parquet")
+    ends = {"a": names[[0, 5]], "b": names[[-1, 7]]}
+    pq.write_table(pa.table(ends), tmp_path / "edges.parquet")
     asked: Any = {"nodes": [str(tmp_path / "nodes.parquet")], "label": ["y"], "id": "name"}
     make(tmp_path / "out", **asked, edges=[str(tmp_path / "edges.parquet")], memory="3GB")
     data = held(tmp_path / "out")
     ids = data.ids()
-    assert ids[:2] == [str(rows - 1), str(rows - 2)]
+    assert ids == list(map(str, names[::-1]))
     pairs = joined(data)
     straight = pairs[:, pairs[0] != pairs[1]]
-    found = {tuple(sorted(int(ids[i]) for i in pair)) for pair in straight.T.tolist()}
+    found = {tuple(sorted(int(ids[i]) - first for i in pair)) for pair in straight.T.tolist()}
     assert found == {(0, rows - 1), (5, 7)}
 
 
@@ -230,6 +217,12 @@ def test_numbers_of_rows_are_those_of_a_file_read_by_many_threads(tmp_path: Path
         ({"id": "colour"}, "the id .* is also that of row"),
         ({"split": "column:colour"}, "must say train, val or test"),
         ({"weight": -1.0}, r"edges\.parquet: column 'weight' must hold finite weights, 0 or more"),
+        ({"nodes": ["few.csv"], "partition": "hash"}, "got 5: 3 of them would have no row"),
+        ({"partition": "metis"}, "use --partition streaming"),
+        ({"parts": 500, "partition": "hash"}, "parts must be at most 128 by hash, got 500"),
+        ({"partition": "metis", "edges": []}, "partition must be range or hash without edges"),
+        ({"label": []}, "label must name at least one column"),
+        ({"neighbours": 3}, "neighbours must be 0 or more, and 0 with edges"),
     ],
 )
 def test_what_cannot_be_sharded_is_one_line(
@@ -238,127 +231,102 @@ def test_what_cannot_be_sharded_is_one_line(
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("loop.csv").symlink_to("loop.csv")
-    settings = {**given(tmp_path, "parquet"), **change}
+    monkeypatch.setattr("difformer.shards.build.METIS_BYTES", 10**9)
+    write(Path("few"), {name: cells[:6] for name, cells in columns("text").items()}, "csv")
+    settings = {**given(tmp_path), **change}
     if weight := settings.pop("weight", None):
         pairs = {"from": ["n 0"], "to": ["n 1"], "weight": [weight]}
         write(tmp_path / "edges", pairs, "parquet")
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises((DataError, ValueError), match=message) as caught:
         make(tmp_path / "out", **settings)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"parts": 500, "partition": "hash"}, "parts must be at most 128 by hash, got 500"),
-        ({"partition": "metis", "edges": []}, "partition must be range or hash without edges"),
-        ({"label": []}, "label must name at least one column"),
-    ],
-)
-def test_settings_name_their_rule(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ShardSettings(**{"nodes": ["n"], "edges": ["e"], "label": ["y"], **change})
-
-
-def test_a_graph_that_is_too_large_for_metis_says_what_to_use(
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_a_disk_that_is_full_of_edges_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("difformer.shards.build.METIS_BYTES", 10**9)
-    with pytest.raises(DataError, match="use --partition streaming"):
-        make(tmp_path / "out", **given(tmp_path, "parquet"), partition="metis")
+    monkeypatch.setattr(EdgeTable, "path", lambda *_: Path("/dev/full"))
+    with pytest.raises(DataError, match="cannot write .*: No space left on device") as caught:
+        make(tmp_path / "out", **given(tmp_path))
+    assert "\n" not in str(caught.value)
 
 
-# Reads "at, out, settings", and forks a writer that is killed at that file: it imports only once.
+# Forks one writer after the other, each of which is killed when it names its file number `at`.
 KILLED = """
-import os, signal, sys
+import json, os, signal, sys
 from pathlib import Path
 import duckdb, pyarrow.parquet, sklearn.preprocessing, torch
 from difformer.shards.build import make_shards
 from difformer.shards.partition import ShardSettings
 real, count = os.replace, 0
+out, settings, deaths = json.loads(sys.argv[1])
 
-def write(at, out, settings):
-    def replace(*names):
-        global count
-        count += 1
-        if count == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        real(*names)
-    os.replace = replace
-    make_shards(ShardSettings(**settings), Path(out), tell=lambda *_: None)
+def replace(*names):
+    global count
+    count += 1
+    if count == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(*names)
 
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
+for at in deaths:
+    if not os.fork():
         try:
-            write(*eval(line))
+            os.replace = replace
+            make_shards(ShardSettings(**settings), Path(out), tell=lambda *_: None)
         finally:
             os._exit(1)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
+    assert not Path(out, "manifest.json").exists()
 """
-
-
-@pytest.fixture(scope="module")
-def killed() -> Iterator[Callable[..., int]]:
-    """killed(at, out, settings): the exit code of a writer that is killed at its file `at`."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    words, pipe = [sys.executable, "-c", KILLED], subprocess.PIPE
-    with subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
-        sent, said = process.stdin, process.stdout
-        assert sent is not None
-        assert said is not None
-
-        def run(*given: Any) -> int:
-            sent.write(f"{given!r}\n")
-            sent.flush()
-            return int(said.readline())
-
-        yield run
 
 
 @pytest.mark.parametrize(
     ("partition", "deaths"), [("range", (4, 9, 16, 5)), ("streaming", (4, 9, 16, 12))]
 )
 def test_a_killed_writer_leaves_nothing_that_looks_finished_and_goes_on(
-    tmp_path: Path, partition: str, deaths: tuple[int, ...], killed: Callable[..., int]
+    tmp_path: Path, partition: str, deaths: tuple[int, ...]
 ) -> None:
     """It dies before its sources are read, among the rows, and after the edges of one part."""
-    settings = {**given(tmp_path, "parquet"), "partition": partition, "parts": 3}
+    settings = {**given(tmp_path), "partition": partition, "parts": 3}
     calm = make(tmp_path / "calm", **settings)
     out = tmp_path / "out"
-    finished: set[str] = set()
-    for at in deaths:
-        assert killed(at, str(out), settings) == -signal.SIGKILL
-        assert not (out / "manifest.json").exists()
-        with pytest.raises(DataError, match="is not a sharded dataset"):
-            ShardFolder(out)
-        records = out.glob(".work/part-*.json")
-        now = {str(out / p.stem / "x.npy") for p in records}
-        assert finished <= now
-        finished = now
+    words = [sys.executable, "-c", KILLED, json.dumps([str(out), settings, deaths])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    subprocess.run(words, env=environment, check=True, timeout=300)
+    with pytest.raises(DataError, match="is not a sharded dataset"):
+        ShardFolder(out)
+    finished = sorted(out.glob("part-*/x.npy"))
     assert len(finished) == 3
     assert ["edges" in p.read_text() for p in sorted(out.glob(".work/part-*.json"))] == [1, 0, 0]
-    kept = {p: (Path(p).stat().st_ino, Path(p).stat().st_mtime_ns) for p in finished}
+    kept = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in finished}
     assert make(out, **settings) == calm
-    assert kept == {p: (Path(p).stat().st_ino, Path(p).stat().st_mtime_ns) for p in kept}
-    assert sorted(p.name for p in out.iterdir()) == sorted(
-        p.name for p in (tmp_path / "calm").iterdir()
-    )
+    assert kept == {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in finished}
+    left, usual = ({p.name for p in each.iterdir()} for each in (out, tmp_path / "calm"))
+    assert left == usual
 
 
 def test_every_file_of_a_part_is_covered_by_a_checksum(tmp_path: Path) -> None:
-    make(tmp_path / "out", **given(tmp_path, "parquet"))
-    for path in (tmp_path / "out").glob("part-*/*"):
+    out = tmp_path / "out"
+    make(out, **given(tmp_path, weighted=True))
+    files = sorted(out.glob("part-00001/*"))
+    assert {path.stem for path in files} >= {"x", "y", "split", "row", "crow", "col", "weight"}
+    for path in files:
         whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(DataError, match=re.escape(str(path))):
-            ShardFolder(tmp_path / "out").hold(0, 5)
+        for content in (whole[:-4], whole[:-1] + bytes([whole[-1] ^ 1]), None):
+            path.unlink()
+            if content is not None:
+                path.write_bytes(content)
+            ShardFolder(out).hold(0, 1)  # the other parts are as they were
+            with pytest.raises(DataError, match=re.escape(str(path))) as caught:
+                ShardFolder(out).hold(1, 2)
+            assert "\n" not in str(caught.value)
         path.write_bytes(whole)
 
 
 def test_other_settings_start_anew_and_other_files_are_left_alone(tmp_path: Path) -> None:
-    settings = given(tmp_path, "parquet")
+    settings = given(tmp_path)
     out = tmp_path / "out"
     (out / ".work").mkdir(parents=True)
     (out / "asked.json").write_text(json.dumps({"parts": 2}))
@@ -382,7 +350,7 @@ def test_neighbours_found_by_parts_are_those_of_all_rows(
     tmp_path: Path, partition: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("faiss")
-    settings = {**given(tmp_path, "parquet"), "edges": [], "neighbours": 4}
+    settings = {**given(tmp_path), "edges": [], "neighbours": 4}
     monkeypatch.setattr("difformer.shards.edges.SHARE", 1e-6)  # some rows at a time
     manifest = make(tmp_path / "out", **settings, partition=partition)
     data = held(tmp_path / "out")
@@ -396,12 +364,10 @@ def test_neighbours_found_by_parts_are_those_of_all_rows(
     assert N * 4 <= len(found) <= N * 8
     assert manifest.graph
     assert {(b, a) for a, b in found} == found
-    with pytest.raises(ValueError, match="neighbours must be 0 or more, and 0 with edges"):
-        ShardSettings(**{**settings, "edges": ["edges.csv"]})
 
 
 def test_features_of_texts_are_read_from_a_mapped_file(tmp_path: Path) -> None:
-    settings = given(tmp_path, "parquet")
+    settings = given(tmp_path)
     more = np.random.default_rng(3).normal(size=(N, 7)).astype(np.float32)
     np.save(tmp_path / "texts.npy", more)
     settings["features"] = [str(tmp_path / "texts.npy")]
@@ -414,3 +380,19 @@ def test_features_of_texts_are_read_from_a_mapped_file(tmp_path: Path) -> None:
     np.save(tmp_path / "texts.npy", more[:-1])
     with pytest.raises(DataError, match=r"texts\.npy has 299 rows, the nodes have 300"):
         make(tmp_path / "few", **settings)
+
+
+@pytest.mark.parametrize("names", ["text", "whole"])
+def test_files_without_a_header_give_the_same_parts(tmp_path: Path, names: str) -> None:
+    """Edges are found to have none; of tables it is said, and their columns have other names."""
+    settings = given(tmp_path, "csv", names, weighted=True)
+    calm = make(tmp_path / "calm", **settings)
+    for name in ("edges", "nodes"):
+        path = Path(settings[name][0])
+        path.write_text(path.read_text().partition("\n")[2])
+        if name == "edges":
+            with pytest.warns(UserWarning, match=r"edges\.csv: has no header"):
+                assert make(tmp_path / "found", **settings) == calm
+    settings |= {"label": ["column6"], "id": "column1", "header": False}
+    found = make(tmp_path / "said", **settings)
+    assert [part.files for part in found.parts] == [part.files for part in calm.parts]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from difformer.app.asked import parse_kinds
-from difformer.app.options import Address, Id, Json, Kinds, Label, NoHeader, Quiet, Task
+from difformer.app.options import Address, Id, Json, Kinds, Label, NoHeader, Quiet, Task, flag
 from difformer.app.output import print_json, print_table, say
 from difformer.blocks import Table
 from difformer.files import counted
@@ -19,84 +19,66 @@ from difformer.shards.partition import PARTITIONERS, ShardSettings
 ENGINES = ("duckdb", "ray")
 DEFAULT: dict[str, Any] = {each.name: each.default for each in fields(ShardSettings)}
 
+Nodes = Annotated[
+    list[str],
+    flag(
+        "FILES",
+        "Tables of one layout, .parquet or .csv: a file, a folder or a pattern such as "
+        "'nodes-*.parquet'. May be repeated.",
+    ),
+]
+Edges = Annotated[
+    list[str] | None,
+    flag(
+        "FILES", "Tables with the columns source, target and, optionally, weight. May be repeated."
+    ),
+]
+Split = Annotated[
+    str,
+    flag(
+        "SPLIT",
+        "ratio:A/B/C[:SEED], each row drawn by its number; or column:NAME, whose cells say train, "
+        "val or test.",
+    ),
+]
+Partition = Annotated[
+    str,
+    flag(
+        "|".join(PARTITIONERS),
+        "Which rows are in one part: neighbours in the file (range), any rows (hash), or rows with "
+        "edges between them (metis holds the graph in memory, streaming does not).",
+    ),
+]
+Features = Annotated[
+    list[str] | None,
+    flag(
+        "FILE.npy",
+        "More features, one row per node, such as those `difformer features` makes of texts. May "
+        "be repeated.",
+    ),
+]
+NEAREST = "Without --edges: join each row to its K nearest by features (exact, by faiss)."
+WHERE = "Where ids are joined and edges sorted: on this machine (duckdb), or on a cluster (ray)."
+
 
 def command(
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the parts are written.")],
-    nodes: Annotated[
-        list[str],
-        typer.Option(
-            "--nodes",
-            metavar="FILES",
-            help="Tables of one layout, .parquet or .csv: a file, a folder or a pattern such as "
-            "'nodes-*.parquet'. May be repeated.",
-        ),
-    ],
-    edges: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--edges",
-            metavar="FILES",
-            help="Tables with the columns source, target and, optionally, weight. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    nodes: Nodes,
+    edges: Edges = None,
     label: Label = None,
     id: Id = None,
     no_header: NoHeader = False,
     kind: Kinds = None,
     task: Task = None,
-    split: Annotated[
-        str,
-        typer.Option(
-            "--split",
-            metavar="SPLIT",
-            help="ratio:A/B/C[:SEED], each row drawn by its number; or column:NAME, whose cells "
-            "say train, val or test.",
-        ),
-    ] = DEFAULT["split"],
+    split: Split = DEFAULT["split"],
     parts: Annotated[
-        int,
-        typer.Option("--parts", help="Number of parts; at most so many processes can train."),
+        int, flag("", "Number of parts; at most so many processes can train.")
     ] = DEFAULT["parts"],
-    partition: Annotated[
-        str,
-        typer.Option(
-            "--partition",
-            metavar="|".join(PARTITIONERS),
-            help="Which rows are in one part: neighbours in the file (range), any rows (hash), or "
-            "rows with edges between them (metis holds the graph in memory, streaming does not).",
-        ),
-    ] = DEFAULT["partition"],
-    features: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--features",
-            metavar="FILE.npy",
-            help="More features, one row per node, such as those `difformer features` makes of "
-            "texts. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    neighbours: Annotated[
-        int,
-        typer.Option(
-            "--neighbours",
-            metavar="K",
-            help="Without --edges: join each row to its K nearest by features (exact, by faiss).",
-        ),
-    ] = DEFAULT["neighbours"],
-    memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="Most memory this process may use.")
-    ] = DEFAULT["memory"],
-    engine: Annotated[
-        str,
-        typer.Option(
-            "--engine",
-            metavar="|".join(ENGINES),
-            help="Where ids are joined and edges sorted: on this machine (duckdb), or on a "
-            "cluster (ray).",
-        ),
-    ] = ENGINES[0],
+    partition: Partition = DEFAULT["partition"],
+    features: Features = None,
+    neighbours: Annotated[int, flag("K", NEAREST)] = DEFAULT["neighbours"],
+    memory: Annotated[str, flag("SIZE", "Most memory this process may use.")] = DEFAULT["memory"],
+    engine: Annotated[str, flag("|".join(ENGINES), WHERE)] = ENGINES[0],
     address: Address = None,
     json: Json = False,
     quiet: Quiet = False,
