@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from difformer.data.dataset import Batch
-from difformer.train.companions import consistency_loss
 from difformer.train.objective import CrossEntropy
 from difformer.train.settings import TrainSettings
+from difformer.train.steps import consistency_loss
 
 
 def steady(weight):

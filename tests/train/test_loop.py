@@ -18,8 +18,8 @@ from difformer.train.batches import FullBatch, predict
 from difformer.train.callbacks import Callback
 from difformer.train.loop import fit, pick_device
 from difformer.train.objective import objective_for
-from difformer.train.optimizer import Stopping
 from difformer.train.settings import TrainSettings
+from difformer.train.steps import Stopping
 
 
 class Watch(Callback):

@@ -14,11 +14,11 @@ from difformer.data.dataset import Batch, Dataset, Prediction
 from difformer.data.split import Split
 from difformer.nn.model import DIFFormer
 from difformer.train.batches import FullBatch
-from difformer.train.companions import MetaPseudoLabels, consistency_loss, cosine, redrawn
 from difformer.train.loop import fit
 from difformer.train.objective import CrossEntropy, objective_for
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
+from difformer.train.steps import MetaPseudoLabels, consistency_loss, cosine, redrawn
 
 
 class Linear(nn.Linear):
@@ -89,8 +89,8 @@ def test_feedback_is_positive_for_the_true_classes_and_negative_for_the_opposite
             both.teacher.weight.zero_()
             both.teacher.weight[1, 0] = -1.0 if flip else 1.0
             both.teacher.bias.zero_()
-        before = F.cross_entropy(both.teacher(data.x)[2:], both._guess(batch)[2:])
-        guess = both._guess(batch)
+        before = F.cross_entropy(both.teacher(data.x)[2:], both.guess(batch)[2:])
+        guess = both.guess(batch)
         optimizer = torch.optim.SGD([*student.parameters(), *both.teacher.parameters()], lr=0.01)
         both.training_step(batch, CrossEntropy(), optimizer)
         assert both.h * sign > 0.1
@@ -110,7 +110,7 @@ def test_the_improvement_is_that_of_a_small_step() -> None:
     pseudo = F.cross_entropy(student(batch.x)[2:], guess)
     g = torch.autograd.grad(pseudo, list(student.parameters()))
     both = MetaPseudoLabels(student, SETTINGS)
-    h = both._improvement(batch, CrossEntropy(), g)
+    h = both.improvement(batch, CrossEntropy(), g)
 
     def labels(step: float) -> Tensor:
         moved = {k: p - step * d for (k, p), d in zip(student.named_parameters(), g, strict=True)}
@@ -207,6 +207,6 @@ def test_with_pseudo_labels_the_weight_of_consistency_rises_too(monkeypatch):
         seen.append(epoch)
         return consistency_loss(model, batch, objective, settings, epoch)
 
-    monkeypatch.setattr("difformer.train.companions.consistency_loss", watched)
+    monkeypatch.setattr("difformer.train.steps.consistency_loss", watched)
     accuracy(0, consistency=1.0, epochs=3, eval_every=3, pseudo_labels=1.0, pseudo_warmup=1)
     assert seen == [1, 2, 3]

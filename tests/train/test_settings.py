@@ -56,7 +56,7 @@ def test_settings_come_without_torch():
 
 
 def test_the_learning_rate_rises_stays_and_falls_as_the_schedule_says():
-    from difformer.train.optimizer import lr_factor
+    from difformer.train.steps import lr_factor
 
     warm = TrainSettings(epochs=8, warmup=4)
     assert [lr_factor(e, warm) for e in (1, 2, 4, 5, 8)] == [0.25, 0.5, 1, 1, 1]

@@ -82,11 +82,11 @@ def test_rows_nobody_asks_for_are_not_run() -> None:
     model = DIFFormer(3, 4, 1).eval()
     source = Snapshots(data, data.split("time"))
     rows = torch.cat([data.split("time").train, data.split("time").val])
-    some, whole = source.evaluate_rows(model, rows), source.evaluate(model)
+    some, whole = source.evaluate(model, rows), source.evaluate(model)
     torch.testing.assert_close(some[rows], whole[rows])
     assert bool(some[data.split("time").test].isnan().all())
     every = torch.arange(data.num_rows)
-    torch.testing.assert_close(source.evaluate_rows(model, every), whole)
+    torch.testing.assert_close(source.evaluate(model, every), whole)
 
 
 def test_a_step_a_snapshot_gives_each_training_snapshot_once_in_order() -> None:

@@ -24,11 +24,7 @@ SourceT = TypeVar("SourceT", bound="Source")
 
 
 class Source(Protocol):
-    """What the loop needs from the data, whether it comes whole, in pieces or over time.
-
-    A source whose rows do not all interact may also have ``evaluate_rows(model, rows)``: an output
-    for all rows, of which only these need to be correct.
-    """
+    """What the loop needs from the data, whether it comes whole, in pieces or over time."""
 
     @property
     def y(self) -> Tensor:
@@ -47,8 +43,11 @@ class Source(Protocol):
         """
         ...
 
-    def evaluate(self, model: nn.Module) -> Tensor:
-        """The model's output for all rows, in the order of ``y``; the loop sets eval mode."""
+    def evaluate(self, model: nn.Module, rows: Tensor | None = None) -> Tensor:
+        """The model's output for all rows, in the order of ``y``; the loop sets eval mode.
+
+        Given ``rows``, only their outputs need to be correct.
+        """
         ...
 
     def to(self: SourceT, device: torch.device) -> SourceT:
@@ -124,7 +123,7 @@ class FullBatch:
     def epoch(self, number: int) -> Iterator[Batch]:
         yield self._batch
 
-    def evaluate(self, model: nn.Module) -> Tensor:
+    def evaluate(self, model: nn.Module, rows: Tensor | None = None) -> Tensor:
         return outputs_of(model, self._batch, self._chunk)
 
     def to(self, device: torch.device) -> FullBatch:
@@ -182,13 +181,10 @@ class Snapshots:
     def epoch(self, number: int) -> Iterator[Batch]:
         yield from self._steps
 
-    def evaluate(self, model: nn.Module) -> Tensor:
-        return self.evaluate_rows(model, torch.arange(self.y.shape[0]))
-
-    def evaluate_rows(self, model: nn.Module, rows: Tensor) -> Tensor:
-        """As `evaluate`, but only the snapshots of these rows are run; the others are nan."""
-        n = self._dataset.num_nodes
-        wanted = tuple(torch.unique(rows // n).tolist())
+    def evaluate(self, model: nn.Module, rows: Tensor | None = None) -> Tensor:
+        """Only the snapshots of these rows are run; the outputs of the others are nan."""
+        n, every = self._dataset.num_nodes, range(self._dataset.num_snapshots)
+        wanted = tuple(every if rows is None else torch.unique(rows // n).tolist())
         if wanted not in self._run:
             parts = _parts(wanted, self._size)
             self._run[wanted] = [self._batch(p).to(self.y.device) for p in parts]

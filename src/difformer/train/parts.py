@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -96,7 +96,7 @@ class Parts:
         check_batch_size(batch_size, n)
         self.held, self.split, self.comm, self.y, self._x = held, split, comm, held.y, x
         dense = x is None or x.layout == torch.strided
-        self._sparse = None if dense else SparseMatrix.from_csr(x)
+        self._sparse = None if dense else SparseMatrix.from_csr(cast("Tensor", x))
         self._starts, self._size, self._seed, self._chunk = list(starts), batch_size, seed, chunk
         self._ids, self._graph, self._symmetric = ids, graph, symmetric
         self._joined = held.joined and (model is None or model.config.use_graph)
@@ -173,7 +173,7 @@ class Parts:
             if batch.size:
                 yield batch
 
-    def evaluate(self, model: nn.Module) -> Tensor:
+    def evaluate(self, model: nn.Module, rows: Tensor | None = None) -> Tensor:
         """Outputs of the rows held here."""
         if self._all is not None:
             chunked = self._chunk is not None and isinstance(model, DIFFormer)
