@@ -218,7 +218,9 @@ def test_ctrl_c_or_sigterm_keeps_the_run_and_says_how_to_go_on(
     assert result["interrupted"] is True
     assert (tmp_path / "r" / "model.safetensors").exists()
     # All epochs are kept, not only those up to the last checkpoint that was due.
-    assert load_checkpoint(tmp_path / "r" / "checkpoint.safetensors").epoch == result["epochs"]
+    assert (
+        load_checkpoint(tmp_path / "r" / "checkpoint.safetensors")[1]["epoch"] == result["epochs"]
+    )
 
 
 def test_reproduce_shows_what_is_there_and_runs_nothing(cli: Any) -> None:

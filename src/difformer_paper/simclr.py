@@ -210,7 +210,7 @@ class ImageBatches:
             if rows.numel() > 1:
                 yield self._batch(rows)
 
-    def evaluate(self, model: nn.Module) -> Tensor:
+    def evaluate(self, model: nn.Module, rows: Tensor | None = None) -> Tensor:
         assert isinstance(model, SimCLR)
         generator = torch.Generator(self.pixels.device).manual_seed(0)
         return model.project(unit_pixels(self.pixels[: self.watched]), generator)

@@ -23,7 +23,7 @@ from difformer.train.objective import objective_for
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
-collect_ignore = ["restartable.py", "shardable.py"]
+collect_ignore = ["shardable.py"]
 sys.path.append(str(Path(__file__).parent))  # for spread.py, which scripts import too
 
 

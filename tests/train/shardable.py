@@ -1,11 +1,16 @@
 """Run by test_distributed.py in a process of its own, which forks the ranks of a job.
 
-shardable.py equal FOLDER WORLD...    every case of CASES on WORLD processes, for each WORLD, with
-                                      losses and predictions to FOLDER/WORLD-RANK.json; those of
-                                      ON_DISK also from parts, of which each process sees its own
-                                      alone; and what two processes send for several numbers of rows
-shardable.py faults FOLDER            jobs in which a rank fails: exit codes, messages, run folders
-shardable.py link FOLDER              a job of two ranks whose link is cut
+shardable.py equal FOLDER    every case of CASES on 1, 2 and 4 processes, with losses and
+                             predictions to FOLDER/WORLD-RANK.json, some from parts too, of which
+                             each process sees its own alone; and what two processes send for
+                             several numbers of rows
+shardable.py faults FOLDER   jobs in which a rank fails: exit codes, messages, run folders
+shardable.py link FOLDER     a job of two ranks whose link is cut
+shardable.py threads FOLDER  the threads of each rank after a job
+shardable.py memory FOLDER   the memory of each rank of a larger job
+shardable.py calm FOLDER     two jobs, with data in memory and in parts; nobody dies
+shardable.py train FOLDER    one rank of these jobs, started by torchrun; the last rank kills itself
+                             in the first job of its first life, then in the second of its second
 """
 
 from __future__ import annotations
@@ -25,11 +30,9 @@ from typing import Any
 
 import torch
 from spread import (
-    BOUNDS,
     CASES,
-    FOUR,
-    ON_DISK,
     N,
+    case,
     launch,
     model_of,
     own_parts,
@@ -43,6 +46,7 @@ from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.split import Split
 from difformer.nn.model import DIFFormer
+from difformer.shards.folder import ShardFolder
 from difformer.train import distributed
 from difformer.train.distributed import TIMEOUT, fit_distributed, fit_from_parts, processes
 from difformer.train.memory import memory_from_here
@@ -56,40 +60,41 @@ from difformer.train.sharded import ShardedDIFFormer
 SILENCE = 4  # seconds without a word after which a process gives up, where a link is cut
 
 
-def equal(folder: Path, worlds: list[int]) -> None:
-    for name in ON_DISK:
-        write_parts(folder / name, *problem(CASES[name]), BOUNDS)
-    for world in worlds:
+def equal(folder: Path) -> None:
+    for name, each in CASES.items():
+        if each.get("disk"):
+            write_parts(folder / name, *problem(each))
 
-        def work(comm: Comm, world: int = world) -> None:
-            answers: dict[str, Any] = {}
-            for name, case in CASES.items():
-                if world < 4 or name in FOUR:
-                    answers[name] = run(case, comm)
-                    if name in ON_DISK:
-                        answers[f"{name} on disk"] = run(case, comm, folder / name)
-            (folder / f"{world}-{comm.rank}.json").write_text(json.dumps(answers))
-            if world == 2:
-                (folder / f"bytes-{comm.rank}.json").write_text(json.dumps(count_bytes(comm)))
+    def work(comm: Comm) -> None:
+        answers: dict[str, Any] = {}
+        for name, each in CASES.items():
+            if comm.size < 4 or each.get("four"):
+                answers[name] = run(each, comm)
+                if each.get("disk"):
+                    answers[f"{name} on disk"] = run(each, comm, folder / name)
+        (folder / f"{comm.size}-{comm.rank}.json").write_text(json.dumps(answers))
+        if comm.size == 2:
+            (folder / f"bytes-{comm.rank}.json").write_text(json.dumps(count_bytes(comm)))
 
-        ranks(world, folder, work)
-    alone = {name: run(case, None) for name, case in CASES.items()}
+    for world in (1, 2, 4):
+        ranks(world, work)
+    alone = {name: run(each, None) for name, each in CASES.items()}
     (folder / "alone.json").write_text(json.dumps(alone))
 
 
 def count_bytes(comm: Comm) -> dict[str, Any]:
     """Bytes of one step, forward and backward, for some numbers of rows, with a graph or not."""
     answers: dict[str, Any] = {}
-    for n, joined in ((1000, False), (100_000, False), (100, True), (10_000, True)):
-        dataset, split, graph = problem({"graph": joined}, n)
-        own = model_of({})
+    for n, words in ((1000, ""), (100_000, ""), (100, "graph"), (10_000, "graph")):
+        dataset, split, graph = problem(case(words), n)
+        own = model_of(case())
         source, model = Parts.of(dataset, split, graph, own, comm), ShardedDIFFormer(own, comm)
-        objective = objective_for(dataset.task, comm=comm)
         comm.sent.clear()
         batch = source.observed()
-        objective.loss(model(batch.x, batch.graph), batch).backward()
+        loss = objective_for(dataset.task, comm=comm).loss(model(batch.x, batch.graph), batch)
+        loss.backward()
         model.reduce_gradients()
-        answers[f"{n} graph" if joined else str(n)] = dict(comm.sent)
+        answers[f"{n} {words}".strip()] = dict(comm.sent)
     return answers
 
 
@@ -97,43 +102,41 @@ def faulty(folder: Path, kind: str) -> None:
     """One rank of a job in which something goes wrong in its third epoch."""
     errors = os.open(folder / f"{kind}.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(errors, 2)
-    dataset, split, graph = problem({"graph": True})
-    model = model_of({})
+    dataset, split, graph = problem(case("graph"))
+    model = model_of(case())
     patience = timedelta(seconds=SILENCE) if kind in ("silent", "link") else TIMEOUT
+    cut = ["ip", "link", "set", "link1", "down"]
+    third = {  # what goes wrong, and on which rank
+        "memory": (1, lambda: torch.empty(2**50)),
+        "killed": (1, lambda: os.kill(os.getpid(), signal.SIGKILL)),
+        "silent": (1, lambda: time.sleep(2 * SILENCE)),  # the link carries nothing any more
+        "link": (1, lambda: subprocess.run(cut, check=True)),
+        "disk": (0, lambda: setattr(os, "fsync", full_disk)),
+    }
     with processes(timeout=patience) as comm:
-        epochs = 0
-
-        def hook(*_: Any) -> None:
-            nonlocal epochs
-            epochs += model.training
-            if epochs == 3 and comm.rank == 1 and kind == "memory":
-                torch.empty(2**50)
-            if epochs == 3 and comm.rank == 1 and kind == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if epochs == 3 and comm.rank == 1 and kind == "silent":
-                time.sleep(2 * SILENCE)  # the link carries nothing any more
-            if epochs == 3 and comm.rank == 1 and kind == "link":
-                subprocess.run(["ip", "link", "set", "link1", "down"], check=True)
-            if epochs == 3 and comm.rank == 0 and kind == "disk":
-                os.fsync = full_disk
-
-        model.output.register_forward_pre_hook(hook)
-        lr, epochs_asked = 0.001, 5
-        if comm.rank == 1 and kind == "lr":
-            lr = 0.002
-        if comm.rank == 1 and kind == "epochs":
-            epochs_asked = 7
-        if comm.rank == 1 and kind == "data":
-            dataset.x[0] += 1
-        if comm.rank == 1 and kind == "version":
-            distributed.__version__ = "0.0"
-        settings = TrainSettings(
-            epochs=epochs_asked,
-            lr=lr,
-            checkpoint_every=0,
-            batch_size=N + 1 if kind == "batch" else None,
-        )
+        rank, fails = third.get(kind, (-1, lambda: None))
+        in_epoch(3, model, fails if comm.rank == rank else lambda: None)
+        given = {"lr": 0.001, "epochs": 5, "batch_size": N + 1 if kind == "batch" else None}
+        if comm.rank == 1:
+            given |= {"lr": {"lr": 0.002}, "epochs": {"epochs": 7}}.get(kind, {})
+            dataset.x[0] += kind == "data"
+            if kind == "version":
+                distributed.__version__ = "0.0"
+        settings = TrainSettings(checkpoint_every=0, **given)
         fit_distributed(model, dataset, split, settings, comm, graph=graph, folder=folder / kind)
+
+
+def in_epoch(number: int, model: DIFFormer, act: Any) -> None:
+    """Act in that step of the model."""
+    steps = 0
+
+    def hook(*_: Any) -> None:
+        nonlocal steps
+        steps += model.training
+        if steps == number and model.training:
+            act()
+
+    model.output.register_forward_pre_hook(hook)
 
 
 def full_disk(*_: Any) -> None:
@@ -177,8 +180,6 @@ def link(folder: Path) -> None:
 
 
 def threads(folder: Path) -> None:
-    """The names of the threads of each rank after the job."""
-
     def work() -> None:
         with processes() as comm:
             import_module("torch.distributed.nn.functional")  # as optimizers do
@@ -192,45 +193,69 @@ def threads(folder: Path) -> None:
 ROWS, WIDTH, FEATURES, DEGREE = 200_000, 8, 160, 2
 
 
-def large() -> tuple[Dataset, Split, Graph]:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(ROWS, FEATURES, generator=generator)
-    near = torch.randint(-50, 51, (DEGREE * ROWS,), generator=generator)
-    target = torch.arange(ROWS).repeat(DEGREE)
-    edges = torch.stack([(target + near) % ROWS, target])
-    rows = torch.arange(ROWS)
-    split = Split("s", rows[::3], rows[1::3], rows[2::3])
-    graph = Graph.undirected_with_loops(edges, ROWS)
-    return Dataset("large", x, (x[:, 0] > 0).long()), split, graph
-
-
 def memory(folder: Path) -> None:
     """Bytes above the start: mapping, a step, its evaluation."""
 
     def write(_: Comm) -> None:  # in a process of its own, so that this one stays small
-        write_parts(folder, *large(), tuple(ROWS * k // 4 for k in range(5)))
-        write_parts(folder / "small", *problem({"graph": True}), BOUNDS)
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(ROWS, FEATURES, generator=generator)
+        near = torch.randint(-50, 51, (DEGREE * ROWS,), generator=generator)
+        rows = torch.arange(ROWS)
+        target = rows.repeat(DEGREE)
+        graph = Graph.undirected_with_loops(torch.stack([(target + near) % ROWS, target]), ROWS)
+        split = Split("s", rows[::3], rows[1::3], rows[2::3])
+        dataset = Dataset("large", x, (x[:, 0] > 0).long())
+        write_parts(folder, dataset, split, graph, tuple(ROWS * k // 4 for k in range(5)))
+        write_parts(folder / "small", *problem(case("graph")))
 
     def measure(comm: Comm, batch_size: int | None) -> None:
         with seeded(0):
             model = DIFFormer(FEATURES, WIDTH, 2, num_layers=2)
         # A first step loads what every process has, however little data it holds.
-        run({"graph": True, "batch_size": batch_size and 13}, comm, folder / "small")
+        run(case("graph batches" if batch_size else "graph"), comm, folder / "small")
         most = memory_from_here()
         settings = TrainSettings(epochs=2, eval_every=2, batch_size=batch_size)
         fit_from_parts(model, own_parts(folder, comm), settings, comm)
         (folder / f"{comm.size}-{comm.rank}-{batch_size}.txt").write_text(str(most()))
 
-    ranks(1, folder, write)
+    ranks(1, write)
     for world, batch_size in ((1, None), (2, None), (4, None), (1, 5000)):
-        ranks(world, folder, lambda comm, size=batch_size: measure(comm, size))
+        ranks(world, lambda comm, size=batch_size: measure(comm, size))
+
+
+# With dropout, so that the generators' states matter too; in step 22 the last rank dies.
+CASE, STEP = case("graph", dropout=0.3), 22
+SETTINGS = TrainSettings(epochs=12, lr=0.02, checkpoint_every=0, batch_size=13)
+
+
+def train(folder: Path) -> None:
+    dataset, split, graph = problem(CASE)
+
+    def mortal(life: str, mark: Path) -> DIFFormer:
+        """A model whose process kills itself in step STEP of that life of the job."""
+
+        def die() -> None:
+            mark.write_text("here")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        model = model_of(CASE)
+        if (os.environ["RANK"], os.environ.get("TORCHELASTIC_RESTART_COUNT")) == ("1", life):
+            in_epoch(STEP, model, die)
+        return model
+
+    with processes() as comm:
+        model, to = mortal("0", folder / "memory.dies"), folder / "memory"
+        fit_distributed(model, dataset, split, SETTINGS, comm, graph=graph, folder=to)
+        model, to = mortal("1", folder / "parts.dies"), folder / "parts"
+        fit_from_parts(model, ShardFolder(folder / "data"), SETTINGS, comm, folder=to)
+
+
+def calm(folder: Path) -> None:
+    write_parts(folder / "data", *problem(CASE))
+    sys.exit(max(launch(2, lambda: train(folder))))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    command, where = sys.argv[1], Path(sys.argv[2])
-    if command == "equal":
-        equal(where, [int(world) for world in sys.argv[3:]])
-    else:
-        chosen = {"faults": faults, "link": link, "threads": threads, "memory": memory}
-        chosen[command](where)
+    chosen = (equal, faults, link, threads, memory, calm, train)
+    {each.__name__: each for each in chosen}[sys.argv[1]](Path(sys.argv[2]))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
@@ -23,7 +22,7 @@ from difformer.shards.store import Manifest, PartRecord, array_writer, part_fold
 from difformer.train.batches import FullBatch
 from difformer.train.callbacks import Callback
 from difformer.train.chunks import recompute_layers
-from difformer.train.distributed import fit_distributed, fit_from_parts
+from difformer.train.distributed import fit_distributed, fit_from_parts, processes
 from difformer.train.loop import Fit, fit
 from difformer.train.objective import objective_for
 from difformer.train.parts import Parts
@@ -32,109 +31,63 @@ from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
 N = 41
+BOUNDS = (0, 5, 17, 20, 31, 41)  # of the parts on disk
 INPUT = {"learn_qk": False, "compare": "input", "reach": 4.0}
 
-CASES: dict[str, dict[str, Any]] = {
-    "s": {},
-    "s graph": {"graph": True},
-    "s directed weighted graph": {"graph": True, "directed": True},
-    "s graph metis": {"graph": True, "partition": "metis"},
-    "s graph batches": {"graph": True, "batch_size": 13},
-    "s graph metis batches": {"graph": True, "batch_size": 13, "partition": "metis"},
-    "s batches of few rows": {"graph": True, "batch_size": 4},
-    "s one labelled row": {"graph": True, "train": [3]},
-    "s heads, source, centre": {
-        "graph": True,
-        "model": {"num_heads": 2, "source": 0.2, "center": True, "learn_tau": True},
-    },
-    "s whole-tensor norm": {"graph": True, "model": {"qk_norm": "tensor"}},
-    "s sparse features": {"graph": True, "sparse": True},
-    "s sparse features batches": {"sparse": True, "batch_size": 13},
-    "s recomputed": {"graph": True, "recompute": True, "model": {"num_heads": 2}},
-    "s regression": {"task": "regression"},
-    "s multilabel": {"task": "multilabel", "graph": True},
-    "a": {"model": {"kernel": "sigmoid"}},
-    "a graph": {"graph": True, "model": {"kernel": "sigmoid", "num_heads": 2}, "steps": 20},
-    "a graph batches": {"graph": True, "batch_size": 13, "model": {"kernel": "sigmoid"}},
-    "a states": {"model": {"kernel": "sigmoid", "learn_qk": False, "use_weight": False}},
-    "sharp": {"model": {"kernel": "sharp", "num_heads": 2}, "steps": 5},
-    "sharp states": {"graph": True, "model": {"kernel": "sharp", "learn_qk": False}},
-    "sharp first": {"model": {"kernel": "sharp", "learn_qk": False, "compare": "first"}},
-    "sharp input": {"graph": True, "model": {"kernel": "sharp", **INPUT, "graph_weight": 0.5}},
-    "sharp learned": {
-        "model": {"kernel": "sharp", **INPUT, "learn_reach": "layer", "num_heads": 1},
-        "steps": 5,
-    },
-    "sharp learned, identity maps": {
-        "graph": True,
-        "model": {"kernel": "sharp", "learn_reach": "shared", "qk_init": "identity"},
-        "steps": 5,
-    },
-    "sharp input metis": {
-        "graph": True,
-        "model": {"kernel": "sharp", **INPUT},
-        "partition": "metis",
-    },
-    "sharp near": {"model": {"kernel": "sharp", **INPUT, "exact_rows": 5}},
-    "sharp input batches": {"model": {"kernel": "sharp", **INPUT}, "batch_size": 13},
-    "sharp input sparse": {"model": {"kernel": "sharp", **INPUT}, "sparse": True},
-    "landmarks": {"model": {"kernel": "landmarks", **INPUT, "num_landmarks": 9}},
-    "landmarks first": {
-        "graph": True,
-        "model": {"kernel": "landmarks", "compare": "first", "num_landmarks": 9, "reach": 4.0},
-    },
-    "own weight": {
-        "graph": True,
-        "model": {"self_weight": True, "residual": True, "graph_norm": "row"},
-    },
-    "neighbours' mean, directed, batches": {
-        "graph": True,
-        "directed": True,
-        "batch_size": 13,
-        "model": {"graph_norm": "row"},
-    },
-    "softmax": {"model": {"kernel": "softmax"}},
-    "identity": {"graph": True, "model": {"kernel": "identity"}},
-    "constant": {"graph": True, "model": {"kernel": "constant"}},
+
+def case(words: str = "", /, steps: int = 3, size: int = 13, **model: Any) -> dict[str, Any]:
+    """What is trained: a graph, batches, ...; `disk`: from parts too; `four`: by four as well.
+
+    Parts decide about rows, edges, batches and labels, and one diffusivity of each kind is trained
+    from them. Four processes take their time on a small machine.
+    """
+    return {**dict.fromkeys(words.split(), True), "steps": steps, "size": size, "model": model}
+
+
+CASES = {
+    "s": case("disk four", steps=20),
+    "s graph": case("graph disk four", steps=20),
+    "s directed weighted graph": case("graph directed"),
+    "s graph metis": case("graph metis"),
+    "s graph batches": case("graph batches disk"),
+    "s graph metis batches": case("graph batches metis four"),
+    "s batches of few rows": case("graph batches disk", size=4),
+    "s one labelled row": case("graph lonely disk four"),
+    "s heads": case("graph", num_heads=2, source=0.2, center=True, learn_tau=True),
+    "s whole-tensor norm": case("graph", qk_norm="tensor"),
+    "s sparse features": case("graph sparse"),
+    "s sparse features batches": case("batches sparse"),
+    "s recomputed": case("graph recompute", num_heads=2),
+    "s regression": case("regression disk"),
+    "s multilabel": case("multilabel graph disk"),
+    "a": case("disk four", kernel="sigmoid"),
+    "a graph": case("graph disk four", steps=20, kernel="sigmoid", num_heads=2),
+    "a graph batches": case("graph batches disk", kernel="sigmoid"),
+    "a states": case(kernel="sigmoid", learn_qk=False, use_weight=False),
+    "sharp": case("disk four", steps=5, kernel="sharp", num_heads=2),
+    "sharp states": case("graph", kernel="sharp", learn_qk=False),
+    "sharp first": case(kernel="sharp", learn_qk=False, compare="first"),
+    "sharp input": case("graph disk four", kernel="sharp", graph_weight=0.5, **INPUT),
+    "sharp learned": case(
+        "four", steps=5, kernel="sharp", learn_reach="layer", num_heads=1, **INPUT
+    ),
+    "sharp learned, identity maps": case(
+        "graph", steps=5, kernel="sharp", learn_reach="shared", qk_init="identity"
+    ),
+    "sharp input metis": case("graph metis", kernel="sharp", **INPUT),
+    "sharp near": case("four", kernel="sharp", exact_rows=5, **INPUT),
+    "sharp input batches": case("batches disk", kernel="sharp", **INPUT),
+    "sharp input sparse": case("sparse", kernel="sharp", **INPUT),
+    "landmarks": case("disk four", kernel="landmarks", num_landmarks=9, **INPUT),
+    "landmarks first": case(
+        "graph", kernel="landmarks", compare="first", num_landmarks=9, reach=4.0
+    ),
+    "own weight": case("graph disk", self_weight=True, residual=True, graph_norm="row"),
+    "neighbours' mean, directed, batches": case("graph directed batches", graph_norm="row"),
+    "softmax": case(kernel="softmax"),
+    "identity": case("graph disk", kernel="identity"),
+    "constant": case("graph", kernel="constant"),
 }
-
-
-# Those that are trained from parts on disk too: what a source decides, rows, edges, batches and
-# labels; of the diffusivities, one of each kind.
-ON_DISK = (
-    "s",
-    "s graph",
-    "s graph batches",
-    "s batches of few rows",
-    "s one labelled row",
-    "s regression",
-    "s multilabel",
-    "a",
-    "a graph",
-    "a graph batches",
-    "sharp",
-    "sharp input",
-    "sharp input batches",
-    "landmarks",
-    "own weight",
-    "identity",
-)
-BOUNDS = (0, 5, 17, 20, 31, 41)
-
-# The cases that four processes run, where each collective takes its time on a small machine.
-FOUR = (
-    "s",
-    "s graph",
-    "s graph metis batches",
-    "s one labelled row",
-    "a",
-    "a graph",
-    "sharp",
-    "sharp input",
-    "sharp learned",
-    "sharp near",
-    "landmarks",
-)
 
 
 class Losses(Callback):
@@ -151,15 +104,15 @@ def problem(case: dict[str, Any], n: int = N) -> tuple[Dataset, Split, Graph | N
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, 5, generator=generator, dtype=torch.float64)
     score = x @ torch.randn(5, 3, generator=generator, dtype=torch.float64)
-    task = case.get("task", "multiclass")
-    y = {"multiclass": score.argmax(1), "multilabel": (score > 0).double(), "regression": score}
+    y = {"multilabel": (score > 0).double(), "regression": score, "multiclass": score.argmax(1)}
+    task = next((task for task in y if task in case), "multiclass")
     edges = torch.randint(n, (2, 4 * n), generator=generator)
     graph = None
     if case.get("graph"):
         directed = case.get("directed", False)
         weight = torch.rand(4 * n, generator=generator, dtype=torch.float64) if directed else None
         graph = Graph.from_edges(edges, n, weight, undirected=not directed, self_loops=True)
-    train = case.get("train", list(range(0, n, 3)))
+    train = [3] if case.get("lonely") else list(range(0, n, 3))
     split = Split("s", train, list(range(1, n, 3)), list(range(2, n, 3)))
     x = x.to_sparse_csr() if case.get("sparse") else x
     return Dataset("toy", x, y[task], task), split, graph
@@ -167,13 +120,7 @@ def problem(case: dict[str, Any], n: int = N) -> tuple[Dataset, Split, Graph | N
 
 def model_of(case: dict[str, Any]) -> DIFFormer:
     with seeded(0):
-        return DIFFormer(5, 8, 3, num_layers=2, **case.get("model", {})).double()
-
-
-def settings_of(case: dict[str, Any]) -> TrainSettings:
-    epochs = case.get("steps", 20 if len(case) < 2 else 3)
-    chosen = {name: case.get(name) for name in ("batch_size", "partition")}
-    return TrainSettings(epochs=epochs, lr=0.02, eval_every=epochs, **chosen)
+        return DIFFormer(5, 8, 3, num_layers=2, **case["model"]).double()
 
 
 def run(case: dict[str, Any], comm: Comm | None, parts: Path | None = None) -> dict[str, Any]:
@@ -182,10 +129,14 @@ def run(case: dict[str, Any], comm: Comm | None, parts: Path | None = None) -> d
     From parts in a folder, of which each process sees its own alone; else from memory.
     """
     dataset, split, graph = problem(case)
-    model = model_of(case)
-    if case.get("recompute") and comm is not None:
-        recompute_layers(model)
-    settings, losses, more = settings_of(case), Losses(), {}
+    model, losses, more = model_of(case), Losses(), {}
+    settings = TrainSettings(
+        epochs=case["steps"],
+        lr=0.02,
+        eval_every=case["steps"],
+        batch_size=case["size"] if case.get("batches") else None,
+        partition="metis" if case.get("metis") else None,
+    )
     if comm is None:
         source: Any = FullBatch(dataset, split, graph)
         if settings.batch_size is not None:
@@ -193,6 +144,8 @@ def run(case: dict[str, Any], comm: Comm | None, parts: Path | None = None) -> d
         objective = objective_for(dataset.task)
         result = fit(model, source, objective, split, settings, callbacks=[losses])
     elif parts is None:
+        if case.get("recompute"):
+            recompute_layers(model)
         told = {"graph": graph, "callbacks": [losses]}
         result = fit_distributed(model, dataset, split, settings, comm, **told)
     else:
@@ -205,23 +158,27 @@ def run(case: dict[str, Any], comm: Comm | None, parts: Path | None = None) -> d
 
 
 def write_parts(
-    folder: Path, data: Dataset, split: Split, graph: Graph | None, bounds: tuple[int, ...]
+    folder: Path,
+    data: Dataset,
+    split: Split,
+    graph: Graph | None,
+    bounds: tuple[int, ...] = BOUNDS,
 ) -> ShardFolder:
     """A dataset as parts, its rows in their order."""
     mark = torch.full((data.num_rows,), -1, dtype=torch.int8)
     for index, part in enumerate(PARTS):
         mark[getattr(split, part)] = index
     y = data.y if data.task == "multiclass" else data.y.reshape(data.num_rows, -1)
+    rows = {"x": data.x, "y": y, "split": mark, "row": torch.arange(data.num_rows)}
     records: list[PartRecord] = []
     for number, (low, high) in enumerate(pairwise(bounds)):
-        arrays: dict[str, Any] = {"x": data.x[low:high], "y": y[low:high]}
-        arrays |= {"split": mark[low:high], "row": torch.arange(low, high)}
+        arrays = {name: whole[low:high] for name, whole in rows.items()}
         if graph is not None:
             crow = graph.adjacency.csr.crow_indices().long()[low : high + 1]
-            arrays["crow"] = crow - crow[0]
-            arrays["col"] = graph.edge_index[0, crow[0] : crow[-1]].int()
-            if graph.edge_weight is not None:
-                arrays["weight"] = graph.edge_weight[crow[0] : crow[-1]]
+            arrays |= {
+                "crow": crow - crow[0],
+                "col": graph.edge_index[0, crow[0] : crow[-1]].int(),
+            }
         files = {}
         for name, tensor in arrays.items():
             path, array = part_folder(folder, number) / f"{name}.npy", tensor.numpy()
@@ -230,14 +187,8 @@ def write_parts(
             files[name] = file.record
         counts = [int((mark[low:high] == i).sum()) for i in range(3)]
         records.append(PartRecord(high - low, len(arrays.get("col", ())), 0, *counts, files))
-    Manifest(
-        data.name,
-        data.task,
-        data.num_features,
-        data.num_outputs,
-        tuple(records),
-        graph=graph is not None,
-    ).write(folder)
+    width, joined = (data.num_features, data.num_outputs), graph is not None
+    Manifest(data.name, data.task, *width, tuple(records), graph=joined).write(folder)
     return ShardFolder(folder)
 
 
@@ -269,27 +220,17 @@ def launch(world: int, work: Callable[[], None]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
 
 
-def ranks(world: int, folder: Path, work: Callable[[Comm], Any]) -> None:
-    """Fork `world` processes that join one job; rank 0's answer is written by itself."""
-    store = folder / f"store-{world}-{os.getpid()}"
-    children: list[int] = []
-    for rank in range(world):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
+def ranks(world: int, work: Callable[[Comm], Any]) -> None:
+    """Fork `world` processes that join one job."""
+
+    def joined() -> None:
+        with processes() as comm:
             try:
-                torch.set_num_threads(1)
-                dist.init_process_group(
-                    "gloo", init_method=f"file://{store}", rank=rank, world_size=world
-                )
-                work(Comm())
-                dist.barrier()
-                code = 0
+                work(comm)
             except BaseException:
                 traceback.print_exc()
-            os._exit(code)
-        children.append(pid)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
-    store.unlink(missing_ok=True)
+                raise
+
+    codes = launch(world, joined)
     if any(codes):
         sys.exit(f"ranks ended with {codes}")

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from difformer import DIFFormer
-from difformer.data.dataset import Dataset, Prediction
+from difformer.data.dataset import Dataset
 from difformer.data.split import Split
 from difformer.jobs.rows import given_graph
-from difformer.train.batches import FullBatch, hide_labels, predict
+from difformer.train.batches import FullBatch
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "regression"])
@@ -23,25 +23,12 @@ def test_only_training_labels_are_visible(toy_dataset, task):
         assert rows.nonzero().flatten().tolist() == [1, 4]
         assert batch.y[[1, 4]].equal(source.y[[1, 4]])
         assert batch.rows.tolist() == [1, 4]
-    assert source.y.equal(dataset.y)
+    assert source.y.equal(dataset.y)  # hiding leaves the original alone
 
 
 def test_one_target_is_a_column_so_that_nothing_broadcasts():
     dataset = Dataset("d", torch.zeros(4, 1), torch.arange(4.0), "regression")
     assert FullBatch(dataset, Split("s", [0], [1], [2])).y.shape == (4, 1)
-
-
-def test_hiding_leaves_the_original_alone():
-    y = torch.tensor([3, 4, 5])
-    assert hide_labels(y, torch.tensor([1])).tolist() == [-1, 4, -1]
-    assert y.tolist() == [3, 4, 5]
-
-
-def test_a_bare_tensor_becomes_a_prediction(problem):
-    batch = FullBatch(problem.dataset, problem.split).observed()
-    assert predict(problem.model(), batch).penalty is None
-    given = Prediction(torch.zeros(1), torch.ones(()))
-    assert predict(lambda *arguments: given, batch) is given  # type: ignore[arg-type]
 
 
 def test_bad_input_is_named(toy_dataset):

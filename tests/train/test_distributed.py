@@ -23,7 +23,7 @@ from difformer.train.settings import launched
 @pytest.fixture(scope="module")
 def answers(script, tmp_path_factory):
     folder = tmp_path_factory.mktemp("equal")
-    script("shardable.py", "equal", folder, 1, 2, 4)
+    script("shardable.py", "equal", folder)
     return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
 
 
@@ -135,7 +135,7 @@ def test_the_rank_that_saw_a_fault_says_so_and_all_stop(faulty, kind, messages, 
 @pytest.mark.parametrize("kind", ["memory", "killed", "disk", "silent"])
 def test_the_last_good_checkpoint_stays_and_the_run_goes_on_from_it(faulty, kind):
     folder = faulty / kind
-    assert load_checkpoint(folder / "checkpoint.safetensors").epoch == 2
+    assert load_checkpoint(folder / "checkpoint.safetensors")[1]["epoch"] == 2
     assert not list(folder.glob(".*.part"))
     assert not (folder / "result.json").exists()
 
@@ -156,7 +156,7 @@ def test_a_cut_link_is_one_line_of_each_rank_and_the_checkpoint_stays(script, tm
     for rank in range(2):
         assert len([line for line in said.splitlines() if LOST.format(rank) in line]) == 1
     assert "Traceback" not in said
-    assert load_checkpoint(tmp_path / "link" / "checkpoint.safetensors").epoch == 2
+    assert load_checkpoint(tmp_path / "link" / "checkpoint.safetensors")[1]["epoch"] == 2
     assert not (tmp_path / "link" / "result.json").exists()
 
 
@@ -178,12 +178,33 @@ def test_alone_a_job_sends_nothing():
 
 
 def test_faults_are_told_apart():
-    comm = Comm()
     lost = RuntimeError("[pair.cc] Connection closed by peer [127.0.0.1]:1")
-    assert "lost the other processes" in fault(lost, comm)
-    assert fault(ValueError("lr must be 1"), comm) == (
+    assert "lost the other processes" in fault(lost, Comm())
+    assert fault(ValueError("lr must be 1"), Comm()) == (
         "difformer: rank 0 of 1: lr must be 1; the last checkpoint is kept"
     )
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+OFTEN = ("--max-restarts=2", "--monitor-interval=0.2")
+
+
+def test_a_killed_rank_is_restarted_and_the_result_is_the_one_it_would_have_been(script, tmp_path):
+    calm, killed = tmp_path / "calm", tmp_path / "killed"
+    script("shardable.py", "calm", calm)
+    killed.mkdir()
+    (killed / "data").symlink_to(calm / "data")
+    script("shardable.py", "train", killed, launcher=(*TORCHRUN, *OFTEN))
+    for data in ("memory", "parts"):
+        assert (killed / f"{data}.dies").exists()
+        ours, theirs = (
+            json.loads((folder / data / "result.json").read_text()) for folder in (killed, calm)
+        )
+        assert ours["metrics"] == theirs["metrics"]
+        assert ours["epochs"] == theirs["epochs"] == 12
+        for file in ("metrics.csv", "model.safetensors"):
+            again, whole = ((folder / data / file).read_bytes() for folder in (killed, calm))
+            assert again == whole, (data, file)
 
 
 # What is freed goes back to the system at once, so that what is held can be seen.

@@ -18,8 +18,7 @@ from difformer.train.batches import FullBatch, predict
 from difformer.train.callbacks import Callback
 from difformer.train.loop import fit, pick_device
 from difformer.train.objective import objective_for
-from difformer.train.optimizer import Stopping
-from difformer.train.settings import TrainSettings
+from difformer.train.steps import Stopping
 
 
 class Watch(Callback):
@@ -65,34 +64,23 @@ def test_the_global_generators_are_left_alone(problem):
     assert np.random.rand() == expected[1]
 
 
-def test_the_loop_is_plain_adam_on_the_mean_loss(problem):
-    problem = problem.with_settings(weight_decay=0.1, epochs=7)
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_the_loop_is_plain_adam_on_the_mean_loss(problem, name):
+    problem = problem.with_settings(weight_decay=0.1, epochs=7, optimizer=name)
     problem.split = Split("s", range(30), [], range(60, 90))  # no validation: the last is kept
-    linear = problem.model().linear
-    expected = nn.Linear(5, 3)
-    expected.load_state_dict(linear.state_dict())
-    optimizer = torch.optim.Adam(expected.parameters(), lr=0.05, weight_decay=0.1)
+    model, linear = type(problem.model())(5, 3), nn.Linear(5, 3)
+    linear.load_state_dict(model.linear.state_dict())
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    optimizer = kind(linear.parameters(), lr=0.05, weight_decay=0.1)
     x, y = problem.dataset.x, problem.dataset.y
     for _ in range(7):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(expected(x)[:30], y[:30]).backward()
+        nn.functional.cross_entropy(linear(x)[:30], y[:30]).backward()
         optimizer.step()
-
-    def model():
-        model = type(problem.model())(5, 3)
-        model.linear = linear
-        return model
-
-    _, result = problem.fit(model=model)
-    torch.testing.assert_close(linear.weight, expected.weight)  # fused, so rounded otherwise
+    _, result = problem.fit(model=lambda: model)
+    torch.testing.assert_close(model.linear.weight, linear.weight)  # fused, so rounded otherwise
     assert result.best_epoch == 7
     assert "val" not in result.metrics
-
-
-def test_adamw_decays_the_weights_themselves(problem):
-    adam, _ = problem.with_settings(weight_decay=0.5).fit()
-    adamw, _ = problem.with_settings(weight_decay=0.5, optimizer="adamw").fit()
-    assert not adam.linear.weight.equal(adamw.linear.weight)
 
 
 def test_the_weights_of_the_best_epoch_are_left_in_the_model(problem):
@@ -109,16 +97,11 @@ def test_the_weights_of_the_best_epoch_are_left_in_the_model(problem):
 
 @pytest.mark.parametrize(("pick", "sign"), [("loss", 1), ("accuracy", -1), ("macro_f1", -1)])
 def test_the_epoch_is_picked_by_the_metric_that_is_asked_for(problem, pick, sign):
-    slow = replace(problem.settings, epochs=40, lr=0.3, pick_by=pick)
-    _, result = replace(problem, settings=slow).fit()
+    _, result = problem.with_settings(epochs=40, lr=0.3, pick_by=pick).fit()
     values = [(sign * row[f"val_{pick}"], row["val_loss"]) for row in result.history]
     assert result.best_epoch == 1 + values.index(min(values))
-
-
-def test_a_metric_that_the_task_has_not_is_named(problem):
-    slow = replace(problem.settings, epochs=2, pick_by="roc_auc")
     with pytest.raises(ValueError, match="pick_by must be one of loss, accuracy, .*'roc_auc'"):
-        replace(problem, settings=slow).fit()
+        problem.with_settings(pick_by="roc_auc").fit()
 
 
 def test_the_test_rows_are_counted_once_at_the_end(problem):
@@ -144,19 +127,19 @@ def test_patience_stops_the_run_and_evaluation_may_be_rare(problem):
     assert [row["epoch"] for row in result.history] == [4, 8, 10]  # the last one always
 
 
-def test_warmup_raises_the_learning_rate_linearly(problem):
-    watch = Watch(lambda fit: fit.optimizer.param_groups[0]["lr"])
-    problem.with_settings(epochs=6, warmup=4).fit(callbacks=[watch])
-    assert watch.seen == pytest.approx([0.0125, 0.025, 0.0375, 0.05, 0.05, 0.05])
+def test_warmup_clipping_and_threads_are_those_of_the_settings(problem):
+    def see(fit):
+        norm = float(sum(p.grad.square().sum() for p in fit.model.parameters()) ** 0.5)
+        return fit.optimizer.param_groups[0]["lr"], norm, torch.get_num_threads()
 
-
-def test_gradients_are_clipped(problem):
-    def norm(fit):
-        return float(sum(p.grad.square().sum() for p in fit.model.parameters()) ** 0.5)
-
-    watch = Watch(norm)
-    problem.with_settings(grad_clip=0.01).fit(callbacks=[watch])
-    assert max(watch.seen) <= 0.01 * (1 + 1e-5)
+    before, watch = torch.get_num_threads(), Watch(see)
+    chosen = {"warmup": 4, "grad_clip": 0.01, "threads": before + 1}
+    problem.with_settings(epochs=6, **chosen).fit(callbacks=[watch])
+    rates, norms, threads = zip(*watch.seen, strict=True)
+    assert rates == pytest.approx((0.0125, 0.025, 0.0375, 0.05, 0.05, 0.05))
+    assert max(norms) <= 0.01 * (1 + 1e-5)
+    assert set(threads) == {before + 1}
+    assert torch.get_num_threads() == before
 
 
 def test_a_penalty_is_added_to_the_loss(problem):
@@ -189,7 +172,7 @@ def test_a_model_sees_the_training_labels_once_and_may_choose_by_the_validation_
     assert "val" in result.metrics  # they stay validation rows
 
 
-def test_a_method_may_bring_its_own_step(problem):
+def test_a_method_may_bring_its_own_step_and_group_its_parameters(problem):
     class Own(type(problem.model())):
         steps = 0
 
@@ -203,22 +186,16 @@ def test_a_method_may_bring_its_own_step(problem):
             optimizer.step()
             return float(loss.detach())
 
-    model, result = problem.fit(model=lambda: Own(5, 3))
-    assert model.steps == 12
-    assert result.history[-1]["loss"] < result.history[0]["loss"]
-
-
-def test_a_model_may_group_its_parameters(problem):
-    class Grouped(type(problem.model())):
         def parameter_groups(self):
             weight, bias = self.linear.parameters()
             return [{"params": [weight]}, {"params": [bias], "lr": 1e-30}]
 
-    model, _ = problem.fit(model=lambda: Grouped(5, 3))
-    plain, _ = problem.fit(model=lambda: type(problem.model())(5, 3))
-    start = problem.with_settings(epochs=1, lr=1e-30).fit(model=lambda: Grouped(5, 3))[0]
+    model, result = problem.fit(model=lambda: Own(5, 3))
+    assert model.steps == 12
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+    start, _ = problem.with_settings(epochs=1, lr=1e-30).fit(model=lambda: Own(5, 3))
     assert model.linear.bias.allclose(start.linear.bias)
-    assert not plain.linear.bias.allclose(start.linear.bias)
+    assert not model.linear.weight.allclose(start.linear.weight)
 
 
 def test_a_model_without_parameters_is_evaluated_once(problem, tmp_path):
@@ -276,9 +253,7 @@ def test_a_loss_that_is_no_number_or_runs_away_says_what_to_try(problem, lr, val
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "regression"])
-def test_what_only_the_evaluation_shows_to_have_diverged_is_said_with_the_learning_rate(
-    problem, toy_dataset, task
-):
+def test_what_only_the_evaluation_shows_to_have_diverged_is_said(problem, toy_dataset, task):
     """The step of the last epoch is evaluated, and no loss is computed after it."""
     problem.dataset = toy_dataset(task)
     with pytest.raises(TrainingError, match=r"diverged, .* in epoch 1: try a lower lr than 1e\+30"):
@@ -287,30 +262,20 @@ def test_what_only_the_evaluation_shows_to_have_diverged_is_said_with_the_learni
 
 def test_batches_are_weighed_by_their_rows_and_empty_ones_skipped(problem):
     class Parts(FullBatch):
-        """Three pieces, one of them without a training row."""
+        pieces = ([], [0], list(range(1, 30)))
 
         def epoch(self, number):
-            whole = self.observed()
-            for rows in ([], [0], list(range(1, 30))):
-                yield replace(whole, rows=torch.tensor(rows, dtype=torch.int64))
-
-        def to(self, device):
-            return self
+            for rows in self.pieces:
+                yield replace(self.observed(), rows=torch.tensor(rows, dtype=torch.int64))
 
     source = Parts(problem.dataset, problem.split)
     tiny = problem.with_settings(lr=1e-12, epochs=1)
     _, result = tiny.fit(source=source, model=lambda: type(problem.model())(5, 3))
     row = result.history[0]
     assert row["loss"] == pytest.approx(row["train_loss"], rel=1e-5)
-
-
-def test_a_source_without_training_rows_is_an_error(problem):
-    class Empty(FullBatch):
-        def epoch(self, number):
-            return iter(())
-
+    source.pieces = ([],)
     with pytest.raises(ValueError, match="epoch 1 has none"):
-        problem.fit(source=Empty(problem.dataset, problem.split))
+        tiny.fit(source=source)
 
 
 def test_a_callback_may_stop_the_run(problem):
@@ -322,19 +287,14 @@ def test_a_callback_may_stop_the_run(problem):
     assert (result.stopped, result.epochs, len(result.history)) == ("pruned", 1, 1)
 
 
-def test_patience_needs_validation_rows(problem):
+def test_parts_of_the_split_that_are_needed_are_named(problem):
+    source = FullBatch(problem.dataset, problem.split)
     problem.split = Split("s", [0, 1], [], [2])
     with pytest.raises(ValueError, match="patience must be None"):
         problem.with_settings(patience=3).fit()
     problem.split = Split("s", [], [0], [2])
     with pytest.raises(ValueError, match=r"split\.train must hold"):
-        fit(
-            problem.model(),
-            FullBatch(problem.dataset, Split("s", [1], [0], [2])),
-            objective_for("multiclass"),
-            problem.split,
-            TrainSettings(),
-        )
+        problem.fit(source=source)
 
 
 def test_a_gpu_that_is_not_there_is_named(monkeypatch):
@@ -342,14 +302,6 @@ def test_a_gpu_that_is_not_there_is_named(monkeypatch):
     assert pick_device("auto") == torch.device("cpu")
     with pytest.raises(ValueError, match="got 'cuda:3' and torch sees no GPU"):
         pick_device("cuda:3")
-
-
-def test_threads_are_set_for_the_run_only(problem):
-    before = torch.get_num_threads()
-    watch = Watch(lambda fit: torch.get_num_threads())
-    problem.with_settings(threads=before + 1).fit(callbacks=[watch])
-    assert set(watch.seen) == {before + 1}
-    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize(

@@ -56,19 +56,12 @@ if keep_freed_memory():
 
 
 def test_a_forgotten_peak_does_not_count_what_was_freed_before() -> None:
-    fallen, taken = run(FORGOTTEN)
-    assert fallen > 2**27
-    assert taken > 2**27
+    assert min(run(FORGOTTEN)) > 2**27
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _: object())
     assert keep_freed_memory() is False
-
-
-def test_there_is_some_memory() -> None:
-    found = available_memory()
-    assert found is None or found > 2**20
 
 
 STARTED = """
@@ -93,6 +86,7 @@ def test_without_the_resource_module_the_peak_is_unknown(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "resource", None)
     assert peak_memory() is None
     assert resident_memory() >= 0
+    assert (available_memory() or 2**30) > 2**20
 
 
 def test_comparing_systems_needs_no_resource_module() -> None:

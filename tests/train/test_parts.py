@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from spread import BOUNDS, model_of, problem, write_parts
+from spread import case, model_of, problem, write_parts
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
@@ -104,10 +104,12 @@ def test_what_does_not_fit_is_named():
         layout(graph, 3, crowd)
 
 
-def test_the_runs_that_are_drawn_make_whole_batches(tmp_path):
-    dataset, split, graph = problem({"graph": True})
-    shards = write_parts(tmp_path, dataset, split, graph, BOUNDS)
-    source = Parts.on_disk(shards, model_of({}), Comm(), batch_size=12, runs=14)  # runs of 3 rows
+def test_the_runs_of_three_rows_that_are_drawn_make_whole_batches(tmp_path):
+    dataset, split, graph = problem(case("graph"))
+    shards = write_parts(tmp_path, dataset, split, graph)
+    source = Parts.on_disk(
+        shards, model_of(case()), Comm(), batch_size=12, runs=14
+    )  # runs of 3 rows
     dense = graph.dense() > 0
     seen = []
     for rows, batch in source._batches(3):

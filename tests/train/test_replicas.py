@@ -136,10 +136,9 @@ def test_sparse_features_train_as_dense_ones(name: str) -> None:
 
 
 def test_only_averaging_models_are_taken() -> None:
-    x, _, _ = problem()
     model = make({"kernel": "simple"})
     assert not averages(model.config)
     with pytest.raises(ValueError, match="only average"):
-        train(model, x, None, [range(5)])
+        train(model, problem()[0], None, [range(5)])
     assert is_linear(make(FORMS["sharp linear"]).config)
     assert not is_linear(make(FORMS["sharp relu"]).config)

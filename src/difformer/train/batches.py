@@ -22,11 +22,7 @@ SourceT = TypeVar("SourceT", bound="Source")
 
 
 class Source(Protocol):
-    """What the loop needs from the data, whether it comes whole, in pieces or over time.
-
-    A source whose rows do not all interact may also have ``evaluate_rows(model, rows)``: an output
-    for all rows, of which only these need to be correct.
-    """
+    """What the loop needs from the data, whether it comes whole, in pieces or over time."""
 
     @property
     def y(self) -> Tensor:
@@ -45,8 +41,11 @@ class Source(Protocol):
         """
         ...
 
-    def evaluate(self, model: nn.Module) -> Tensor:
-        """The model's output for all rows, in the order of ``y``; the loop sets eval mode."""
+    def evaluate(self, model: nn.Module, rows: Tensor | None = None) -> Tensor:
+        """The model's output for all rows, in the order of ``y``; the loop sets eval mode.
+
+        Given ``rows``, only their outputs need to be correct.
+        """
         ...
 
     def to(self: SourceT, device: torch.device) -> SourceT:
@@ -126,7 +125,7 @@ class FullBatch:
     def epoch(self, number: int) -> Iterator[Batch]:
         yield self._batch
 
-    def evaluate(self, model: nn.Module) -> Tensor:
+    def evaluate(self, model: nn.Module, rows: Tensor | None = None) -> Tensor:
         return outputs_of(model, self._batch, self._chunk)
 
     def to(self, device: torch.device) -> FullBatch:
@@ -154,52 +153,44 @@ class Snapshots:
         split: rows that train; usually whole snapshots, see `time_split`.
         per_step: snapshots per step, in time order; None for all of them, one step per epoch. The
             authors' code takes all snapshots of Chickenpox and Covid, and one per step of WikiMath.
-        use_graph: False leaves the graphs out, for models that take none.
     """
 
     def __init__(
-        self,
-        dataset: TemporalDataset,
-        split: Split,
-        *,
-        per_step: int | None = None,
-        use_graph: bool = True,
+        self, dataset: TemporalDataset, split: Split, *, per_step: int | None = None
     ) -> None:
         if per_step is not None and per_step < 1:
             raise ValueError(f"per_step must be None or at least 1, got {per_step}")
-        self._dataset = dataset if use_graph else dataset.with_edges(())
+        self._dataset, self.y = dataset, dataset.y
+        self._seen = training_labels(dataset.y, split)
+        self._trains = torch.zeros(dataset.num_rows, dtype=torch.bool)
+        self._trains[split.train] = True
         self._prepared: dict[tuple[int, ...], tuple[Graph | None, Tensor]] = {}
-        self.y = dataset.y
-        self._seen, self._train = training_labels(dataset.y, split), split.train
         training = torch.unique(split.train // dataset.num_nodes).tolist()
-        step = per_step or len(training)
-        self._steps = [self._batch(part) for part in _parts(training, step)]
-        edges = max((index.shape[1] for index, _ in self._dataset.edges), default=0)
+        self._steps = self._batches(training, per_step or len(training))
+        edges = max((index.shape[1] for index, _ in dataset.edges), default=0)
         self._size = max(1, CHUNK // max(dataset.num_nodes, edges))  # snapshots per chunk
         self._run: dict[tuple[int, ...], list[Batch]] = {}  # what evaluation calls the model on
 
     def observed(self) -> Batch:
-        return self._batch(range(self._dataset.num_snapshots)).to(self.y.device)
+        every = range(self._dataset.num_snapshots)
+        return self._batches(every, len(every))[0].to(self.y.device)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         yield from self._steps
 
-    def evaluate(self, model: nn.Module) -> Tensor:
-        return self.evaluate_rows(model, torch.arange(self.y.shape[0]))
-
-    def evaluate_rows(self, model: nn.Module, rows: Tensor) -> Tensor:
-        """As `evaluate`, but only the snapshots of these rows are run; the others are nan."""
-        n = self._dataset.num_nodes
-        wanted = tuple(torch.unique(rows // n).tolist())
+    def evaluate(self, model: nn.Module, rows: Tensor | None = None) -> Tensor:
+        """Only the snapshots of these rows are run; the outputs of the others are nan."""
+        n, every = self._dataset.num_nodes, range(self._dataset.num_snapshots)
+        wanted = tuple(every if rows is None else torch.unique(rows // n).tolist())
         if wanted not in self._run:
-            parts = _parts(wanted, self._size)
-            self._run[wanted] = [self._batch(p).to(self.y.device) for p in parts]
+            batches = self._batches(wanted, self._size)
+            self._run[wanted] = [batch.to(self.y.device) for batch in batches]
         done = torch.cat([predict(model, batch).output for batch in self._run[wanted]])
-        if len(wanted) == self._dataset.num_snapshots:
+        if len(wanted) == len(every):
             return done
-        output = done.new_full((self.y.shape[0], done.shape[1]), float("nan"))
-        output.view(-1, n, done.shape[1])[list(wanted)] = done.view(-1, n, done.shape[1])
-        return output
+        output = done.new_full((len(every), n, done.shape[1]), float("nan"))
+        output[list(wanted)] = done.view(-1, n, done.shape[1])
+        return output.flatten(0, 1)
 
     def to(self, device: torch.device) -> Snapshots:
         if device == self.y.device:
@@ -209,18 +200,20 @@ class Snapshots:
         moved._steps = [batch.to(device) for batch in self._steps]
         return moved
 
+    def _batches(self, snapshots: Sequence[int], size: int) -> list[Batch]:
+        starts = range(0, len(snapshots), size)
+        return [self._batch(snapshots[start : start + size]) for start in starts]
+
     def _batch(self, snapshots: Sequence[int]) -> Batch:
-        data, n = self._dataset, self._dataset.num_nodes
-        first, last = snapshots[0], snapshots[-1]
-        if len(snapshots) == last - first + 1:
-            take: Any = slice(first * n, (last + 1) * n)  # a view
-        else:
-            take = (torch.tensor(snapshots).unsqueeze(1) * n + torch.arange(n)).flatten()
+        data, first, last = self._dataset, snapshots[0], snapshots[-1]
+        near = len(snapshots) == last - first + 1
+        chosen: Any = slice(first, last + 1) if near else list(snapshots)  # a slice is a view
+        x, y, trains = (
+            rows.reshape(-1, data.num_nodes, *rows.shape[1:])[chosen].flatten(0, 1)
+            for rows in (data.x, self._seen, self._trains)
+        )
         graph, segments = self._prepare(snapshots)
-        counted = torch.zeros(data.num_rows, dtype=torch.bool)
-        counted[self._train] = True
-        rows = counted[take].nonzero().squeeze(1)
-        return Batch(data.x[take], self._seen[take], graph, rows, segments)
+        return Batch(x, y, graph, trains.nonzero().squeeze(1), segments)
 
     def _prepare(self, snapshots: Sequence[int]) -> tuple[Graph | None, Tensor]:
         """The graph and segments of some snapshots; shared where the graph does not change."""
@@ -228,12 +221,7 @@ class Snapshots:
         key = (len(snapshots),) if static else (-1, *snapshots)
         if key not in self._prepared:
             edges = self._dataset.stacked_edges(snapshots)
-            rows = n * len(snapshots)
-            graph = None if edges is None else Graph.from_edges(edges[0], rows, edges[1])
+            graph = edges and Graph.from_edges(edges[0], n * len(snapshots), edges[1])
             segments = torch.arange(len(snapshots)).repeat_interleave(n)
             self._prepared[key] = graph, segments
         return self._prepared[key]
-
-
-def _parts(items: Sequence[int], size: int) -> list[Sequence[int]]:
-    return [items[i : i + size] for i in range(0, len(items), size)]

@@ -1,23 +1,19 @@
 """Checkpoints: everything a run needs to resume with the same bits, in one safetensors file.
 
-Tensors (weights, optimiser moments, the best weights, generator states) are stored as tensors;
-the rest is one JSON text in the header. It is one file, so that one rename replaces all of it.
+Tensors are stored as tensors, the rest is one JSON text in the header. It is one file, so that one
+rename replaces all of it.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from difformer.core.draws import generator
 from difformer.errors import RunError
 from difformer.files import one_line
 from difformer.tensorfiles import read_tensors, write_tensors
@@ -25,72 +21,37 @@ from difformer.tensorfiles import read_tensors, write_tensors
 Row = dict[str, float]
 State = dict[str, Tensor]
 
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A run as it stands after an epoch. Global generators are part of it: see `RngState`.
-
-    Args:
-        epoch: the last finished one.
-        history: one row per evaluated epoch; early stopping is replayed from it.
-        model: the current weights.
-        best: the best epoch and its weights, or None before there is one.
-        optimizer: the moments, named "<number of the parameter>.<moment>".
-        rng: the global generators.
-        seconds: time spent so far.
-        companion: the state of what is trained beside the model; empty if there is nothing.
-    """
-
-    epoch: int
-    history: list[Row]
-    model: State
-    best: tuple[int, State] | None
-    optimizer: State
-    rng: RngState
-    seconds: float
-    companion: State = field(default_factory=dict[str, Tensor])
+STATES = ("model", "best", "companion", "optimizer.state", "rng")
+"""The tensors: the weights, those of the best epoch, what is trained beside the model, the moments,
+the generators."""
+KEPT = ("epoch", "history", "best_epoch", "numpy", "python", "seconds")
+"""The rest: the last finished epoch, one row per evaluated epoch (early stopping is replayed from
+it), the best epoch or None, what `random_state` holds besides tensors, the time spent."""
 
 
-@dataclass(frozen=True)
-class RngState:
-    """The state of the generators in use, the thread's own or the global ones.
+def save_checkpoint(path: Path, states: Mapping[str, State], rest: Mapping[str, Any]) -> None:
+    """Replace the checkpoint in one step; the cost is one copy of its tensors."""
+    parts = ((part, name, t) for part in STATES for name, t in states[part].items())
+    tensors = {f"{part}.{name}": tensor for part, name, tensor in parts}
+    write_tensors(path, "checkpoint", tensors, {name: rest[name] for name in KEPT})
 
-    Args:
-        tensors: "torch", "numpy", and "cuda.0", ... where there are GPUs.
-        numpy: what numpy's state holds beside its tensor.
-        python: the state of Python's generator.
-    """
 
-    tensors: State
-    numpy: list[Any]
-    python: list[Any]
-
-    @classmethod
-    def now(cls) -> RngState:
-        own, state = generator(), cast("tuple[Any, ...]", np.random.get_state(legacy=True))
-        tensors = {
-            "torch": torch.get_rng_state() if own is None else own.get_state(),
-            "numpy": torch.tensor(state[1].tolist()),
-        }
-        if torch.cuda.is_available():
-            cuda = torch.cuda.get_rng_state_all()
-            tensors |= {f"cuda.{i}": each for i, each in enumerate(cuda)}
-        version, internal, gauss_next = random.getstate()
-        return cls(tensors, list(state[2:]), [version, list(internal), gauss_next])
-
-    def restore(self) -> None:
-        own = generator()
-        if own is not None:
-            own.set_state(self.tensors["torch"])
-            return
-        torch.set_rng_state(self.tensors["torch"])
-        cuda = [name for name in self.tensors if name.startswith("cuda.")]
-        if cuda:
-            torch.cuda.set_rng_state_all([self.tensors[f"cuda.{i}"] for i in range(len(cuda))])
-        keys = self.tensors["numpy"].numpy().astype(np.uint32)
-        np.random.set_state(("MT19937", keys, *self.numpy))
-        version, internal, gauss_next = self.python
-        random.setstate((version, tuple(internal), gauss_next))
+def load_checkpoint(path: Path) -> tuple[dict[str, State], dict[str, Any]]:
+    """What `save_checkpoint` was given; RunError, in one line, if it cannot be read."""
+    try:
+        tensors, rest = read_tensors(path, "checkpoint", error=RunError)
+    except RunError as error:
+        raise RunError(f"{error}: damaged, delete it to start again") from error
+    states: dict[str, State] = {part: {} for part in STATES}
+    try:
+        for name, tensor in tensors.items():
+            part = next(part for part in STATES if name.startswith(f"{part}."))
+            states[part][name[len(part) + 1 :]] = tensor
+        kept = {name: rest[name] for name in KEPT}
+        kept |= {"epoch": int(rest["epoch"]), "seconds": float(rest["seconds"])}
+    except (KeyError, TypeError, ValueError, StopIteration) as error:
+        raise RunError(f"{path} is damaged ({error!r}): delete it to start again") from error
+    return states, kept
 
 
 def copy_state(model: nn.Module) -> State:
@@ -104,54 +65,6 @@ def copy_state(model: nn.Module) -> State:
             )
         copied[name] = value.detach().clone(memory_format=torch.contiguous_format)
     return copied
-
-
-def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint in one step; the cost is one copy of its tensors."""
-    best_epoch, best = checkpoint.best or (None, {})
-    parts = {
-        "model": checkpoint.model,
-        "best": best,
-        "companion": checkpoint.companion,
-        "optimizer.state": checkpoint.optimizer,
-        "rng": checkpoint.rng.tensors,
-    }
-    tensors = {f"{part}.{name}": t for part, state in parts.items() for name, t in state.items()}
-    rest = {
-        "epoch": checkpoint.epoch,
-        "history": checkpoint.history,
-        "best_epoch": best_epoch,
-        "numpy": checkpoint.rng.numpy,
-        "python": checkpoint.rng.python,
-        "seconds": checkpoint.seconds,
-    }
-    write_tensors(path, "checkpoint", tensors, rest)
-
-
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint back; RunError, in one line, if it cannot be read."""
-    try:
-        tensors, rest = read_tensors(path, "checkpoint", error=RunError)
-    except RunError as error:
-        raise RunError(f"{error}: damaged, delete it to start again") from error
-
-    def part(name: str) -> State:
-        return {key[len(name) + 1 :]: t for key, t in tensors.items() if key.startswith(f"{name}.")}
-
-    try:
-        best_epoch = cast("int | None", rest["best_epoch"])
-        return Checkpoint(
-            epoch=int(rest["epoch"]),
-            history=rest["history"],
-            model=part("model"),
-            best=None if best_epoch is None else (best_epoch, part("best")),
-            optimizer=part("optimizer.state"),
-            rng=RngState(part("rng"), rest["numpy"], rest["python"]),
-            seconds=float(rest["seconds"]),
-            companion=part("companion"),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error!r}): delete it to start again") from error
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:

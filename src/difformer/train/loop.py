@@ -12,7 +12,7 @@ It never asks which method or which dataset it is running. A model is an ``nn.Mo
     reduce_gradients()         after each backward pass, for a model spread over processes
     save(path)                 in place of writing the state as it is
 
-What the settings may put beside a model (`companion_for`) has ``training_step`` and
+What the settings may put beside a model (`teacher_for`) has ``training_step`` and
 ``parameter_groups`` too, takes the model's steps, and is dropped when the run ends.
 """
 
@@ -23,9 +23,9 @@ import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +38,6 @@ from difformer.metrics import METRICS
 from difformer.train.batches import Source, predict
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import (
-    Checkpoint,
-    RngState,
     Row,
     State,
     copy_state,
@@ -49,14 +47,19 @@ from difformer.train.checkpoint import (
     moments_of,
     save_checkpoint,
 )
-from difformer.train.companions import companion_for, consistency_loss
 from difformer.train.folder import FitResult, Metrics, RunFolder
 from difformer.train.interrupts import interruptible
 from difformer.train.memory import peak_memory
 from difformer.train.objective import CrossEntropy, Objective, supervised_loss
-from difformer.train.optimizer import Stopping, lr_factor, make_optimizer
-from difformer.train.seeding import seeded
+from difformer.train.seeding import random_state, restore_random_state, seeded
 from difformer.train.settings import TrainSettings
+from difformer.train.steps import (
+    Stopping,
+    consistency_loss,
+    lr_factor,
+    make_optimizer,
+    teacher_for,
+)
 
 if TYPE_CHECKING:
     from difformer.data.split import Split
@@ -140,39 +143,39 @@ def lend(model: nn.Module, source: Source, split: Split) -> Split:
     return replace(split, val=split.val[order[count:].sort().values])
 
 
-@dataclass
 class Fit:
     """A run in progress, as callbacks see it. ``epoch`` counts the finished ones."""
 
-    model: nn.Module
-    source: Source
-    objective: Objective
-    split: Split
-    settings: TrainSettings
-    run: RunFolder | None
-    callbacks: tuple[Callback, ...]
-    epoch: int = 0
-    stopped: str | None = None
-    loss: float = math.nan  # mean training loss of the last epoch
-    history: list[Row] = field(default_factory=list[Row])
-
-    def __post_init__(self) -> None:
-        self.companion = companion_for(self.model, self.settings, self.objective)
+    def __init__(
+        self,
+        model: nn.Module,
+        source: Source,
+        objective: Objective,
+        split: Split,
+        settings: TrainSettings,
+        run: RunFolder | None,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self.model, self.source, self.objective, self.split = model, source, objective, split
+        self.settings, self.run, self.callbacks = settings, run, callbacks
+        self.epoch, self.stopped = 0, cast("str | None", None)
+        self.loss = math.nan  # mean training loss of the last epoch
+        self.history: list[Row] = []
+        self.companion = teacher_for(model, settings, objective)
         beside = () if self.companion is None else (self.companion,)
-        self.optimizer = make_optimizer(self.model, *beside, settings=self.settings)
+        self.optimizer = make_optimizer(model, *beside, settings=settings)
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         self._lr = [float(group["lr"]) for group in groups]
-        pick = self.settings.pick_by
-        monitor = self.objective.monitor if pick is None else METRICS[pick]
-        self._stopping = Stopping(monitor, self.settings.patience)
+        pick = settings.pick_by
+        monitor = objective.monitor if pick is None else METRICS[pick]
+        self._stopping = Stopping(monitor, settings.patience)
         self._best: tuple[int, State] | None = None  # the epoch and its weights
         self._first_loss: float | None = None
-        self._seconds = 0.0
-        self._clock = time.monotonic()
-        if self.run is not None:
-            if self.run.checkpoint.exists():
-                self._restore(self.run.checkpoint)
-            self.run.start_metrics(self.history)
+        self._seconds, self._clock = 0.0, time.monotonic()
+        if run is not None:
+            if run.checkpoint.exists():
+                self._restore(run.checkpoint)
+            run.start_metrics(self.history)
         self._saved = time.monotonic()
 
     def complete(self, interrupt: threading.Event) -> FitResult:
@@ -285,13 +288,9 @@ class Fit:
     def _metrics(self, parts: Sequence[str]) -> dict[str, Metrics]:
         self.model.eval()
         y = self.source.y
+        rows: dict[str, Tensor] = {part: getattr(self.split, part) for part in parts}
         with torch.no_grad():
-            rows: dict[str, Tensor] = {part: getattr(self.split, part) for part in parts}
-            some = getattr(self.source, "evaluate_rows", None)  # other rows are not run
-            if some is not None:
-                output = some(self.model, torch.cat(list(rows.values())))
-            else:
-                output = self.source.evaluate(self.model)
+            output = self.source.evaluate(self.model, torch.cat(list(rows.values())))
             return {
                 part: self.objective.metrics(output, y, index.to(y.device))
                 for part, index in rows.items()
@@ -322,36 +321,38 @@ class Fit:
         due = now or time.monotonic() - self._saved >= self.settings.checkpoint_every
         if self.run is None or self.optimizer is None or not self.run.writes or not due:
             return
-        checkpoint = Checkpoint(
-            epoch=self.epoch,
-            history=self.history,
-            model=copy_state(self.model),
-            best=self._best,
-            optimizer=moments_of(self.optimizer),
-            rng=RngState.now(),
-            seconds=self._elapsed(),
-            companion={} if self.companion is None else copy_state(self.companion),
-        )
-        save_checkpoint(self.run.checkpoint, checkpoint)
+        best_epoch, best = self._best or (None, State())
+        tensors, rest = random_state()
+        states = {
+            "model": copy_state(self.model),
+            "best": best,
+            "companion": State() if self.companion is None else copy_state(self.companion),
+            "optimizer.state": moments_of(self.optimizer),
+            "rng": tensors,
+        }
+        rest |= {"epoch": self.epoch, "history": self.history, "best_epoch": best_epoch}
+        rest["seconds"] = self._elapsed()
+        save_checkpoint(self.run.checkpoint, states, rest)
         self._saved = time.monotonic()
 
     def _restore(self, path: Path) -> None:
-        checkpoint = load_checkpoint(path)
+        states, rest = load_checkpoint(path)
         with reading(path):
-            if checkpoint.best is not None:  # used at the end only, but it must fit as well
-                load_weights(self.model, checkpoint.best[1], path)
-            load_weights(self.model, checkpoint.model, path)
+            if rest["best_epoch"] is not None:  # used at the end only, but it must fit as well
+                load_weights(self.model, states["best"], path)
+                self._best = rest["best_epoch"], states["best"]
+            load_weights(self.model, states["model"], path)
             if self.companion is not None:
-                load_weights(self.companion, checkpoint.companion, path)
+                load_weights(self.companion, states["companion"], path)
             if self.optimizer is not None:
-                load_moments(self.optimizer, checkpoint.optimizer, path)
-            self.epoch, self.history = checkpoint.epoch, list(checkpoint.history)
-            self._seconds, self._best = checkpoint.seconds, checkpoint.best
+                load_moments(self.optimizer, states["optimizer.state"], path)
+            self.epoch, self.history = rest["epoch"], list(rest["history"])
+            self._seconds = rest["seconds"]
             for row in self.history:
                 metrics = {name[4:]: v for name, v in row.items() if name.startswith("val_")}
                 if metrics:
                     self._stopping.update(int(row["epoch"]), metrics)
-            checkpoint.rng.restore()
+            restore_random_state(states["rng"], rest)
 
 
 def pick_device(name: str) -> torch.device:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -173,7 +173,7 @@ class Parts:
             if batch.size:
                 yield batch
 
-    def evaluate(self, model: nn.Module) -> Tensor:
+    def evaluate(self, model: nn.Module, rows: Tensor | None = None) -> Tensor:
         """Outputs of the rows held here."""
         if self._all is not None:
             chunked = self._chunk is not None and isinstance(model, DIFFormer)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from difformer.core.draws import dropout, generator
 from difformer.core.graph import Graph
 from difformer.core.sparse import SparseMatrix
+from difformer.core.tiled import tiles
 from difformer.data.dataset import scipy_csr
 from difformer.nn.config import DIFFormerConfig
 from difformer.nn.model import DIFFormer
@@ -104,15 +105,16 @@ def fit_replicas(
         raise ValueError("scaled needs a linear model with a bias")
     known = torch.unique(torch.cat(list(trained)))
     rows = known if also is None else torch.unique(torch.cat([known, also]))
-    spread = _Spread.of(model, x, graph, known, scaled)
+    features, weights, scales = _spread(model, x, graph, known, scaled=scaled)
     with seeded(seed, own=True):
-        net = _Copies(model, spread, len(trained))
+        copies = _Copies(model, len(trained))
         share = _shares(known, trained, weight).to(model.input.weight)
         target = y[known].repeat(len(trained), *[1] * (y.dim() - 1))
-        optimizer = torch.optim.Adam(list(net.own.values()), lr=lr, weight_decay=weight_decay)
+        own = list(copies.own.values())
+        optimizer = torch.optim.Adam(own, lr=lr, weight_decay=weight_decay)
         with torch.enable_grad():
             for _ in range(epochs):
-                output = net.outputs(training=True)
+                output = copies.outputs(features, weights)
                 # A sum over copies: the gradient of each is the one it would have alone.
                 each = row_losses(output.flatten(0, 1), target).view(share.shape)
                 loss = (each * share).sum()
@@ -120,7 +122,9 @@ def fit_replicas(
                 loss.backward()
                 optimizer.step()
     with torch.no_grad():
-        return Replicas(rows, net.answers(model, x, graph, rows), net.states())
+        if scales is not None:
+            copies.fold(*scales)
+        return Replicas(rows, copies.answers(model, x, graph, rows), copies.states())
 
 
 def _shares(rows: Tensor, trained: Sequence[Tensor], weight: Tensor | None) -> Tensor:
@@ -133,57 +137,55 @@ def _shares(rows: Tensor, trained: Sequence[Tensor], weight: Tensor | None) -> T
     return share / share.sum(1, keepdim=True)
 
 
-@dataclass(frozen=True)
-class _Spread:
-    """The labelled rows of D, and the features they are applied to."""
+Features = Tensor | SparseMatrix
+Scales = tuple[Tensor, Tensor]
+"""(p,) means of the columns of D X, and their inverse deviations."""
 
-    features: Tensor | SparseMatrix  # D X (r, p) where the model is linear, else X (m, p)
-    weights: Tensor | None = None  # (r, m), None where rows do not interact or all is linear
-    shift: Tensor | None = None  # (p,) means of the columns of D X, where they are standardised
-    scale: Tensor | None = None  # (p,) and their inverse deviations
 
-    @classmethod
-    @torch.no_grad()
-    def of(
-        cls, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor, scaled: bool
-    ) -> _Spread:
-        model.eval()
-        features = model.check_features(x)
-        linear = is_linear(model.config)
-        if scaled or (linear and not _is_alone(model, graph) and rows.numel() >= x.shape[1]):
-            return cls._in_blocks(model, x, graph, rows, scaled)
-        if _is_alone(model, graph):
-            return cls(features[rows])
-        weights = _rows_of_map(model, x, graph, rows)
-        near = (weights.abs() > NEGLIGIBLE).any(0).nonzero().squeeze(1)
-        part = features[near]
-        weights = weights[:, near].contiguous()
-        if not linear:
-            return cls(part, weights)
-        if isinstance(part, Tensor):
-            return cls(weights @ part)
-        return cls((SparseMatrix(part.transpose, part.csr) @ weights.T).T.contiguous())
+@torch.no_grad()
+def _spread(
+    model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor, *, scaled: bool
+) -> tuple[Features, Tensor | None, Scales | None]:
+    """What the labelled rows are made of.
 
-    @classmethod
-    def _in_blocks(
-        cls, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor, scaled: bool
-    ) -> _Spread:
-        """D X, a block of columns at a time: no more than a block is ever dense in all n rows."""
-        n, p = x.shape
-        columns = None if x.layout == torch.strided else scipy_csr(x).tocsc()
-        kept = torch.empty(rows.numel(), p, dtype=x.dtype)
-        shift, scale = torch.empty(2, p, dtype=x.dtype)
-        width = max(1, BLOCK_NUMBERS // max(1, n))
-        for start in range(0, p, width):
-            at = slice(start, min(p, start + width))
-            dense = x[:, at] if columns is None else torch.from_numpy(columns[:, at].toarray())
-            spread = model.diffuse(dense.contiguous(), x, graph)
-            kept[:, at] = spread[rows]
-            shift[at], scale[at] = spread.mean(0), spread.std(0)
-        if not scaled:
-            return cls(kept)
-        scale = torch.where(scale > LEAST_SCALE, 1 / scale, 0.0)
-        return cls((kept - shift) * scale, None, shift, scale)
+    D X (r, p) where the model is linear, else X (m, p) and, where rows interact, their rows (r, m)
+    of D; and by what the columns of D X were standardised, where they were.
+    """
+    model.eval()
+    features = model.check_features(x)
+    linear, alone = is_linear(model.config), _is_alone(model, graph)
+    if scaled or (linear and not alone and rows.numel() >= x.shape[1]):
+        kept, shift, scale = _in_blocks(model, x, graph, rows)
+        return ((kept - shift) * scale, None, (shift, scale)) if scaled else (kept, None, None)
+    if alone:
+        return features[rows], None, None
+    weights = _rows_of_map(model, x, graph, rows)
+    near = (weights.abs() > NEGLIGIBLE).any(0).nonzero().squeeze(1)
+    part, weights = features[near], weights[:, near].contiguous()
+    if not linear:
+        return part, weights, None
+    if isinstance(part, Tensor):
+        return weights @ part, None, None
+    return (SparseMatrix(part.transpose, part.csr) @ weights.T).T.contiguous(), None, None
+
+
+def _in_blocks(
+    model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of D X and the `Scales` of all, a block of columns at a time.
+
+    No more than a block is ever dense in all n rows.
+    """
+    n, p = x.shape
+    columns = None if x.layout == torch.strided else scipy_csr(x).tocsc()
+    kept = torch.empty(rows.numel(), p, dtype=x.dtype)
+    shift, scale = torch.empty(2, p, dtype=x.dtype)
+    for at in tiles(p, max(1, BLOCK_NUMBERS // max(1, n))):
+        dense = x[:, at] if columns is None else torch.from_numpy(columns[:, at].toarray())
+        spread = model.diffuse(dense.contiguous(), x, graph)
+        kept[:, at] = spread[rows]
+        shift[at], scale[at] = spread.mean(0), spread.std(0)
+    return kept, shift, torch.where(scale > LEAST_SCALE, 1 / scale, 0.0)
 
 
 def _is_alone(model: DIFFormer, graph: Graph | None) -> bool:
@@ -193,12 +195,10 @@ def _is_alone(model: DIFFormer, graph: Graph | None) -> bool:
 
 def _rows_of_map(model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor) -> Tensor:
     """D[rows] (r, n): the layers are linear, so their gradient is their transpose."""
-    n = x.shape[0]
-    dtype = model.input.weight.dtype
+    dtype, r = model.input.weight.dtype, rows.numel()
     with torch.enable_grad():
-        z = torch.zeros(n, rows.numel(), dtype=dtype, requires_grad=True)
-        out = model.diffuse(z, x, graph)
-        picked = out[rows, torch.arange(rows.numel())].sum()
+        z = torch.zeros(x.shape[0], r, dtype=dtype, requires_grad=True)
+        picked = model.diffuse(z, x, graph)[rows, torch.arange(r)].sum()
         (found,) = torch.autograd.grad(picked, z)
     return found.T.contiguous()
 
@@ -206,120 +206,91 @@ def _rows_of_map(model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor)
 class _Copies:
     """Parameters of all copies, stacked: one product serves them all."""
 
-    def __init__(self, model: DIFFormer, spread: _Spread, copies: int) -> None:
-        self.config, self.spread, self.copies = model.config, spread, copies
-        self.linear = is_linear(model.config)
-        self.width, self.eps = model.hidden_channels, model.config.norm_eps
+    def __init__(self, model: DIFFormer, copies: int) -> None:
+        self.config, self.linear = model.config, is_linear(model.config)
+        self.width, bias = model.hidden_channels, model.config.bias
         p, d, c = model.in_channels, model.hidden_channels, model.out_channels
-        self.own: dict[str, Tensor] = {}
-        like = model.input.weight
         if self.linear and d < c:
             raise ValueError(f"hidden_channels must be {c} or more, one per output, got {d}")
+        like = model.input.weight
+
+        def drawn(fan_in: int, fan_out: int) -> Tensor:
+            """Uniform in ±1/√fan_in, as `nn.Linear` draws its weights; the same in all copies."""
+            values = torch.rand(fan_in, fan_out, generator=generator(), dtype=like.dtype)
+            return ((2 * values - 1) / fan_in**0.5).expand(copies, -1, -1)
+
         if self.linear:
             # One linear map is all there is: the first state is the output, and starts at zero.
-            self._add("input.weight", like.new_zeros(copies, p, c))
+            start = {"input.weight": like.new_zeros(copies, p, c)}
         else:
-            self._add("input.weight", self._drawn(p, d, like).expand(copies, -1, -1))
-            self._add("output.weight", self._drawn(d, c, like).expand(copies, -1, -1))
-            if model.config.bias:
-                self._add("input.bias", like.new_zeros(copies, d))
+            start = {"input.weight": drawn(p, d), "output.weight": drawn(d, c)}
+            start |= {"input.bias": like.new_zeros(copies, d)} if bias else {}
             if model.input_norm is not None:
-                self._add("input_norm.weight", like.new_ones(copies, d))
-                self._add("input_norm.bias", like.new_zeros(copies, d))
-        if model.config.bias:
-            self._add("output.bias", like.new_zeros(copies, c))
+                start["input_norm.weight"] = like.new_ones(copies, d)
+                start["input_norm.bias"] = like.new_zeros(copies, d)
+        start |= {"output.bias": like.new_zeros(copies, c)} if bias else {}
+        self.own = {name: value.clone().requires_grad_() for name, value in start.items()}
 
-    def _drawn(self, fan_in: int, fan_out: int, like: Tensor) -> Tensor:
-        """Uniform in ±1/√fan_in, as `nn.Linear` draws its weights."""
-        drawn = torch.rand(fan_in, fan_out, generator=generator(), dtype=like.dtype)
-        return (2 * drawn - 1) / fan_in**0.5
+    def outputs(self, features: Features, weights: Tensor | None) -> Tensor:
+        """(copies, r, outputs) of the labelled rows in training, from what `_spread` gives."""
+        z = self._first(features, training=True)
+        if weights is not None:
+            z = (weights @ z.flatten(1)).view(-1, *z.shape[1:])
+        return self._decoded(z, training=True)
 
-    def _add(self, name: str, value: Tensor) -> None:
-        self.own[name] = value.clone().requires_grad_()
+    def answers(self, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor) -> Tensor:
+        """(copies, r, outputs) of any rows, without dropout: all copies through the layers."""
+        features, alone = model.check_features(x), _is_alone(model, graph)
+        z = self._first(features[rows] if alone else features, training=False)
+        if not alone:
+            z = model.diffuse(z.flatten(1), x, graph)[rows].view(-1, *z.shape[1:])
+        return self._decoded(z, training=False)
 
-    def outputs(self, *, training: bool) -> Tensor:
-        """(copies, r, outputs) of the labelled rows."""
-        spread = self.spread
+    def fold(self, shift: Tensor, scale: Tensor) -> None:
+        """Weights for features that are not standardised."""
+        weight = self.own["input.weight"] * scale.unsqueeze(1)
+        bias = self.own["output.bias"] - shift @ weight
+        self.own |= {"input.weight": weight, "output.bias": bias}
+
+    def _first(self, x: Features, *, training: bool) -> Tensor:
+        """Z⁽⁰⁾ of those rows, (m, copies, d): one product serves all copies."""
+        own, config = self.own, self.config
+        rate = config.input_dropout if training else 0.0
+        x = x.dropout(rate) if isinstance(x, SparseMatrix) else dropout(x, rate)
+        weight = own["input.weight"].transpose(0, 1)  # (p, copies, d)
+        z = (x @ weight.flatten(1)).view(-1, *weight.shape[1:])
         if self.linear:
-            z = self._mapped(spread.features, self.own["input.weight"]).transpose(0, 1)
+            return z
+        z = z + own["input.bias"] if "input.bias" in own else z
+        if "input_norm.weight" in own:
+            z = F.layer_norm(z, (self.width,), eps=config.norm_eps)
+            z = z * own["input_norm.weight"] + own["input_norm.bias"]
+        if config.input_activation is not None:
+            z = getattr(F, config.input_activation)(z)
+        return dropout(z, config.dropout, training)
+
+    def _decoded(self, z: Tensor, *, training: bool) -> Tensor:
+        """(copies, r, outputs) of the last states (r, copies, d)."""
+        if self.linear:
+            z = z.transpose(0, 1)
         else:
-            z = self._first(spread.features, training)
-            if spread.weights is not None:
-                z = (spread.weights @ z.flatten(1)).view(-1, self.copies, self.width)
             z = dropout(z, self.config.dropout, training)
             z = torch.einsum("rkd,kdc->krc", z, self.own["output.weight"])
         bias = self.own.get("output.bias")
         return z if bias is None else z + bias.unsqueeze(1)
 
-    def answers(self, model: DIFFormer, x: Tensor, graph: Graph | None, rows: Tensor) -> Tensor:
-        """(copies, r, outputs) of any rows, without dropout: all copies through the layers."""
-        features, alone = model.check_features(x), _is_alone(model, graph)
-        features = features[rows] if alone else features
-        weight, bias = self._folded()
-        z = self._mapped(features, weight) if self.linear else self._first(features, False)
-        shape = z.shape[1:]
-        if not alone:
-            z = model.diffuse(z.flatten(1), x, graph)[rows].view(-1, *shape)
-        z = z.transpose(0, 1)
-        z = z if self.linear else z @ self.own["output.weight"]
-        return z if bias is None else z + bias.unsqueeze(1)
-
-    def _folded(self) -> tuple[Tensor, Tensor | None]:
-        """First weights and last bias of every copy, for features that are not standardised."""
-        weight, bias = self.own["input.weight"], self.own.get("output.bias")
-        shift, scale = self.spread.shift, self.spread.scale
-        if shift is None or scale is None or bias is None:
-            return weight, bias
-        weight = weight * scale.unsqueeze(1)
-        return weight, bias - shift @ weight
-
-    def _mapped(self, x: Tensor | SparseMatrix, weight: Tensor) -> Tensor:
-        """X W of every copy, (m, copies, width), in one product."""
-        weight = weight.transpose(0, 1)  # (p, copies, width)
-        flat = weight.flatten(1)
-        return (x @ flat).view(-1, *weight.shape[1:])
-
-    def _first(self, x: Tensor | SparseMatrix, training: bool) -> Tensor:
-        """Z⁽⁰⁾ of those rows, (m, copies, d)."""
-        rate = self.config.input_dropout
-        if isinstance(x, Tensor):
-            x = dropout(x, rate, training)
-        elif training:
-            x = x.dropout(rate)
-        z = self._mapped(x, self.own["input.weight"])
-        if "input.bias" in self.own:
-            z = z + self.own["input.bias"]
-        if "input_norm.weight" in self.own:
-            z = F.layer_norm(z, (self.width,), eps=self.eps)
-            z = z * self.own["input_norm.weight"] + self.own["input_norm.bias"]
-        if self.config.input_activation is not None:
-            z = getattr(F, self.config.input_activation)(z)
-        return dropout(z, self.config.dropout, training)
-
     def states(self) -> list[dict[str, Tensor]]:
+        """The parameters of each copy as the model's file holds them."""
         found: list[dict[str, Tensor]] = []
-        weight, bias = self._folded()
-        every = {**self.own, "input.weight": weight}
-        every |= {} if bias is None else {"output.bias": bias}
-        for i in range(self.copies):
-            own = {name: value[i].detach().clone() for name, value in every.items()}
-            for name in ("input.weight", "output.weight"):
-                if name in own:
-                    own[name] = own[name].T.contiguous()
-            if self.linear:
-                own |= self._unused(own)
+        for copy in range(len(self.own["input.weight"])):
+            own = {name: value[copy].detach().clone() for name, value in self.own.items()}
+            for name in own.keys() & {"input.weight", "output.weight"}:
+                own[name] = own[name].T.contiguous()
+            if self.linear:  # the one map's states beyond the outputs are zero
+                first = own["input.weight"]  # (c, p)
+                own["input.weight"] = first.new_zeros(self.width, first.shape[1])
+                own["input.weight"][: first.shape[0]] = first
+                own["output.weight"] = torch.eye(first.shape[0], self.width).to(first)
+                own |= {"input.bias": first.new_zeros(self.width)} if self.config.bias else {}
             found.append(own)
-        return found
-
-    def _unused(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What a linear model's file holds beside its one map: further states are zero."""
-        first = own["input.weight"]  # (c, p)
-        wide = first.new_zeros(self.width, first.shape[1])
-        wide[: first.shape[0]] = first
-        found = {
-            "input.weight": wide,
-            "output.weight": torch.eye(first.shape[0], self.width).to(first),
-        }
-        if self.config.bias:
-            found["input.bias"] = first.new_zeros(self.width)
         return found

@@ -1,21 +1,95 @@
-"""Losses and models beside the trained one: consistency, and Meta Pseudo Labels."""
+"""The steps of a model: optimiser, learning rate, early stopping; two passes; a teacher beside it.
+
+The teacher is that of Meta Pseudo Labels: it gives the rows without a label classes to train on,
+and learns from what these do for the student.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 
-from difformer.data.dataset import Batch, Prediction
+from difformer.data.dataset import Batch
+from difformer.errors import TrainingError
+from difformer.metrics import Metric
 from difformer.train.batches import predict
 from difformer.train.objective import CrossEntropy, Objective, supervised_loss
-from difformer.train.optimizer import parameter_groups
 from difformer.train.settings import TrainSettings
+
+
+def make_optimizer(*models: nn.Module, settings: TrainSettings) -> Optimizer | None:
+    """Adam over the trainable parameters of these models, or None if there are none."""
+    groups = [group for model in models for group in parameter_groups(model)]
+    for group in groups:
+        group["params"] = [p for p in group["params"] if p.requires_grad]
+    if not any(group["params"] for group in groups):
+        return None
+    kind = Adam if settings.optimizer == "adam" else AdamW
+    # One pass over all parameters instead of a dozen small operations for each of them.
+    return kind(groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
+
+
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """The model's own groups where it has some, else all its parameters as one."""
+    own = getattr(model, "parameter_groups", None)
+    return own() if own else [{"params": list(model.parameters())}]
+
+
+def lr_factor(epoch: int, settings: TrainSettings) -> float:
+    """What the learning rate is multiplied by in an epoch, counted from 1.
+
+    Rises linearly over the warm-up; then 1, or half a cosine from 1 to 0 over the epochs left.
+    """
+    if epoch < settings.warmup:
+        return epoch / settings.warmup
+    if settings.schedule == "constant":
+        return 1.0
+    left = settings.epochs - settings.warmup
+    return 0.5 * (1 + math.cos(math.pi * max(0, epoch - settings.warmup - 1) / max(1, left)))
+
+
+class Stopping:
+    """Keeps the best validation epoch, and counts the epochs since.
+
+    An epoch is better when the monitored metric is; where it is equal, when the validation loss
+    is strictly lower; where both are equal the earlier epoch stays. ``patience`` counts from the
+    best epoch, so it restarts with every improvement.
+    """
+
+    def __init__(self, monitor: Metric, patience: int | None = None) -> None:
+        self.monitor, self.patience = monitor, patience
+        self.best_epoch: int | None = None
+        self._best = (-math.inf, -math.inf)
+
+    def update(self, epoch: int, metrics: Mapping[str, float]) -> bool:
+        """Record one epoch's validation metrics; True if it is the best so far."""
+        name = self.monitor.name
+        if name not in metrics:
+            raise ValueError(f"pick_by must be one of {', '.join(metrics)} here, got {name!r}")
+        if math.isnan(metrics[name]):
+            raise TrainingError(
+                f"the validation {name} is nan in epoch {epoch}: "
+                "its rows must have known labels, and for roc_auc of both classes"
+            )
+        score = (self.monitor.better * metrics[name], -metrics["loss"])
+        if self.best_epoch is not None and score <= self._best:
+            return False
+        self.best_epoch, self._best = epoch, score
+        return True
+
+    def exhausted(self, epoch: int) -> bool:
+        """True once ``patience`` epochs have passed without a better one."""
+        if self.patience is None or self.best_epoch is None:
+            return False
+        return epoch - self.best_epoch >= self.patience
+
 
 PASSES = 2
 
@@ -43,10 +117,9 @@ def consistency_loss(
 
 
 Gradients = tuple[Tensor | None, ...]
-PseudoLoss = Callable[[Prediction], Tensor]
 
 
-def companion_for(
+def teacher_for(
     model: nn.Module, settings: TrainSettings, objective: Objective
 ) -> MetaPseudoLabels | None:
     """What is trained beside a model and takes its steps, or None if the settings ask for nothing.
@@ -90,33 +163,28 @@ class MetaPseudoLabels(nn.Module):
 
     def training_step(self, batch: Batch, objective: Objective, optimizer: Optimizer) -> float:
         """One step of the student, then one of the teacher; the student's loss."""
+        (student,), labelled = self._student, bool(batch.rows.numel())
         others = torch.ones(batch.x.shape[0], dtype=torch.bool, device=batch.y.device)
         others[batch.rows] = False
         self.steps += 1
         if int(self.steps) <= self.settings.pseudo_warmup or not bool(others.any()):
-            return self._labels_alone(batch, objective, optimizer)
-        guess = self._guess(batch)[others]
-
-        def pseudo_loss(prediction: Prediction) -> Tensor:
-            return F.cross_entropy(prediction.output[others], guess)
-
-        loss, gradient = self._teach(batch, objective, optimizer, pseudo_loss)
-        if batch.rows.numel():
-            self.h = self._improvement(batch, objective, gradient)
-            self._learn(batch, objective, optimizer, pseudo_loss)
+            if not labelled:
+                return 0.0
+            optimizer.zero_grad(set_to_none=True)
+            loss = supervised_loss(objective, predict(student, batch), batch)
+            self._step(loss + self._own_loss(batch, objective)[0], optimizer)
+            return float(loss.detach())
+        guess = self.guess(batch)[others]
+        loss, gradient = self._teach(batch, objective, optimizer, others, guess)
+        if labelled:
+            self.h = self.improvement(batch, objective, gradient)
+            optimizer.zero_grad(set_to_none=True)
+            own, output = self._own_loss(batch, objective)
+            feedback = self.settings.pseudo_feedback * self.h
+            self._step(own + feedback * F.cross_entropy(output[others], guess), optimizer)
         return loss
 
-    def _labels_alone(self, batch: Batch, objective: Objective, optimizer: Optimizer) -> float:
-        if batch.rows.numel() == 0:
-            return 0.0
-        optimizer.zero_grad(set_to_none=True)
-        loss = supervised_loss(objective, predict(self._student[0], batch), batch)
-        own = self._own_loss(predict(self.teacher, batch), batch, objective)
-        (loss + own).backward()
-        self._step(optimizer)
-        return float(loss.detach())
-
-    def _guess(self, batch: Batch) -> Tensor:
+    def guess(self, batch: Batch) -> Tensor:
         """ŷ (n,): the teacher's classes, without dropout."""
         self.teacher.eval()
         with torch.no_grad():
@@ -125,54 +193,52 @@ class MetaPseudoLabels(nn.Module):
         return guess
 
     def _teach(
-        self, batch: Batch, objective: Objective, optimizer: Optimizer, pseudo_loss: PseudoLoss
+        self,
+        batch: Batch,
+        objective: Objective,
+        optimizer: Optimizer,
+        others: Tensor,
+        guess: Tensor,
     ) -> tuple[float, Gradients]:
         """The student's step; its loss, and the gradient of the pseudo-labels' part alone."""
-        student, weight = self._student[0], self.settings.pseudo_labels
-        parameters = _trained(student)
+        (student,), weight = self._student, self.settings.pseudo_labels
+        parameters, labelled = _trained(student), bool(batch.rows.numel())
         optimizer.zero_grad(set_to_none=True)
         prediction = predict(student, batch)
-        pseudo = pseudo_loss(prediction)
-        gradient = _gradient(pseudo, parameters, keep=bool(batch.rows.numel()))
+        pseudo = F.cross_entropy(prediction.output[others], guess)
+        gradient = _gradient(pseudo, parameters, keep=labelled)
         loss = weight * float(pseudo.detach())
-        if batch.rows.numel():
+        if labelled:
             supervised = supervised_loss(objective, prediction, batch)
-            supervised.backward()
             loss += float(supervised.detach())
+            supervised.backward()  # pyright: ignore[reportUnknownMemberType]
         for parameter, part in zip(parameters, gradient, strict=True):
             if part is not None:
                 before = parameter.grad
                 parameter.grad = weight * part if before is None else before + weight * part
-        self._step(optimizer)
+        self._step(None, optimizer)
         return loss, gradient
 
-    def _improvement(self, batch: Batch, objective: Objective, gradient: Gradients) -> float:
+    def improvement(self, batch: Batch, objective: Objective, gradient: Gradients) -> float:
         """h: the cosine of the labels' gradient at the new weights and the pseudo-labels' one."""
-        student = self._student[0]
+        (student,) = self._student
         student.eval()  # the labels' own gradient, not that of one dropout mask
         labels = objective.loss(predict(student, batch).output, batch)
         after = _gradient(labels, _trained(student))
         student.train()
         return cosine(after, gradient)
 
-    def _learn(
-        self, batch: Batch, objective: Objective, optimizer: Optimizer, pseudo_loss: PseudoLoss
-    ) -> None:
-        """The teacher's step."""
-        optimizer.zero_grad(set_to_none=True)
+    def _own_loss(self, batch: Batch, objective: Objective) -> tuple[Tensor, Tensor]:
+        """What the teacher minimises beside the feedback, and one prediction by it."""
         prediction = predict(self.teacher, batch)
-        loss = self._own_loss(prediction, batch, objective)
-        feedback = self.settings.pseudo_feedback * self.h
-        (loss + feedback * pseudo_loss(prediction)).backward()
-        self._step(optimizer)
-
-    def _own_loss(self, prediction: Prediction, batch: Batch, objective: Objective) -> Tensor:
-        """What the teacher minimises beside the feedback, given one prediction by it."""
         if not self.settings.consistency:
-            return supervised_loss(objective, prediction, batch)
-        return consistency_loss(self.teacher, batch, objective, self.settings, self.epoch)
+            return supervised_loss(objective, prediction, batch), prediction.output
+        loss = consistency_loss(self.teacher, batch, objective, self.settings, self.epoch)
+        return loss, prediction.output
 
-    def _step(self, optimizer: Optimizer) -> None:
+    def _step(self, loss: Tensor | None, optimizer: Optimizer) -> None:
+        if loss is not None:
+            loss.backward()  # pyright: ignore[reportUnknownMemberType]
         # Parameters without a gradient are skipped: one optimiser takes the steps of both.
         if self.settings.grad_clip is not None:
             for model in (self._student[0], self.teacher):
