@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from difformer.core.graph import Graph
-from difformer.nn.inputs import TracedGraph
+from difformer.core.graph import TracedGraph
 from difformer.nn.model import DIFFormer
 
 

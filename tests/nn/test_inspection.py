@@ -39,7 +39,7 @@ def test_diffusivity_rows_sum_to_one_and_reproduce_the_layer(make, options):
 
 
 def test_diffusivity_of_some_rows_and_of_the_strongest(make, options, monkeypatch):
-    monkeypatch.setattr("difformer.nn.passages.ROW_SCORES", 50)
+    monkeypatch.setattr("difformer.nn.exchange.ROW_SCORES", 50)
     model, x, _ = make(options)
     dense = model.diffusivity(x, layer=1)
     rows = torch.tensor([5, 2, 22])

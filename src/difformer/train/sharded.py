@@ -20,6 +20,7 @@ from difformer.core.diffusivity import Diffusivity, Sharp, Sigmoid
 from difformer.core.euler import AverageOfStates, add_product
 from difformer.core.fixed import FixedAverage
 from difformer.core.fused import RowAverage
+from difformer.core.rows import landmark_sample
 from difformer.core.sparse import SparseMatrix
 from difformer.data.dataset import Batch
 from difformer.metrics import Metric
@@ -77,7 +78,7 @@ class ShardedDIFFormer(nn.Module):
         if landmarks is None or not self.model.wants_landmarks:
             return
         own, total = self.comm.span(features.shape[0])
-        sample = self.model.landmark_sample(total)
+        sample = landmark_sample(total, self.model.in_channels, landmarks.shape[0])
         mine = sample[(sample >= own.start) & (sample < own.stop)] - own.start
         self.model.set_landmarks(self.comm.gather_rows(features[mine].to_dense()))
         self.comm.broadcast(landmarks.data)
