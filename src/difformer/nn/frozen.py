@@ -36,7 +36,8 @@ class FrozenDIFFormer(nn.Module):
     value and degree, so that a new row may have edges from known rows. A new row is influenced by
     the known rows, but not they by it; that is the one difference from running everything again. A
     row's prediction has the same bits alone, in any batch and in any order (on a CPU, for hidden
-    widths that are multiples of eight; for others it is the same up to rounding).
+    widths that are multiples of eight, and an even number of features where rows are compared by
+    these; for others it is the same up to rounding).
     """
 
     def __init__(
