@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from difformer.core.diffusivity import Diffusivity
 from difformer.errors import ModelFileError
-from difformer.nn.inputs import describe_model
 from difformer.nn.frozen import FrozenDIFFormer
+from difformer.nn.inputs import describe_model
 from difformer.nn.model import DIFFormer
 from difformer.tensorfiles import checksum, read_tensors, write_tensors
 

@@ -36,7 +36,7 @@ def test_values_and_gradients_are_those_of_the_equations(make, options, with_gra
         )
         for out in (fast, expected)
     ]
-    # Where a reach is of more rows than there are, offsets are a limit: the slopes are all but zero.
+    # Where a reach is of more rows than there are, an offset is a limit: slopes are all but zero.
     torch.testing.assert_close(*both, **({"rtol": 1e-4, "atol": 1e-6} if n == 2 else {}))
 
 
