@@ -42,48 +42,51 @@ def fused_average(kernel, z, affine, heads):
     return average_of_states(z, kernel.closed_form(heads), affine)
 
 
+def same(fast, plain, inputs):
+    """Whether two ways give the same values and gradients."""
+    torch.testing.assert_close(fast, plain)
+    probe = torch.randn(fast.shape, dtype=fast.dtype)
+    grads = [torch.autograd.grad((out * probe).sum(), inputs) for out in (fast, plain)]
+    torch.testing.assert_close(*grads)
+
+
 @FUSED
 @pytest.mark.parametrize("n", [1, 2, 63, 257])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("maps", ["qkv", "qk", "v", ""])
 @pytest.mark.parametrize(("chunk", "kept"), [(4096, 2**23), (50, 2**23), (50, 0)])
-def test_values_and_gradients_equal_the_plain_form(
-    kernel, n, heads, maps, chunk, kept, monkeypatch
-):
+def test_averages_equal_the_plain_form(kernel, n, heads, maps, chunk, kept, monkeypatch):
     set_sizes(monkeypatch, chunk, kept)
     z, affine = make(n, WIDTH, heads, maps)
-    inputs = [z, *(t for a in affine if a for t in a)]
-    fast = fused_average(kernel, z, affine, heads)
     plain = plain_average(kernel, z, affine, heads)
-    torch.testing.assert_close(fast, plain)
-    probe = torch.randn(fast.shape, dtype=fast.dtype)
-    grads = [torch.autograd.grad((out * probe).sum(), inputs) for out in (fast, plain)]
-    torch.testing.assert_close(*grads)
+    inputs = [z, *(t for a in affine if a for t in a)]
+    same(fused_average(kernel, z, affine, heads), plain, inputs)
 
 
-@FUSED
+@pytest.mark.parametrize("kernel", [Simple(), WholeTensorSimple(), None], ids=str)
 @pytest.mark.parametrize("n", [1, 63])
-@pytest.mark.parametrize("maps", ["qkv", "qk", ""])
+@pytest.mark.parametrize("maps", ["qkv", ""])
 @pytest.mark.parametrize("pairs", [0.5, 0.0])
-@pytest.mark.parametrize("chunk", [4096, 50])
-def test_a_step_made_in_the_place_of_its_average_equals_the_two_apart(
-    kernel, n, maps, pairs, chunk, monkeypatch
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("own", "sourced"), [(False, True), (True, False)])
+def test_a_step_equals_the_sum_of_its_terms(
+    kernel, n, maps, pairs, symmetric, own, sourced, monkeypatch
 ):
-    set_sizes(monkeypatch, chunk)
+    """With an average that is given, or made in the place of the step."""
+    set_sizes(monkeypatch, 50)
     z, affine = make(n, WIDTH, 3, maps)
-    first, value = (
-        torch.randn(n, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(2)
-    )
-    graph = Graph.from_edges(torch.randint(n, (2, 3 * n)), n).to(z)
-    weights = StepWeights(0.3, pairs, 0.7, 0.2)
-    inputs = [z, first, value, *(t for a in affine if a for t in a)]
-    rest = {"first": first, "adjacency": graph.adjacency, "value": value}
-    fast = euler_step(weights, z, kernel.closed_form(3), affine, **rest)
-    plain = euler_step(weights, z, plain_average(kernel, z, affine, 3), **rest)
-    torch.testing.assert_close(fast, plain)
-    probe = torch.randn(fast.shape, dtype=fast.dtype)
-    grads = [torch.autograd.grad((out * probe).sum(), inputs) for out in (fast, plain)]
-    torch.testing.assert_close(*grads)
+    first, value, given = (make(n, WIDTH, 1, "", seed)[0] for seed in (1, 2, 3))
+    edges = torch.randint(n, (2, 3 * n))
+    graph = Graph.from_edges(edges, n, undirected=symmetric).to(z)
+    w = StepWeights(0.3, pairs, 0.7, 0.2)
+    rest = {"first": first if sourced else None, "value": None if own else value}
+    average = given if kernel is None else kernel.closed_form(3)
+    fast = euler_step(w, z, average, affine, adjacency=graph.adjacency, **rest)
+    p = given if kernel is None else plain_average(kernel, z, affine, 3)
+    plain = w.state * z + w.pairs * p + w.neighbours * (graph.dense() @ (z if own else value))
+    plain = plain + w.source * first if sourced else plain
+    used = [given] if kernel is None else [t for a in affine if a for t in a]
+    same(fast, plain, [z, *used, *([first] if sourced else []), *([] if own else [value])])
 
 
 @FUSED
@@ -116,12 +119,7 @@ def test_the_tied_sigmoid_equals_the_dense_one(n, heads, maps, tile, monkeypatch
     monkeypatch.setattr(tiled, "TILE", tile)
     monkeypatch.setattr(tiled, "DENSE_SCORES", 0)
     z, affine = make(n, WIDTH, heads, maps)
-    inputs = [z, *(t for a in affine if a for t in a)]
-    kernel = Sigmoid()
-    fast = plain_average(kernel, z, affine, heads)
     v = z if affine[2] is None else torch.nn.functional.linear(z, *affine[2])
-    dense = (kernel.weights(z, z) @ v).view(n, -1, 5).mean(1)
-    torch.testing.assert_close(fast, dense)
-    probe = torch.randn(fast.shape, dtype=fast.dtype)
-    grads = [torch.autograd.grad((out * probe).sum(), inputs) for out in (fast, dense)]
-    torch.testing.assert_close(*grads)
+    dense = (Sigmoid().weights(z, z) @ v).view(n, -1, 5).mean(1)
+    inputs = [z, *(t for a in affine if a for t in a)]
+    same(plain_average(Sigmoid(), z, affine, heads), dense, inputs)

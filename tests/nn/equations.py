@@ -80,12 +80,11 @@ def weights(model, layer, seen, h):
 @torch.no_grad()
 def sharp_offsets(cosine, kernel):
     """Offsets (n, 1) that give each row a mass of `reach`, by plain bisection; n rows at most."""
-    if kernel.reach >= len(cosine):  # everybody
-        return cosine.amin(1, keepdim=True) - 20 / kernel.sharpness
+    reach = min(kernel.reach, (1 - 1e-9) * len(cosine))
     low, high = (torch.full_like(cosine[:, :1], bound) for bound in (-9.0, 9.0))
     for _ in range(100):
         middle = (low + high) / 2
         mass = torch.sigmoid(kernel.sharpness * (cosine - middle)).sum(1, keepdim=True)
-        over = mass > kernel.reach
+        over = mass > reach
         low, high = torch.where(over, middle, low), torch.where(over, high, middle)
     return low

@@ -39,7 +39,7 @@ def test_diffusivity_rows_sum_to_one_and_reproduce_the_layer(make, options):
 
 
 def test_diffusivity_of_some_rows_and_of_the_strongest(make, options, monkeypatch):
-    monkeypatch.setattr("difformer.nn.passages.ROW_SCORES", 50)
+    monkeypatch.setattr("difformer.nn.exchange.ROW_SCORES", 50)
     model, x, _ = make(options)
     dense = model.diffusivity(x, layer=1)
     rows = torch.tensor([5, 2, 22])
@@ -49,7 +49,7 @@ def test_diffusivity_of_some_rows_and_of_the_strongest(make, options, monkeypatc
     torch.testing.assert_close(dense.gather(1, columns), weights)
 
 
-def test_energies_are_one_a_layer_and_finite(make, options):
+def test_energies_are_one_per_layer_and_finite(make, options):
     model, x, edges = make(options, num_layers=3)
     for graph in (None, edges):
         energies = model.energies(x, graph)

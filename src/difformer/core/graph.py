@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,10 +75,8 @@ class Graph:
                 edge_weight = torch.cat([edge_weight, edge_weight.new_ones(num_nodes)])
         if undirected or self_loops:
             source, target, edge_weight = _merge(source, target, edge_weight, num_nodes, "amax")
-        symmetric = undirected or _is_symmetric(source, target, edge_weight, num_nodes)
-        return cls.from_sorted(
-            source, target, num_nodes, edge_weight, symmetric=symmetric, norm=norm
-        )
+        same = undirected or _is_symmetric(source, target, edge_weight, num_nodes)
+        return cls.from_sorted(source, target, num_nodes, edge_weight, symmetric=same, norm=norm)
 
     @classmethod
     def undirected_with_loops(
@@ -109,13 +108,13 @@ class Graph:
         """
         ones = torch.ones(source.numel(), device=source.device, dtype=dtype)
         weight = ones if edge_weight is None else edge_weight
-        matrix = SparseMatrix.from_sorted(
-            target,
-            source,
-            _scale(source, target, weight, num_nodes, norm),
-            (num_nodes, num_nodes),
-            symmetric=symmetric and norm == "symmetric",
+        into, out_of = (
+            weight.new_zeros(num_nodes).index_add_(0, ends, weight) for ends in (target, source)
         )
+        left, right = edge_scales(into, out_of, norm)
+        value, shape = weight * (left[target] * right[source]), (num_nodes, num_nodes)
+        same = symmetric and norm == "symmetric"
+        matrix = SparseMatrix.from_sorted(target, source, value, shape, symmetric=same)
         return cls(edge_weight, num_nodes, matrix, norm, whole=True)
 
     @cached_property
@@ -141,15 +140,11 @@ class Graph:
             near[source[near[target]]] = True
         keep = near[source] & near[target]
         number = near.cumsum(0) - 1
-        kept = SparseMatrix.from_sorted(
-            number[target[keep]],
-            number[source[keep]],
-            self.adjacency.values[keep],
-            (int(near.sum()), int(near.sum())),
-            symmetric=self.symmetric,
-        )
+        rows = near.nonzero().squeeze(1)
+        ends, shape = (number[target[keep]], number[source[keep]]), (len(rows), len(rows))
+        kept = SparseMatrix.from_sorted(*ends, self.adjacency.values[keep], shape, self.symmetric)
         weight = None if self.edge_weight is None else self.edge_weight[keep]
-        return near.nonzero().squeeze(1), Graph(weight, kept.shape[0], kept, self.norm)
+        return rows, Graph(weight, len(rows), kept, self.norm)
 
     @cached_property
     def edge_index(self) -> Tensor:
@@ -204,15 +199,8 @@ class Graph:
         if not (self.whole and finer):
             return replace(self, edge_weight=weight, adjacency=adjacency)
         source, target = (ends.to(like.device).long() for ends in self.ends(0, self.num_edges))
-        return Graph.from_sorted(
-            source,
-            target,
-            self.num_nodes,
-            weight,
-            symmetric=self.symmetric,
-            norm=self.norm,
-            dtype=like.dtype,
-        )
+        how: Any = {"symmetric": self.symmetric, "norm": self.norm, "dtype": like.dtype}
+        return Graph.from_sorted(source, target, self.num_nodes, weight, **how)
 
     def dense(self) -> Tensor:
         """Ã as a dense (n, n) matrix: the reference for tests and tiny graphs."""
@@ -263,15 +251,6 @@ def _merge(
     return key % num_nodes, torch.div(key, num_nodes, rounding_mode="floor"), weight
 
 
-def _scale(source: Tensor, target: Tensor, weight: Tensor, num_nodes: int, norm: str) -> Tensor:
-    """The values of Ã: each weight over the degrees of its ends, or of its target alone."""
-    into = weight.new_zeros(num_nodes).index_add_(0, target, weight)
-    if norm == "row":
-        return weight * into.clamp_min(torch.finfo(weight.dtype).tiny).reciprocal()[target]
-    out_of = weight.new_zeros(num_nodes).index_add_(0, source, weight)
-    return weight * (inverse_sqrt(into)[target] * inverse_sqrt(out_of)[source])
-
-
 def _is_symmetric(source: Tensor, target: Tensor, weight: Tensor | None, num_nodes: int) -> bool:
     order = torch.argsort(source * num_nodes + target)
     if not torch.equal(source[order], target) or not torch.equal(target[order], source):
@@ -279,6 +258,61 @@ def _is_symmetric(source: Tensor, target: Tensor, weight: Tensor | None, num_nod
     return weight is None or torch.equal(weight[order], weight)
 
 
+def edge_scales(into: Tensor, out_of: Tensor, norm: str) -> tuple[Tensor, Tensor]:
+    """What Ã multiplies the weight of an edge by, for its target and for its source, by degrees."""
+    if norm == "row":
+        tiny = torch.finfo(into.dtype).tiny
+        return into.clamp_min(tiny).reciprocal(), torch.ones_like(out_of)
+    return inverse_sqrt(into), inverse_sqrt(out_of)
+
+
 def inverse_sqrt(degree: Tensor) -> Tensor:
     """1/√degree, and 0 where the degree is 0."""
     return torch.where(degree > 0, degree.clamp_min(torch.finfo(degree.dtype).tiny).rsqrt(), 0.0)
+
+
+class TracedGraph:
+    """Ã V by gather and scatter, for torch.export and torch.compile: no shape depends on values.
+
+    As in `undirected_with_loops`, or in its `neighbours_mean` where `norm` is "row".
+    """
+
+    def __init__(
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        norm: str,
+        dtype: torch.dtype,
+    ) -> None:
+        source, target = edge_index[0], edge_index[1]
+        weight = torch.ones_like(source, dtype=dtype)
+        key = target * num_nodes + source
+        if edge_weight is not None:
+            key, weight = _merge_traced(key, edge_weight.to(dtype), "sum")
+        source, target = key % num_nodes, key // num_nodes
+        key = torch.cat([key, source * num_nodes + target])
+        key, weight = _merge_traced(key, weight.repeat(2), "amax")
+        self.source, self.target = key % num_nodes, key // num_nodes
+        weight = torch.where(self.source == self.target, 0.0, weight)
+        looped = float(norm == "symmetric")
+        degree = weight.new_full((num_nodes,), looped).index_add(0, self.target, weight)
+        left, right = edge_scales(degree, degree, norm)
+        self.loop = (looped * left * right).unsqueeze(-1)
+        self.weight = (weight * left[self.target] * right[self.source]).unsqueeze(-1)
+
+    def propagate(self, value: Tensor) -> Tensor:
+        """Ã V, (n, d)."""
+        messages = value.index_select(0, self.source) * self.weight.to(value.dtype)
+        return (value * self.loop.to(value.dtype)).index_add(0, self.target, messages)
+
+
+def _merge_traced(key: Tensor, weight: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
+    """Sorted keys; the weights of repeated ones are reduced into the first, the others get 0."""
+    key, order = key.sort()
+    first = torch.cat([key[:1] >= 0, key[1:] != key[:-1]])
+    group = first.long().cumsum(0) - 1
+    total = torch.zeros_like(weight).scatter_reduce(
+        0, group, weight[order], reduce, include_self=False
+    )
+    return key, torch.where(first, total[group], 0.0)

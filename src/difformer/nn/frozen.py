@@ -17,13 +17,10 @@ from difformer.core.graph import Graph
 from difformer.core.tiled import tiles
 from difformer.errors import ModelFileError
 from difformer.files import MISREAD
-from difformer.nn import files
-from difformer.nn.exchange import Exchange
-from difformer.nn.inputs import make_steady
-from difformer.nn.known import KEY, FrozenLayer, Incoming, Known, degrees
-from difformer.nn.layer import DiffusionLayer
+from difformer.nn.exchange import KEY, FrozenLayer, Incoming, Known, Passage, degrees, under
+from difformer.nn.inputs import build_model, describe_model
+from difformer.nn.layer import DiffusionLayer, make_steady
 from difformer.nn.model import DIFFormer
-from difformer.nn.passages import Passage
 from difformer.tensorfiles import read_tensors, write_tensors
 
 # Rows per block, the last one padded with zeros: every product then has the same shape, and a row's
@@ -39,7 +36,8 @@ class FrozenDIFFormer(nn.Module):
     value and degree, so that a new row may have edges from known rows. A new row is influenced by
     the known rows, but not they by it; that is the one difference from running everything again. A
     row's prediction has the same bits alone, in any batch and in any order (on a CPU, for hidden
-    widths that are multiples of eight; for others it is the same up to rounding).
+    widths that are multiples of eight, and an even number of features where rows are compared by
+    these; for others it is the same up to rounding).
     """
 
     def __init__(
@@ -70,10 +68,13 @@ class FrozenDIFFormer(nn.Module):
     @torch.no_grad()
     def from_passages(cls, model: DIFFormer, passages: list[Passage]) -> FrozenDIFFormer:
         """Keep what a new row needs from a run without dropout; the model is not copied."""
-        layers = [FrozenLayer.of(passage) for passage in passages]
-        if passages[0].compared is not None and passages[0].layer.query is None:
-            layers = _with_shared_keys(layers)
-        return cls(model, layers, *degrees(passages[0].exchange.graph, passages[0].first))
+        layers, start = [FrozenLayer.of(passage) for passage in passages], passages[0]
+        keys = layers[0].context
+        if isinstance(keys, Pairs) and start.compared is not None and start.layer.query is None:
+            # All layers compare the same rows.
+            contexts = (replace(cast("Pairs", layer.context), key=keys.key) for layer in layers)
+            layers = [replace(one, context=c) for one, c in zip(layers, contexts, strict=True)]
+        return cls(model, layers, *degrees(start.exchange.graph, start.first))
 
     def forward(
         self, x: Tensor, edge_index: Tensor | None = None, edge_weight: Tensor | None = None
@@ -134,45 +135,37 @@ class FrozenDIFFormer(nn.Module):
 
     def _pair_weights(self, x: Tensor, z: Tensor, known: Tensor, compared: Tensor | None) -> Tensor:
         """Ŝ of the last layer (m, n) for new rows x whose states before it are z."""
+        module, kept = self._last_layer, self._frozen[-1].context
         exchange = Known(self._frozen[-1], self.model.compared_landmarks())
-        k = self._known_keys(known, compared, exchange)
-        if k is None:  # rows do not interact, or the known rows were not kept
+        if isinstance(kept, Pairs):
+            k = kept.key
+        elif module.diffusivity.local or (
+            compared is None and self.model.config.compare != "state"
+        ):
+            # Rows do not interact, or the known rows were not kept.
             return z.new_zeros(x.shape[0], known.shape[0])
-        module, dense, parts = self._last_layer, self._dense(x), list[Tensor]()
+        else:
+            k = module.project(known, compared, exchange)[1]
+        dense, parts = self._dense(x), list[Tensor]()
         # In blocks of one size, so that no bit depends on the other rows of a batch.
         for rows in tiles(x.shape[0], BLOCK):
             part = _padded(dense[rows])
             mine = self._comparison(part, self.model.embed(part))
             q = module.project(_padded(z[rows]), mine, exchange)[0]
-            size = rows.stop - rows.start
-            parts.append(module.diffusivity.weights(q, k).mean(-3)[:size])
+            parts.append(module.diffusivity.weights(q, k).mean(-3)[: rows.stop - rows.start])
         return torch.cat(parts)
 
     def weights_in_fit(self, rows: Tensor, known: Tensor) -> Tensor:
         """Ŝ of the last layer (r, n) for some of the known rows; `known` as in `weights`."""
-        module = self._last_layer
+        module, kept = self._last_layer, self._frozen[-1].context
         with torch.no_grad():
             if self.model.config.compare == "state":
                 q, k, _ = module.project(known)
-            else:
-                kept = self._frozen[-1].context
-                if not isinstance(kept, Pairs) or module.query is not None:
-                    return known.new_zeros(rows.numel(), known.shape[0])
+            elif isinstance(kept, Pairs) and module.query is None:
                 q = k = kept.key
+            else:
+                return known.new_zeros(rows.numel(), known.shape[0])
             return module.diffusivity.weights_of(rows, q, k).mean(-3)
-
-    def _known_keys(
-        self, known: Tensor, compared: Tensor | None, exchange: Exchange
-    ) -> Tensor | None:
-        """The last layer's prepared keys of the known rows; None if they are not available."""
-        module = self._last_layer
-        kept = self._frozen[-1].context
-        if isinstance(kept, Pairs):
-            return kept.key
-        unknown = self.model.config.compare != "state" and compared is None
-        if module.diffusivity.local or unknown:
-            return None
-        return module.project(known, compared, exchange)[1]
 
     @property
     def numel(self) -> int:
@@ -191,16 +184,16 @@ class FrozenDIFFormer(nn.Module):
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Its tensors and its description, for a file or a part of one."""
         tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()}
-        kinds: list[str | None] = []
+        contexts = [layer.context for layer in self._frozen]
+        kinds = [None if context is None else type(context).__name__ for context in contexts]
         for index, layer in enumerate(self._frozen):
-            kinds.append(None if layer.context is None else type(layer.context).__name__)
             kept = layer.tensors()
             if index and kept.get(KEY) is tensors.get(f"layer.0.{KEY}"):
                 kept.pop(KEY, None)  # all layers share it
             tensors |= {f"layer.{index}.{n}": t for n, t in kept.items()}
         if self._degree is not None:
             tensors["degree"] = self._degree
-        description = files.describe_model(self.model)
+        description = describe_model(self.model)
         return tensors, {**description, "contexts": kinds, "loops": self._loops}
 
     @classmethod
@@ -213,8 +206,7 @@ class FrozenDIFFormer(nn.Module):
         kernel: Diffusivity | None = None,
     ) -> FrozenDIFFormer:
         """What `pack` gave, or a ModelFileError that names the file and what is wrong in it."""
-        own = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
-        model = files.build_model(DIFFormer, path, description, own, kernel)
+        model = build_model(DIFFormer, path, description, under("model.", tensors), kernel)
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ModelFileError(f"{path}: tensor {name!r} holds NaN or infinity")
@@ -241,16 +233,11 @@ class FrozenDIFFormer(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> FrozenDIFFormer:
         """Moves and casts also apply to the frozen tensors."""
         super()._apply(fn, recurse)
-
-        seen: dict[int, Tensor] = {}
-
-        def once(tensor: Tensor) -> Tensor:
-            if id(tensor) not in seen:
-                seen[id(tensor)] = fn(tensor)
-            return seen[id(tensor)]
-
-        self._frozen = [layer.map(once) for layer in self._frozen]
-        self._degree = None if self._degree is None else once(self._degree)
+        kept = [tensor for layer in self._frozen for tensor in layer.tensors().values()]
+        # What layers share is moved once, so that they go on sharing it.
+        moved = {id(tensor): fn(tensor) for tensor in {id(t): t for t in kept}.values()}
+        self._frozen = [layer.map(lambda t: moved[id(t)]) for layer in self._frozen]
+        self._degree = None if self._degree is None else fn(self._degree)
         return self
 
     def _by_blocks(
@@ -279,8 +266,7 @@ class FrozenDIFFormer(nn.Module):
         return torch.cat(parts)
 
     def _dense(self, x: Tensor) -> Tensor:
-        features = self.model.check_features(x)
-        return features if isinstance(features, Tensor) else x.to_dense()
+        return self.model.check_features(x).to_dense()
 
     def _comparison(self, x: Tensor, first: Tensor) -> Tensor | None:
         """What new rows are compared by, the same for all layers if none learns it."""
@@ -323,18 +309,8 @@ class FrozenDIFFormer(nn.Module):
                     f"edge_index must name {what} rows 0 to {count - 1} in line {line}, "
                     f"got {low if low < 0 else high}"
                 )
-        row = self.model.config.graph_norm == "row"
-        return Incoming(edge_index, edge_weight, self._degree, num_new, self._loops, row)
-
-
-def _with_shared_keys(layers: list[FrozenLayer]) -> list[FrozenLayer]:
-    """The layers with one shared tensor of keys, if all compare the same rows."""
-    first = layers[0].context
-    if not isinstance(first, Pairs):
-        return layers
-    contexts = (cast("Pairs", layer.context) for layer in layers)
-    shared = (replace(context, key=first.key) for context in contexts)
-    return [replace(layer, context=c) for layer, c in zip(layers, shared, strict=True)]
+        norm = self.model.config.graph_norm
+        return Incoming(edge_index, edge_weight, self._degree, num_new, self._loops, norm)
 
 
 def _padded(rows: Tensor) -> Tensor:

@@ -12,16 +12,14 @@ from torch.nn import functional as F
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.draws import dropout
 from difformer.core.fixed import FixedAverage, FixedWeights
-from difformer.core.graph import Graph
+from difformer.core.graph import Graph, TracedGraph
 from difformer.core.rows import Segments, landmark_sample, make_landmarks, unit_rows
 from difformer.core.sparse import SparseMatrix
 from difformer.core.tiled import HALF
-from difformer.nn import files
 from difformer.nn.config import DIFFormerConfig
-from difformer.nn.exchange import Apart, Exchange
-from difformer.nn.inputs import Linear, Remembered, TracedGraph, check_features, of_data
-from difformer.nn.layer import DiffusionLayer, Tuning, make_activation
-from difformer.nn.passages import Passage
+from difformer.nn.exchange import Apart, Exchange, Passage
+from difformer.nn.inputs import Remembered, build_model, check_features, describe_model, of_data
+from difformer.nn.layer import DiffusionLayer, Linear, Tuning, make_activation
 from difformer.settings import check_count, takes
 from difformer.tensorfiles import read_tensors, write_tensors
 
@@ -176,13 +174,13 @@ class DIFFormer(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file with the configuration as JSON in its header."""
-        write_tensors(Path(path), "model", self.state_dict(), files.describe_model(self))
+        write_tensors(Path(path), "model", self.state_dict(), describe_model(self))
 
     @classmethod
     def load(cls, path: str | Path, *, kernel: Diffusivity | None = None) -> DIFFormer:
         """Read what `save` wrote; pass `kernel` if it was saved with a diffusivity of your own."""
         tensors, description = read_tensors(Path(path), "model")
-        return files.build_model(cls, Path(path), description, tensors, kernel)
+        return build_model(cls, Path(path), description, tensors, kernel)
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew, from the thread's own generator or torch's global one."""
@@ -289,11 +287,9 @@ class DIFFormer(nn.Module):
         if self.wants_landmarks:
             if torch.compiler.is_compiling():
                 raise ValueError("landmarks must be chosen before tracing: run the model once")
-            self.set_landmarks(features[self.landmark_sample(features.shape[0])].to_dense())
-
-    def landmark_sample(self, num_rows: int) -> Tensor:
-        """The sample of `num_rows` rows that `set_landmarks` is given."""
-        return landmark_sample(num_rows, self.in_channels, self.config.num_landmarks)
+            count, width = self.config.num_landmarks, self.in_channels
+            sample = landmark_sample(features.shape[0], width, count)
+            self.set_landmarks(features[sample].to_dense())
 
     def set_landmarks(self, rows: Tensor) -> None:
         """Choose landmarks by clustering the rows (n, p)."""

@@ -28,7 +28,7 @@ from difformer.blocks import Note, Plot, Section, Table, axis, colour, number, s
 from difformer.core.diffusion import Diffusion
 from difformer.errors import DifformerError
 from difformer.nn.model import DIFFormer
-from difformer.nn.passages import Passage
+from difformer.nn.exchange import Passage
 from difformer.runs.open import LoadedRun
 
 SLACK = 1e-6  # share of the largest energy: the precision of float32 states

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from difformer.blocks import Note, Section, Table, number
 from difformer.nn.model import DIFFormer
-from difformer.nn.passages import Passage
+from difformer.nn.exchange import Passage
 from difformer.runs.open import LoadedRun
 
 CHUNK = 2**23  # diffusivities held together

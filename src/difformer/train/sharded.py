@@ -21,6 +21,7 @@ from difformer.core.euler import AverageOfStates, add_product
 from difformer.core.fixed import FixedAverage
 from difformer.core.fused import RowAverage
 from difformer.core.graph import inverse_sqrt
+from difformer.core.rows import landmark_sample
 from difformer.core.sparse import SparseMatrix
 from difformer.nn.exchange import Exchange
 from difformer.nn.inputs import Remembered
@@ -72,7 +73,7 @@ class ShardedDIFFormer(nn.Module):
         if landmarks is None or not self.model.wants_landmarks:
             return
         own, total = self.comm.span(features.shape[0])
-        sample = self.model.landmark_sample(total)
+        sample = landmark_sample(total, self.model.in_channels, landmarks.shape[0])
         mine = sample[(sample >= own.start) & (sample < own.stop)] - own.start
         self.model.set_landmarks(self.comm.gather_rows(features[mine].to_dense()))
         self.comm.broadcast(landmarks.data)
