@@ -232,7 +232,7 @@ def test_a_transform_is_undone_and_chosen_for_counts_by_validation() -> None:
     for name in ("sqrt", "log"):
         model = DIFFormerForecaster(**FAST, transform=name).fit(values)
         assert (model.predict(4) >= 0).all()
-        nodes = model._forecast.network.windows.nodes
+        nodes = model._forecast.network.windows
         back = nodes.back(nodes.forward(values))
         np.testing.assert_allclose(back[:, :4], values[:, :4], atol=1e-9)
     auto = DIFFormerForecaster(**FAST, transform="auto").fit(values)
