@@ -55,6 +55,7 @@ def test_a_backtest_goes_over_consecutive_origins_and_every_step() -> None:
     usual = np.abs(np.diff(series[:90], axis=0)).mean(0)
     assert told["mase"] == pytest.approx((np.abs(error) / usual).mean())
     assert tested.sizes() == pytest.approx(np.abs(error).mean((0, 1)))
+    assert tested.reason == "AutoETS and AutoARIMA are left out above 0 nodes"
     last = tested.forecasts["last value"]
     np.testing.assert_array_equal(last[0], np.repeat(series[89:90], 3, axis=0))
 
@@ -91,17 +92,6 @@ def test_classical_forecasts_stand_beside_ours_where_statsforecast_is_installed(
         other = replace(tested, values=changed).classical[name]
         np.testing.assert_array_equal(other[:3], forecast[:3])
     assert told["AutoETS"]["mse"] < 2 * told["last value"]["mse"]
-
-
-def test_the_reason_says_why_there_are_no_classical_forecasts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tested = DIFFormerForecaster(**FAST).backtest(waves(), horizon=2, origins=3)
-    monkeypatch.setattr("difformer.estimators.backtest.MOST_NODES", 4)
-    assert tested.reason == "AutoETS and AutoARIMA are left out above 4 nodes"
-    monkeypatch.setattr("difformer.estimators.backtest.find_spec", lambda name: None)
-    assert tested.reason == "AutoETS and AutoARIMA need: pip install 'difformer[forecast]'"
-    assert "AutoETS" not in tested.summary()["methods"]
 
 
 def test_intervals_hold_as_much_as_they_say_on_series_of_noise() -> None:

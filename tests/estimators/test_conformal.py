@@ -104,6 +104,10 @@ def test_a_set_holds_what_is_within_the_quantile_and_never_nothing() -> None:
     model.held_out_scores_[:] = 0.0
     assert model.sets_around(chances, 0.7).sum(1).tolist() == [1, 1, 1]
     assert model.sets_around(chances, 0.99).all()
+    # A second fit forgets the rows that the first held out.
+    model.set_params(recipe="alone", early_stopping=True).fit(X, y)
+    assert not hasattr(model, "held_out_rows_")
+    assert len(model.held_out_scores_) == model.split_.val.numel() < 60
 
 
 def test_what_cannot_be_told_is_one_clear_line() -> None:
@@ -114,12 +118,3 @@ def test_what_cannot_be_told_is_one_clear_line() -> None:
     many = DIFFormerClassifier(**{**FEW, "epochs": 2}).fit(X, np.stack([y, 1 - y], axis=1))
     with pytest.raises(ValueError, match="need one class per row, y was multilabel"):
         many.predict_set(X)
-
-
-def test_a_second_fit_forgets_the_rows_that_the_first_held_out() -> None:
-    X, y = make_classification(60, 5, random_state=0)
-    model = DIFFormerClassifier(epochs=2, hidden_channels=8, random_state=0).fit(X, y)
-    assert len(model.held_out_scores_) == 60
-    model.set_params(recipe="alone", early_stopping=True).fit(X, y)
-    assert not hasattr(model, "held_out_rows_")
-    assert len(model.held_out_scores_) == model.split_.val.numel() < 60

@@ -24,12 +24,8 @@ def test_score_is_that_of_the_labelled_rows(iris: Iris, mark: Any) -> None:
     partly = model.transduction_.astype(object)
     partly[::3] = mark
     assert model.score(X, partly) == 1
-
-
-def test_score_weighs_rows(joined: DIFFormerClassifier, iris: Iris) -> None:
-    y, weight = joined.transduction_.copy(), np.ones(150)
-    y[0], weight[0], y[1:50] = (y[0] + 1) % 3, 50.0, -1
-    assert joined.score(iris[0], y, weight) == pytest.approx(100 / 150)
+    with pytest.raises(ValueError, match="at least one labelled row"):
+        model.score(X, np.full(150, mark, object))
 
 
 def test_a_row_of_many_labels_counts_by_those_that_are_known(iris: Iris) -> None:
@@ -41,6 +37,8 @@ def test_a_row_of_many_labels_counts_by_those_that_are_known(iris: Iris) -> None
     assert model.score(X, partly) == 1
     partly[50:75, 0] = 1 - partly[50:75, 0]
     assert model.score(X, partly) == 0.75
+    weight = np.where(np.arange(150) < 75, 3.0, 1.0)  # 25 rows are wrong, and 75 are right
+    assert model.score(X, partly, weight) == 0.5
 
 
 def test_score_of_numbers_leaves_out_what_is_unknown(iris: Iris) -> None:
@@ -55,14 +53,8 @@ def test_score_of_numbers_leaves_out_what_is_unknown(iris: Iris) -> None:
     ]
     assert model.score(X, partly) == pytest.approx(np.mean(each))
     assert model.score(X, targets) == pytest.approx(r2_score(targets, found))
-
-
-def test_score_without_any_label_is_an_error(joined: DIFFormerClassifier, iris: Iris) -> None:
     with pytest.raises(ValueError, match="at least one labelled row"):
-        joined.score(iris[0], np.full(150, -1))
-    numbers = DIFFormerRegressor(**QUICK).fit(iris[0][:, :2], iris[0][:, 2])
-    with pytest.raises(ValueError, match="at least one labelled row"):
-        numbers.score(iris[0][:, :2], np.full(150, np.nan))
+        model.score(X, targets * np.nan)
 
 
 def test_folds_judge_each_labelled_row_once_and_train_on_all_unlabelled_ones(few: Array) -> None:

@@ -66,13 +66,6 @@ def test_a_forecast_from_many_origins_is_that_from_each(name: str) -> None:
         np.testing.assert_array_equal(early[0], SERIES[[4, 4]])
 
 
-def test_a_season_and_neighbours_are_used_where_there_are_any() -> None:
-    names = set(simple_forecasts(SERIES, SERIES, 3, season=7))
-    assert names == {"last value", "seasonal naive", "mean of lags", "AR", "AR with neighbours"}
-    one = SERIES[:, :1]
-    assert set(simple_forecasts(one, one, 3, season=60)) == {"last value", "mean of lags", "AR"}
-
-
 def slow_shares(cost: np.ndarray, steps: float) -> np.ndarray:
     """The best of all shares in steps of a twentieth, of three forecasts."""
     cost = cost + np.diag(np.diag(cost)) / steps
@@ -135,15 +128,6 @@ def test_a_step_counts_once_it_came_by_all_forecasts_of_it(
             steps += weight
         np.testing.assert_allclose(past[0], products)
         assert past[1] == pytest.approx(steps)
-
-
-def test_a_forecast_that_turns_bad_loses_its_share_within_a_few_steps() -> None:
-    draw = np.random.default_rng(0)
-    errors = draw.normal(size=(60, 1, 20, 2)) * np.array([1.0, 2.0])
-    errors[30:] *= np.array([6.0, 1.0])
-    shares = [shares_of(past)[0] for past in pasts(errors)]
-    assert shares[30] > 0.7
-    assert shares[36] < 0.3
 
 
 def test_forecasts_from_many_origins_are_those_of_each_alone() -> None:

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from difformer import DIFFormerClassifier, DIFFormerRegressor
+from difformer import DIFFormerClassifier, DIFFormerRegressor, Graph
+from difformer.data.graphs import read_graph
 from difformer.errors import ModelFileError
 from difformer.tensorfiles import read_tensors, write_tensors
 
@@ -21,7 +22,6 @@ pandas = pytest.importorskip("pandas", reason="data frames need pandas")
 
 Array = NDArray[Any]
 QUICK: dict[str, Any] = {"epochs": 20, "hidden_channels": 16, "random_state": 0}
-LONGER: dict[str, Any] = {**QUICK, "epochs": 30}
 Iris = tuple[Array, Array]
 N = 140
 
@@ -51,6 +51,8 @@ def test_equal_rows_keep_their_own_answers_on_a_graph(
     assert np.array_equal(model.predict_proba(X), model.label_distributions_)
     assert np.array_equal(model.predict(X.copy()), model.transduction_)
     assert np.array_equal(model.transform(X.tolist()), model.embedding_)
+    numbers = DIFFormerRegressor(**QUICK).fit(X, np.where(field[1] < 0, np.nan, 0.5), field[2])
+    assert np.array_equal(numbers.predict(X), numbers.transduction_)
 
 
 def test_a_part_of_the_rows_without_ids_are_new_rows(
@@ -60,13 +62,6 @@ def test_a_part_of_the_rows_without_ids_are_new_rows(
     assert len(np.unique(some.round(9), axis=0)) == 4
     alone = np.concatenate([model.predict_proba(row[None]) for row in field[0][:7]])
     assert np.array_equal(some[:7], alone)
-
-
-def test_regression_answers_by_position(field: tuple[Array, Array, Array]) -> None:
-    X, y, edges = field
-    numbers = np.where(y < 0, np.nan, y + 0.5)
-    model = DIFFormerRegressor(**QUICK).fit(X, numbers, edges)
-    assert np.array_equal(model.predict(X), model.transduction_)
 
 
 @pytest.mark.parametrize("loaded", [False, True])
@@ -112,6 +107,8 @@ def test_a_row_that_brings_edges_is_a_new_row(
     found = model.predict_proba(X, into)
     assert not np.array_equal(found[0], model.label_distributions_[0])
     assert np.array_equal(found[1:], model.label_distributions_[1:])
+    # An edge that is given twice counts once.
+    assert np.array_equal(model.predict_proba(X, np.repeat(into, 2, 0)), found)
 
 
 def test_new_rows_may_be_joined_to_one_another(
@@ -124,6 +121,8 @@ def test_new_rows_may_be_joined_to_one_another(
     # A chain: the second row meets the class of the second ring through the first one alone.
     into = np.array([*((j, 0) for j in range(70, 140)), (N, 1), (N + 1, 2)])
     found = model.predict_proba(np.eye(7)[[3] * 4], into)
+    with pytest.raises(ValueError, match="new rows 0 to 3, got 4"):
+        model.predict(np.eye(7)[[3] * 4], [[0, 4]])
     assert np.array_equal(found[3], plain[3])
     assert (found[:2, 1] > plain[:2, 1]).all()
     # The same in every form, whichever way an edge is given, and in any order of rows.
@@ -143,14 +142,6 @@ def test_new_rows_may_be_joined_to_one_another(
     weights, rows = model.influence(np.eye(7)[[3] * 4], into, top_k=2)
     assert (weights > 0).all()
     assert (rows[0] >= 70).all()
-
-
-def test_an_edge_given_twice_or_both_ways_counts_once_for_a_new_row(
-    model: DIFFormerClassifier,
-) -> None:
-    once = np.array([(5, 0), (80, 0), (81, 0)])
-    found = model.predict_proba(np.eye(7)[[3]], once)
-    assert np.array_equal(model.predict_proba(np.eye(7)[[3]], np.repeat(once, 2, 0)), found)
 
 
 def test_influence_of_a_row_of_fit_names_its_neighbours(
@@ -185,67 +176,55 @@ def test_influence_in_fit_is_what_the_last_layer_does(
 
 # --- graphs of any type ---------------------------------------------------------------------------
 
-
-def graph_forms(n: int) -> dict[str, Any]:
-    ring = np.stack([np.arange(n), (np.arange(n) + 1) % n])
-    values = np.ones(n)
-    graph = networkx.Graph()
-    graph.add_nodes_from(range(n))
-    graph.add_edges_from(ring.T.tolist())
-    return {
-        "array (2, e)": ring,
-        "array (e, 2)": ring.T,
-        "pairs": ring.T.tolist(),
-        "scipy": sparse.coo_array((values, (ring[0], ring[1])), shape=(n, n)),
-        "networkx": graph,
-        "frame": pandas.DataFrame({"source": ring[0], "target": ring[1], "weight": values}),
-    }
+RING = np.stack([np.arange(N), (np.arange(N) + 1) % N])
+NAMES = [f"flower {i}" for i in range(N)]
+BY_NAME = pandas.DataFrame(np.array(NAMES)[RING.T], columns=["from", "to"])
+NUMBERED = networkx.from_edgelist(RING.T.tolist(), networkx.DiGraph)
+WEIGHTS = np.arange(1.0, N + 1)
+WEIGHED = pandas.DataFrame({"target": RING[1], "weight": WEIGHTS, "source": RING[0]})
 
 
-def test_a_graph_is_the_same_in_every_form(iris: Iris, few: Array) -> None:
-    found = {
-        name: DIFFormerClassifier(**{**LONGER, "epochs": 3}).fit(iris[0], few, graph)
-        for name, graph in graph_forms(150).items()
-    }
-    first = found.pop("array (2, e)").label_distributions_
-    for name, model in found.items():
-        np.testing.assert_allclose(model.label_distributions_, first, atol=1e-6, err_msg=name)
+@pytest.mark.parametrize(
+    ("graph", "weight"),
+    [
+        (RING, None),
+        (RING.T, None),
+        (torch.from_numpy(RING), None),
+        (RING.T.tolist(), None),
+        ((RING, WEIGHTS), WEIGHTS),
+        (sparse.coo_array((WEIGHTS, tuple(RING)), shape=(N, N)), WEIGHTS),
+        (WEIGHED, WEIGHTS),
+        (Graph.from_edges(torch.from_numpy(RING), N), None),
+        (NUMBERED, None),
+        (BY_NAME, None),
+        (networkx.from_pandas_edgelist(BY_NAME, "from", "to", create_using=networkx.DiGraph), None),
+    ],
+)
+def test_a_graph_may_come_in_any_common_form(graph: Any, weight: Any) -> None:
+    edges, found = read_graph(graph, N, ids=NAMES if graph is not NUMBERED else None)
+    order = np.argsort(edges[0].numpy())
+    np.testing.assert_array_equal(edges.numpy()[:, order], RING)
+    assert (found is None) is (weight is None)
+    if found is not None:
+        np.testing.assert_array_equal(found.numpy()[order], weight)
 
 
-def test_a_networkx_graph_may_name_a_frame_s_rows(iris: Iris, few: Array) -> None:
-    names = [f"flower {i}" for i in range(150)]
-    frame = pandas.DataFrame(iris[0], index=names, columns=list("abcd"))
-    graph = networkx.relabel_nodes(graph_forms(150)["networkx"], dict(enumerate(names)))
-    quick = {**LONGER, "epochs": 3}
-    by_name = DIFFormerClassifier(**quick).fit(frame, few, graph)
-    by_number = DIFFormerClassifier(**quick).fit(iris[0], few, graph_forms(150)["pairs"])
-    np.testing.assert_allclose(by_name.embedding_, by_number.embedding_, atol=1e-6)
-    graph.add_node("weed")
-    with pytest.raises(ValueError, match="got node 'weed'"):
-        DIFFormerClassifier(**quick).fit(frame, few, graph)
-
-
-def test_new_rows_may_bring_edges_from_known_ones(iris: Iris, few: Array) -> None:
-    X, y = iris
-    same = np.array([(i, j) for i in range(150) for j in range(i) if y[i] == y[j]])
-    model = DIFFormerClassifier(recipe="stable", **LONGER).fit(X, few, same)
-    unclear = np.repeat(X.mean(0, keepdims=True), 3, 0)
-    edges = np.array([(j, label) for label in range(3) for j in np.flatnonzero(y == label)[:20]])
-    assert model.predict(unclear, edges).tolist() == [0, 1, 2]
-    matrix = sparse.coo_array((np.ones(60), (edges[:, 1], edges[:, 0])), shape=(3, 150))
-    assert np.array_equal(model.predict_proba(unclear, matrix), model.predict_proba(unclear, edges))
-    with pytest.raises(ValueError, match="new rows 0 to 2, got 3"):
-        model.predict(unclear, [[0, 3]])
-
-
-def test_influence_names_the_rows_that_weigh_most(iris: Iris, few: Array) -> None:
-    joined = DIFFormerClassifier(graph="knn", recipe="stable", **LONGER).fit(iris[0], few)
-    weights, rows = joined.influence(iris[0][:20] + 0.01, top_k=4)
-    assert weights.shape == rows.shape == (20, 4)
-    assert (np.diff(weights, axis=1) <= 0).all()
-    assert (iris[1][rows] == iris[1][:20, None]).mean() > 0.85
-    whole, _ = joined.influence(iris[0][:5] + 0.01, top_k=150)
-    assert (whole.sum(1) <= 1 + 1e-9).all()
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        ([[0, N], [1, 2]], f"join rows 0 to {N - 1}, got {N}"),
+        (sparse.eye(6).tocoo(), rf"graph must be \({N}, {N}\), one row and one column"),
+        ((RING, np.ones(3)), f"a weight for each of {N} edges, got 3"),
+        ((RING, -WEIGHTS), "finite weights, 0 or more, got -1.0 for edge 0"),
+        (RING / 2, r"\(2, e\) row numbers, got float64"),
+        (BY_NAME.replace("flower 5", "weed"), "rows by their ids, from 'weed' is not an id"),
+        (networkx.from_edgelist([("weed", "flower 1")]), "as its nodes, got node 'weed'"),
+        (Graph.from_edges(torch.from_numpy(RING), N + 1), f"{N} nodes, got {N + 1}"),
+    ],
+)
+def test_a_graph_that_does_not_fit_is_named(graph: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_graph(graph, N, ids=NAMES)
 
 
 # --- saved estimators -----------------------------------------------------------------------------

@@ -54,22 +54,6 @@ def test_one_form_refuses_what_only_the_search_or_held_out_rows_use(
             model.fit(iris[0], few)
 
 
-@pytest.mark.parametrize("name", ["lr", "weight_decay", "consistency", "early_stopping"])
-def test_what_one_form_takes_changes_its_predictions(name: str, iris: Iris, few: Array) -> None:
-    one: dict[str, Any] = {"recipe": "alone", **QUICK}
-    plain = DIFFormerClassifier(**one).fit(iris[0], few)
-    changed = DIFFormerClassifier(**one, **{name: OF_ONE_FORM[name]}).fit(iris[0], few)
-    assert not np.array_equal(plain.label_distributions_, changed.label_distributions_)
-
-
-def test_held_out_rows_use_what_is_said_about_them(iris: Iris, few: Array) -> None:
-    more: dict[str, Any] = {"pick_by": "accuracy", "validation_fraction": 0.4}
-    model = DIFFormerClassifier(recipe="alone", early_stopping=True, patience=3, **more, **QUICK)
-    assert len(model.fit(iris[0], few).split_.val) == 12
-    given = DIFFormerClassifier(recipe="alone", pick_by="accuracy", **QUICK)
-    assert given.fit(iris[0], few, validation=[0, 1, 2]).best_epoch_ > 0
-
-
 @pytest.mark.parametrize(("name", "value"), [("n_neighbors", 3), ("metric", "cosine")])
 def test_only_neighbours_use_what_is_said_about_them(
     name: str, value: Any, iris: Iris, few: Array
@@ -80,6 +64,19 @@ def test_only_neighbours_use_what_is_said_about_them(
         with pytest.raises(ValueError, match=f'^{name} must be left at .*graph="knn" or "auto"'):
             model.fit(iris[0], few, graph)
     model.fit(iris[0], few, "knn")
+
+
+@pytest.mark.parametrize("name", ["lr", "weight_decay", "consistency", "early_stopping"])
+def test_what_one_form_takes_changes_its_predictions(name: str, iris: Iris, few: Array) -> None:
+    one: dict[str, Any] = {"recipe": "alone", **QUICK}
+    plain = DIFFormerClassifier(**one).fit(iris[0], few)
+    changed = DIFFormerClassifier(**one, **{name: OF_ONE_FORM[name]}).fit(iris[0], few)
+    assert not np.array_equal(plain.label_distributions_, changed.label_distributions_)
+    if name == "early_stopping":  # the share of the labels, or rows that are given
+        changed.set_params(validation_fraction=0.4, patience=3, pick_by="accuracy")
+        assert len(changed.fit(iris[0], few).split_.val) == 12
+        given = changed.set_params(early_stopping=False, patience=50, validation_fraction=0.2)
+        assert given.fit(iris[0], few, validation=[0, 1, 2]).best_epoch_ > 0
 
 
 def test_numbers_have_no_consistency(iris: Iris) -> None:
@@ -113,6 +110,9 @@ def test_auto_trains_the_kernel_that_validates_better_on_every_label(
     best = f"{'none' if kept.graph_ is None else 'knn'}-{kept.kernel_}"
     assert kept.candidates_[best] == max(kept.candidates_.values())
     # Where one kernel fits into memory, nothing is held out.
+    monkeypatch.setattr(forms, "available_memory", lambda: 10**10)
+    with pytest.warns(UserWarning, match="5,000² pairs"):
+        assert forms.pick_kernels("auto", 5000, 128) == ["simple", "sigmoid"]
     monkeypatch.setattr(forms, "available_memory", lambda: 1000)
     auto = DIFFormerClassifier(kernel="auto", **LONGER).fit(iris[0], few)
     alone = DIFFormerClassifier(kernel="simple", **LONGER).fit(iris[0], few)
@@ -134,15 +134,6 @@ def test_auto_takes_sigmoid_only_where_it_pays(
 
     monkeypatch.setattr(Search, "train", train)
     assert DIFFormerClassifier(kernel="auto", **LONGER).fit(iris[0], few).kernel_ == kernel
-
-
-def test_auto_takes_simple_where_sigmoid_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "available_memory", lambda: 10**10)
-    assert forms.pick_kernels("auto", 4000, 128) == ["simple", "sigmoid"]
-    with pytest.warns(UserWarning, match="5,000² pairs"):
-        assert forms.pick_kernels("auto", 5000, 128) == ["simple", "sigmoid"]
-    monkeypatch.setattr(forms, "available_memory", lambda: 1000)
-    assert forms.pick_kernels("auto", 100, 128) == ["simple"]
 
 
 def test_a_fit_kept_in_a_folder_goes_on_with_the_same_bits(

@@ -122,9 +122,9 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
                 self.result_ = replace(result, stopped=network.result.stopped)
         self._forecast, self.model_ = forecast, network.model
         self.transform_, self.level_, self.calendar_ = network.windows.preprocessing
-        nodes = network.windows.nodes
-        self.mean_, self.scale_ = nodes.mean, nodes.scale
-        self.naive_nodes_ = tuple(self.node_names[j] for j in np.flatnonzero(nodes.naive))
+        own = network.windows
+        self.mean_, self.scale_ = own.mean, own.scale
+        self.naive_nodes_ = tuple(self.node_names[j] for j in np.flatnonzero(own.naive))
         self.n_iter_, self.best_epoch_ = result.epochs, result.best_epoch
         self.history_, self.validation_ = result.history, dict(result.metrics.get("val", {}))
         return self
@@ -170,8 +170,6 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         """A network trained on the series of fit, saved in a folder of the checkpoint."""
         data = self.series_
         windows = Windows.learn(data, preprocessing, self.lags_, self.horizon or HORIZON)
-        if windows.nodes.naive.all():
-            raise ValueError("series: no node varies enough to be learned from")
         return Network.learn(
             data,
             self._edges,
@@ -248,8 +246,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         None of them uses a value, or a graph, of its own step or a later one.
         """
         data = self._history(series, least=1)
-        origins = np.arange(self.lags_, len(data.values))
-        return self._forecast.ahead(data, self._graphs(graph, data), origins, 1)[:, 0]
+        return self.predict_from(data, range(self.lags_, len(data.values)), graph=graph)[:, 0]
 
     def predict_from(
         self, series: Any, origins: Sequence[int], steps: int = 1, *, graph: Any = None
@@ -268,7 +265,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
     def score(self, series: Any, graph: Any = None) -> float:
         """R² of the one-step forecasts of a series, over all nodes in units of their scale."""
         data = self._history(series, least=1)
-        nodes = self._forecast.network.windows.nodes
+        nodes = self._forecast.network.windows
         actual = nodes.forward(data.values[self.lags_ :])
         error = nodes.forward(self.predict_next(data, graph)) - actual
         known = ~np.isnan(actual) & ~nodes.naive

@@ -277,7 +277,7 @@ class MixedForecast:
 
     def filled(self, data: Series) -> Array:
         """Values (T, n): missing ones are the last known one, or the node's mean."""
-        return fill(data.values, self.network.windows.nodes.level)
+        return fill(data.values, self.network.windows.level)
 
     def ahead(self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int) -> Array:
         """Forecasts from each origin (o, steps, n), each by the steps before its origin only."""
@@ -285,16 +285,17 @@ class MixedForecast:
         shares = self._shares_at(data, edges, origins).T
         mixed: Any = sum(w[:, None, None] * one for w, one in zip(shares, each, strict=True))
         last = fill(data.values, np.full(data.values.shape[1], np.nan))[origins - 1]
-        return np.where(self.network.windows.nodes.naive, last[:, None], mixed)
+        return np.where(self.network.windows.naive, last[:, None], mixed)
 
     def errors(self, data: Series, edges: tuple[Edges, ...], origins: Array) -> Array:
         """Those of the network and of each simple forecast, (o, horizon, n, k).
 
         They are nan for unknown values and for naive nodes.
         """
-        horizon = self.network.windows.horizon
-        truth = self.network.windows.nodes.targets(data.values, origins, horizon)
-        return np.stack(self._each(data, edges, origins, horizon), axis=-1) - truth[..., None]
+        windows = self.network.windows
+        truth = windows.targets(data.values, origins)
+        each = self._each(data, edges, origins, windows.horizon)
+        return np.stack(each, axis=-1) - truth[..., None]
 
     def _each(
         self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int

@@ -58,56 +58,6 @@ def known_mean(values: Array, axis: int | tuple[int, ...] = 0) -> Array:
     return np.where(known, values, 0.0).sum(axis) / np.maximum(known.sum(axis), 1)
 
 
-@dataclass(frozen=True, eq=False)
-class NodeScale:
-    """(f(value) − mean) / scale, each (n,); 0 for `naive` nodes, which are not learned from.
-
-    `level` is the mean of a node's values in their units, 0 where none is known, and `reach` the
-    lowest and the highest forecast, see `reach_of`.
-    """
-
-    transform: str
-    mean: Array
-    scale: Array
-    naive: Array
-    level: Array
-    reach: Array
-
-    @classmethod
-    def learn(cls, values: Array, lags: int, transform: str = "none") -> NodeScale:
-        """From a series (T, n) with nan where missing. O(T n).
-
-        A node is naive if it has fewer than lags + 2 known values, if it is constant, or if it
-        differs from its median at a few steps only.
-        """
-        if transform != "none" and float(np.nanmin(values)) < 0:
-            raise ValueError(f"transform must be none for values below 0, got {transform!r}")
-        known = ~np.isnan(values)
-        median = np.nanmedian(np.where(known.any(0), values, 0.0), axis=0)
-        differing = (known & (values != median)).sum(0)
-        least = min(ENOUGH, max(1, len(values) // 10))
-        naive = (known.sum(0) < lags + 2) | (differing < least)
-        changed = np.where(naive, 0.0, TRANSFORMS[transform][0](np.where(naive, 0.0, values)))
-        mean, scale = np.nanmean(changed, axis=0), np.nanstd(changed, axis=0)
-        naive = naive | ~(scale > 0)
-        level = known_mean(values)
-        reach = reach_of(np.where(known, values, level))
-        return cls(transform, mean, np.where(naive, 1.0, scale), naive, level, reach)
-
-    def forward(self, values: Array) -> Array:
-        """Scaled values, nan where missing; 0 for naive nodes."""
-        changed = TRANSFORMS[self.transform][0](np.where(self.naive, 0.0, values))
-        return np.where(self.naive, 0.0, (changed - self.mean) / self.scale)
-
-    def back(self, scaled: Array) -> Array:
-        """Values in the units of the series; those of naive nodes have no meaning."""
-        return np.clip(TRANSFORMS[self.transform][1](scaled * self.scale + self.mean), *self.reach)
-
-    def targets(self, values: Array, origins: Array, ahead: int) -> Array:
-        """`steps_after` of the nodes that are learned from; nan for naive ones."""
-        return steps_after(np.where(self.naive, np.nan, values), origins, ahead)
-
-
 def reach_of(values: Array) -> Array:
     """(2, n) the lowest and the highest forecast, so that none runs away over many steps.
 
@@ -143,8 +93,13 @@ class Preprocessing(NamedTuple):
 class Windows:
     """Features from the last `lags` values of each node, targets from the `horizon` values after.
 
+    A value is seen as (f(value) − mean) / scale of its node; f is the transform.
+
     Args:
-        nodes: how values are scaled.
+        mean, scale: (n,) of each node.
+        naive: (n,) the nodes that are not learned from, which are 0 everywhere.
+        level: (n,) the mean of a node's values in their units, 0 where none is known.
+        reach: (2, n) the lowest and the highest forecast, see `reach_of`.
         cycles: the cycles of the calendar; the place of the first step ahead in them is a feature.
         known: mean and scale (c,) of the columns known ahead, a feature for every step ahead.
     """
@@ -152,23 +107,66 @@ class Windows:
     preprocessing: Preprocessing
     lags: int
     horizon: int
-    nodes: NodeScale
+    mean: Array
+    scale: Array
+    naive: Array
+    level: Array
+    reach: Array
     cycles: tuple[int, ...]
     known: tuple[Array, Array] | None
 
     @classmethod
     def learn(cls, data: Series, preprocessing: Preprocessing, lags: int, horizon: int) -> Windows:
-        """From the series that a network is fitted on."""
-        nodes = NodeScale.learn(data.values, lags, preprocessing.transform)
-        cycles = cycles_of(data.stamps) if preprocessing.calendar == "cycles" else ()
-        known = None
-        if data.known is not None:
-            known = standardise(data.known[: len(data.values)], clip=False)[:2]
-        return cls(preprocessing, lags, horizon, nodes, cycles, known)
+        """From the series that a network is fitted on, nan where missing. O(T n).
+
+        A node is naive if it has fewer than lags + 2 known values, if it is constant, or if it
+        differs from its median at a few steps only.
+        """
+        values, transform = data.values, preprocessing.transform
+        if transform != "none" and float(np.nanmin(values)) < 0:
+            raise ValueError(f"transform must be none for values below 0, got {transform!r}")
+        known = ~np.isnan(values)
+        median = np.nanmedian(np.where(known.any(0), values, 0.0), axis=0)
+        differing = (known & (values != median)).sum(0)
+        least = min(ENOUGH, max(1, len(values) // 10))
+        naive = (known.sum(0) < lags + 2) | (differing < least)
+        changed = np.where(naive, 0.0, TRANSFORMS[transform][0](np.where(naive, 0.0, values)))
+        mean, scale = np.nanmean(changed, axis=0), np.nanstd(changed, axis=0)
+        naive = naive | ~(scale > 0)
+        if naive.all():
+            raise ValueError("series: no node varies enough to be learned from")
+        level = known_mean(values)
+        return cls(
+            preprocessing,
+            lags,
+            horizon,
+            mean,
+            np.where(naive, 1.0, scale),
+            naive,
+            level,
+            reach_of(np.where(known, values, level)),
+            cycles_of(data.stamps) if preprocessing.calendar == "cycles" else (),
+            None if data.known is None else standardise(data.known[: len(values)], clip=False)[:2],
+        )
+
+    def forward(self, values: Array) -> Array:
+        """Scaled values, nan where missing; 0 for naive nodes."""
+        change, _ = TRANSFORMS[self.preprocessing.transform]
+        changed = change(np.where(self.naive, 0.0, values))
+        return np.where(self.naive, 0.0, (changed - self.mean) / self.scale)
+
+    def back(self, scaled: Array) -> Array:
+        """Values in the units of the series; those of naive nodes have no meaning."""
+        _, restore = TRANSFORMS[self.preprocessing.transform]
+        return np.clip(restore(scaled * self.scale + self.mean), *self.reach)
+
+    def targets(self, values: Array, origins: Array) -> Array:
+        """The `horizon` values from each origin on (o, h, n); nan for naive nodes."""
+        return steps_after(np.where(self.naive, np.nan, values), origins, self.horizon)
 
     def scaled(self, data: Series) -> Array:
         """(T, n): missing values are the last known one, or the mean before the first."""
-        return fill(self.nodes.forward(data.values), np.zeros(data.values.shape[1]))
+        return fill(self.forward(data.values), np.zeros(data.values.shape[1]))
 
     def beside(self, data: Series, ahead: int) -> Array:
         """Calendar and known columns of each step and of `ahead` further ones, (T + ahead, c).
@@ -211,8 +209,7 @@ class Windows:
         origins = np.arange(self.lags, len(data.values))
         window = steps_before(self.scaled(data), origins, self.lags)
         x, last = self.features(window, self.beside(data, self.horizon), origins)
-        y = self.nodes.targets(self.nodes.forward(data.values), origins, self.horizon)
-        y = y - last[:, None]  # (o, h, n)
+        y = self.targets(self.forward(data.values), origins) - last[:, None]  # (o, h, n)
         if train is not None:
             after = origins[:, None] + np.arange(self.horizon)
             hidden = (origins[:, None] < self.lags + train) & (after >= self.lags + train)
@@ -298,8 +295,8 @@ class Network:
             with torch.no_grad():
                 output = Snapshots(seen, split).evaluate(self.model)
             after = output.double().numpy().reshape(y.shape).swapaxes(1, 2) + last[:, None]
-            found.append(own.nodes.back(after))
-            window = np.concatenate([window, own.nodes.forward(found[-1])], axis=1)
+            found.append(own.back(after))
+            window = np.concatenate([window, own.forward(found[-1])], axis=1)
         return np.concatenate(found, axis=1)[:, :steps]
 
 
