@@ -22,8 +22,7 @@ from difformer.systems.registry import get_system
 from difformer.train.seeding import seeded
 from difformer_paper.rivals import diffusions
 from difformer_paper.rivals.attention import all_pairs_attention
-from difformer_paper.rivals.diffusions import GRAND, diffuse, heat_kernel
-from difformer_paper.rivals.learned import ManiReg
+from difformer_paper.rivals.diffusions import GRAND, ManiReg, diffuse, heat_kernel
 from tests.systems.small import GRAPH, RING, SMALL, N, X, along, build, close, with_labels
 
 EYE = torch.eye(N)
