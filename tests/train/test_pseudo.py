@@ -78,25 +78,30 @@ def batch_of(data: Dataset, split: Split) -> Batch:
     return FullBatch(data, split).observed()
 
 
-def test_feedback_is_positive_for_the_true_classes_and_negative_for_the_opposite() -> None:
+def taught_by(student: Linear, **changes: Any) -> tuple[MetaPseudoLabels, Any]:
+    """Meta Pseudo Labels of a student, and a step of it on a batch."""
+    both = MetaPseudoLabels(student, replace(SETTINGS, **changes))
+    optimizer = torch.optim.SGD([*student.parameters(), *both.teacher.parameters()], lr=0.01)
+    return both, lambda batch: both.training_step(batch, CrossEntropy(), optimizer)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_feedback_is_positive_for_the_true_classes_and_negative_for_the_opposite(sign: int) -> None:
     data, split = mixture(0)
     batch = batch_of(data, split)
-    for flip, sign in ((False, 1), (True, -1)):
-        torch.manual_seed(0)
-        student = Linear(data.num_features, 2)
-        both = MetaPseudoLabels(student, replace(SETTINGS, pseudo_labels=1.0, pseudo_warmup=0))
-        with torch.no_grad():  # a teacher that knows the direction, or has it the wrong way round
-            both.teacher.weight.zero_()
-            both.teacher.weight[1, 0] = -1.0 if flip else 1.0
-            both.teacher.bias.zero_()
-        before = F.cross_entropy(both.teacher(data.x)[2:], both._guess(batch)[2:])
-        guess = both._guess(batch)
-        optimizer = torch.optim.SGD([*student.parameters(), *both.teacher.parameters()], lr=0.01)
-        both.training_step(batch, CrossEntropy(), optimizer)
-        assert both.h * sign > 0.1
-        # Surer of what helped, less sure of what did harm.
-        after = F.cross_entropy(both.teacher(data.x)[2:], guess[2:])
-        assert float((before - after).detach()) * sign > 0
+    torch.manual_seed(0)
+    both, step = taught_by(Linear(data.num_features, 2), pseudo_labels=1.0, pseudo_warmup=0)
+    with torch.no_grad():  # a teacher that knows the direction, or has it the wrong way round
+        both.teacher.weight.zero_()
+        both.teacher.weight[1, 0] = sign
+        both.teacher.bias.zero_()
+    before = F.cross_entropy(both.teacher(data.x)[2:], both._guess(batch)[2:])
+    guess = both._guess(batch)
+    step(batch)
+    assert both.h * sign > 0.1
+    # Surer of what helped, less sure of what did harm.
+    after = F.cross_entropy(both.teacher(data.x)[2:], guess[2:])
+    assert float((before - after).detach()) * sign > 0
 
 
 def test_the_improvement_is_that_of_a_small_step() -> None:
@@ -158,16 +163,12 @@ def test_it_trains_any_model_and_leaves_the_loop_s_hooks_in_place() -> None:
 
 def test_batches_without_labels_or_without_others_are_steps_too() -> None:
     data, split = mixture(0, n=20, width=3)
-    batch = batch_of(data, split)
-    student = Linear(3, 2)
-    both = MetaPseudoLabels(student, replace(SETTINGS, pseudo_labels=1.0, pseudo_warmup=0))
-    optimizer = torch.optim.SGD([*student.parameters(), *both.teacher.parameters()], lr=0.1)
+    batch, student = batch_of(data, split), Linear(3, 2)
+    both, step = taught_by(student, pseudo_labels=1.0, pseudo_warmup=0)
     teacher = both.teacher.weight.detach().clone()
-    none = replace(batch, rows=batch.rows[:0])
-    assert both.training_step(none, CrossEntropy(), optimizer) > 0
+    assert step(replace(batch, rows=batch.rows[:0])) > 0
     assert torch.equal(both.teacher.weight, teacher)  # nothing to learn from
-    every = replace(batch, y=data.y, rows=torch.arange(20))
-    assert both.training_step(every, CrossEntropy(), optimizer) > 0
+    assert step(replace(batch, y=data.y, rows=torch.arange(20))) > 0
     assert not torch.equal(both.teacher.weight, teacher)
 
 
