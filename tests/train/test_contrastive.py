@@ -43,8 +43,7 @@ def train(
     folder: Path | None = None, settings: TrainSettings = SETTINGS, **options: Any
 ) -> tuple[SimCLR, list[float]]:
     with seeded(0):
-        encoder = ResNet18(4)
-        model = SimCLR(encoder, encoder.out_channels, 16)
+        model = SimCLR(ResNet18(4), 16)
     batches = ImageBatches(pictures(64), 32)
     result = fit(model, batches, NTXent(), batches.split, settings, folder=folder, **options)
     return model, [row["loss"] for row in result.history]
