@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def random_view(images: Tensor, generator: torch.Generator | None = None) -> Ten
     def chance(p: float) -> Tensor:
         return torch.rand(n, device=device, generator=generator) < p
 
-    area, ratio = uniform(*AREA), torch.exp(uniform(math.log(RATIO[0]), math.log(RATIO[1])))
+    area, ratio = uniform(*AREA), torch.exp(uniform(*map(math.log, RATIO)))
     across, down = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
     flip = torch.where(chance(0.5), -1.0, 1.0)
     theta = torch.zeros(n, 2, 3, device=device)
@@ -97,9 +98,8 @@ class Block(nn.Module):
         self.norm2 = nn.BatchNorm2d(outputs)
         self.shortcut = nn.Sequential()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
+            self.shortcut.append(nn.Conv2d(inputs, outputs, 1, stride, bias=False))
+            self.shortcut.append(nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         h = F.relu(self.norm1(self.conv1(x)))
@@ -120,14 +120,11 @@ class ResNet18(nn.Module):
             raise ValueError(f"width must be at least 1, got {width}")
         self.stem = nn.Conv2d(3, width, 3, 1, 1, bias=False)
         self.norm = nn.BatchNorm2d(width)
-        stages: list[nn.Module] = []
-        inputs = width
-        for i in range(4):
-            outputs = width * 2**i
-            stages += [Block(inputs, outputs, 1 if i == 0 else 2), Block(outputs, outputs, 1)]
-            inputs = outputs
-        self.stages = nn.Sequential(*stages)
-        self.out_channels = inputs
+        self.stages = nn.Sequential()
+        for inputs, outputs in pairwise(width * each for each in (1, 1, 2, 4, 8)):
+            self.stages.append(Block(inputs, outputs, 1 if outputs == width else 2))
+            self.stages.append(Block(outputs, outputs, 1))
+        self.out_channels = 8 * width
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.stages(F.relu(self.norm(self.stem(2 * x - 1))))
@@ -162,8 +159,9 @@ class NTXent:
 class SimCLR(nn.Module):
     """An encoder and its projection head; (n, 3, h, w) uint8 to pairs of projections."""
 
-    def __init__(self, encoder: nn.Module, width: int, projection: int = 128) -> None:
+    def __init__(self, encoder: ResNet18, projection: int = 128) -> None:
         super().__init__()
+        width = encoder.out_channels
         self.encoder = encoder
         self.head = nn.Sequential(
             nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, projection)
@@ -264,6 +262,5 @@ def random(source: Images, settings: FeatureSettings, **_: Any) -> tuple[Tensor,
 
 def _untrained(settings: FeatureSettings) -> tuple[SimCLR, dict[str, Any]]:
     with seeded(settings.train.seed):
-        encoder = ResNet18(settings.width)
-        model = SimCLR(encoder, encoder.out_channels)
+        model = SimCLR(ResNet18(settings.width))
     return model, {"width": settings.width, "seed": settings.train.seed}

@@ -207,7 +207,7 @@ _GLCN = _on_edges(
 _MANIREG = _on_edges(
     "manireg",
     "ManiReg",
-    "difformer_paper.rivals.learned.ManiReg",
+    "difformer_paper.rivals.diffusions.ManiReg",
     settings(
         PERCEPTRON,
         penalty=option(1.0, "weight λ of the roughness", NOT_NEGATIVE),

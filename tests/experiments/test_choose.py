@@ -242,17 +242,3 @@ def test_a_full_disk_at_the_end_of_a_search_loses_no_run(
     table = read_cell(spec, cell, tables)
     assert table is not None
     assert table.settings["train"]["lr"] == 0.01
-
-
-def test_what_to_choose_must_be_lists_in_a_rule_too() -> None:
-    toy = """
-title = "Toy"
-metric = "accuracy"
-systems = ["gcn"]
-columns.digits = {}
-protocols.one = { splits = ["random:0"], seeds = [0] }
-variants.own = { systems = ["gcn"] }
-cells = [{ choose = { lr = 0.1 } }]
-"""
-    with pytest.raises(ValueError, match=r"\[\[cells\]\]: choose.lr must be a list of values"):
-        parse_spec("toy", toy)

@@ -23,18 +23,8 @@ from difformer_paper.measure import (
     read_results,
     result_path,
 )
-from difformer_paper.specs import (
-    Cell,
-    Spec,
-    load_spec,
-    parse_spec,
-)
-from difformer_paper.tables import (
-    View,
-    figures_table,
-    fill_page,
-    verdicts_table,
-)
+from difformer_paper.specs import load_spec, parse_spec
+from difformer_paper.tables import View, figures_table, fill_page, verdicts_table
 
 TOY = """
 title = "Toy"
@@ -55,14 +45,9 @@ mlp = { digits = [90.5, 1.5] }
 """
 
 
-@pytest.fixture
-def spec() -> Spec:
-    return parse_spec("toy", TOY)
-
-
-@pytest.fixture
-def cell(spec: Spec) -> Cell:
-    return spec.cells(systems=["mlp"])[0]
+RESULTS = Path(__file__).parents[2] / "results"
+SPEC = parse_spec("toy", TOY)
+MLP, GCN = SPEC.cells()
 
 
 @pytest.fixture
@@ -81,17 +66,15 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return made
 
 
-def measure(spec: Spec, cell: Cell, out: Path, **options: Any) -> CellResult:
+def measure(out: Path, cell: Any = MLP, spec: Any = SPEC, **options: Any) -> CellResult:
     data = load_dataset("digits")
     result, interrupted = measure_cell(spec, cell, out, dataset=lambda e: data, **options)
     assert not interrupted
     return result
 
 
-def test_every_split_is_run_with_every_seed_and_kept(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
-) -> None:
-    result = measure(spec, cell, tmp_path)
+def test_every_split_is_run_with_every_seed_and_kept(runs: list[Any], tmp_path: Path) -> None:
+    result = measure(tmp_path)
     assert runs == [("random:0", 0), ("random:0", 1), ("random:1", 0), ("random:1", 1)]
     assert result.mean("accuracy") == pytest.approx(0.805)
     assert result.spread("accuracy")[1] == pytest.approx(0.00577, abs=1e-5)
@@ -100,13 +83,13 @@ def test_every_split_is_run_with_every_seed_and_kept(
 
 
 def test_what_is_there_is_not_run_again_and_what_was_cut_off_goes_on(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+    runs: list[Any], tmp_path: Path
 ) -> None:
     """An option that is new since then counts as its default."""
-    whole = measure(spec, cell, tmp_path)
-    file = result_path(tmp_path, spec, cell)
+    whole = measure(tmp_path)
+    file = result_path(tmp_path, SPEC, MLP)
     before = file.read_bytes()
-    assert measure(spec, cell, tmp_path) == whole
+    assert measure(tmp_path) == whole
     assert file.read_bytes() == before
     content = json.loads(before)
     del content["settings"]["train"]["warmup"]
@@ -114,15 +97,15 @@ def test_what_is_there_is_not_run_again_and_what_was_cut_off_goes_on(
     content["runs"] = content["runs"][:3]
     file.write_text(json.dumps(content), encoding="utf-8")
     assert len(runs) == 4
-    assert measure(spec, cell, tmp_path).runs == whole.runs
+    assert measure(tmp_path).runs == whole.runs
     assert runs[4:] == [("random:1", 1)]
 
 
 def test_a_result_says_how_it_was_made_and_nothing_of_whose_machine(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+    runs: list[Any], tmp_path: Path
 ) -> None:
-    measure(spec, cell, tmp_path)
-    written = json.loads(result_path(tmp_path, spec, cell).read_text(encoding="utf-8"))
+    measure(tmp_path)
+    written = json.loads(result_path(tmp_path, SPEC, MLP).read_text(encoding="utf-8"))
     asked = "--models mlp --datasets digits --variants default --protocols random"
     assert written["command"] == f"difformer reproduce toy {asked}"
     assert written["settings"]["train"]["epochs"] == 1
@@ -132,71 +115,69 @@ def test_a_result_says_how_it_was_made_and_nothing_of_whose_machine(
     assert str(tmp_path) not in json.dumps(written)
 
 
-def test_a_call_for_fewer_runs_takes_nothing_away(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
-) -> None:
-    narrow = replace(cell, seeds=(0,))
-    assert len(measure(spec, narrow, tmp_path).runs) == 2
-    assert len(measure(spec, cell, tmp_path).runs) == 4
-    assert len(measure(spec, narrow, tmp_path).runs) == 4
+def test_a_call_for_fewer_runs_takes_nothing_away(runs: list[Any], tmp_path: Path) -> None:
+    narrow = replace(MLP, seeds=(0,))
+    assert len(measure(tmp_path, narrow).runs) == 2
+    assert len(measure(tmp_path).runs) == 4
+    assert len(measure(tmp_path, narrow).runs) == 4
     assert len(runs) == 4
 
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_runs_that_another_process_adds_meanwhile_are_kept_and_not_made_again(
-    spec: Spec, cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool
 ) -> None:
-    mine, other = (replace(cell, splits=(split,)) for split in cell.splits)
+    mine, other = (replace(MLP, splits=(split,)) for split in MLP.splits)
     made: list[tuple[str, int]] = []
 
     def run(experiment: Experiment, **options: Any) -> Run:
         (seed,) = experiment.seeds
         made.append((experiment.split, seed))
         if len(made) == 2:  # in the middle of a run of ours, after our first was written
-            measure(spec, other, tmp_path)
+            measure(tmp_path, other)
         fit = FitResult({"test": {"accuracy": seed / 10}}, 3, 5, "epochs", [], 1.25)
         return Run({f"seed {seed}": fit})
 
     monkeypatch.setattr(run_module, "run_experiment", run)
-    result = measure(spec, mine, tmp_path, fresh=fresh)
+    result = measure(tmp_path, mine, fresh=fresh)
     assert [(run["split"], run["seed"]) for run in result.runs] == result.wanted
     assert read_results(tmp_path, "toy") == [result]
     assert len(result.runs) == 4
     made.clear()
-    result_path(tmp_path, spec, cell).unlink()
-    assert measure(spec, cell, tmp_path, fresh=fresh).runs == result.runs
+    result_path(tmp_path, SPEC, MLP).unlink()
+    assert measure(tmp_path, fresh=fresh).runs == result.runs
     assert sorted(made) == result.wanted
 
 
 def test_other_settings_are_an_error_that_says_which_unless_fresh(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+    runs: list[Any], tmp_path: Path
 ) -> None:
-    measure(spec, cell, tmp_path)
+    measure(tmp_path)
     other = parse_spec("toy", TOY.replace("epochs = 1", "epochs = 2"))
     changed = other.cells(systems=["mlp"])[0]
     with pytest.raises(RunError, match=r"train.epochs: 1 there, 2 now.*--fresh"):
-        measure(other, changed, tmp_path)
-    assert measure(other, changed, tmp_path, fresh=True).settings["train"]["epochs"] == 2
+        measure(tmp_path, changed, other)
+    assert measure(tmp_path, changed, other, fresh=True).settings["train"]["epochs"] == 2
 
 
-def test_a_system_that_cannot_run_has_its_reason_in_the_table(spec: Spec, tmp_path: Path) -> None:
-    result = measure(spec, spec.cells(systems=["gcn"])[0], tmp_path)
+def test_a_system_that_cannot_run_has_its_reason_in_the_table(tmp_path: Path) -> None:
+    result = measure(tmp_path, GCN)
     assert result.cannot is not None
     assert not result.missing
-    table = figures_table(View(spec, read_results(tmp_path, "toy")))
+    table = figures_table(View(SPEC, read_results(tmp_path, "toy")))
     assert "needs a graph" in table.rows[-1][-1]
 
 
-def test_a_damaged_result_file_is_named(spec: Spec, cell: Cell, tmp_path: Path) -> None:
-    file = result_path(tmp_path, spec, cell)
+def test_a_damaged_result_file_is_named(tmp_path: Path) -> None:
+    file = result_path(tmp_path, SPEC, MLP)
     file.parent.mkdir()
     file.write_text("{", encoding="utf-8")
     with pytest.raises(RunError, match=f"cannot read the result .*{file.name}"):
-        measure(spec, cell, tmp_path)
+        measure(tmp_path)
 
 
 def test_a_full_disk_keeps_the_runs_made_before(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import errno
     import os
@@ -213,16 +194,14 @@ def test_a_full_disk_keeps_the_runs_made_before(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunError, match="No space left on device.*make room"):
-        measure(spec, cell, tmp_path)
+        measure(tmp_path)
     (kept,) = read_results(tmp_path, "toy")
     assert len(kept.runs) == 1
 
 
-def test_measured_figures_stand_beside_the_published_ones(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
-) -> None:
-    measure(spec, cell, tmp_path)
-    table = figures_table(View(spec, read_results(tmp_path, "toy")))
+def test_measured_figures_stand_beside_the_published_ones(runs: list[Any], tmp_path: Path) -> None:
+    measure(tmp_path)
+    table = figures_table(View(SPEC, read_results(tmp_path, "toy")))
     assert table.header == ("Model", "Settings", "Digits")
     assert tuple(table.rows) == (
         ("MLP", "published", "90.5 ± 1.5"),
@@ -242,22 +221,19 @@ def test_measured_figures_stand_beside_the_published_ones(
     ],
 )
 def test_a_figure_is_within_two_published_deviations_or_better_or_has_its_reason(
-    cell: Cell, runs: list[Any], tmp_path: Path, published: str, verdict: str
+    runs: list[Any], tmp_path: Path, published: str, verdict: str
 ) -> None:
     reasons = '[reasons]\nmlp = "the digits are smaller"\n'
     spec = parse_spec("toy", TOY.replace("[90.5, 1.5]", published) + reasons)
-    measure(spec, cell, tmp_path)
-    table = verdicts_table(View(spec, read_results(tmp_path, "toy")))
+    table = verdicts_table(View(spec, [measure(tmp_path)]))
     why = "the digits are smaller" if verdict.startswith("worse") else ""
     assert tuple(table.rows) == (("MLP", verdict, why),)
 
 
-def test_an_unfinished_cell_says_how_many_runs_it_has(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
-) -> None:
-    result = measure(spec, cell, tmp_path)
+def test_an_unfinished_cell_says_how_many_runs_it_has(runs: list[Any], tmp_path: Path) -> None:
+    result = measure(tmp_path)
     part = replace(result, runs=result.runs[:1], wanted=result.wanted[:2], note="slow")
-    table = figures_table(View(spec, [part]))  # the spec asks for more runs than it did then
+    table = figures_table(View(SPEC, [part]))  # the spec asks for more runs than it did then
     assert table.rows[1][-1] == "80.0 (1 of 4 runs)¹"
     assert table.notes == (
         "¹ slow",
@@ -266,38 +242,31 @@ def test_an_unfinished_cell_says_how_many_runs_it_has(
 
 
 # The others hold runs from before some options of kernels they do not use had a default of none.
-@pytest.mark.parametrize(
-    "name", ["fig2b", "fig5", "table2", "table3", "table4", "table8", "table9"]
-)
-def test_committed_results_have_the_settings_of_their_spec(name: str) -> None:
-    spec, folder = load_spec(name), Path(__file__).parents[2] / "results"
-    for cell in spec.cells():
-        result = read_cell(spec, cell, folder)
-        assert result is None or other_settings(spec, cell, result) == [], cell.name
+WHOLE = ["fig2b", "fig5", "table2", "table3", "table4", "table8", "table9"]
 
 
 # Not in fig6 to fig8, which draw one run, nor in table5, where simple forecasts have no seed.
-@pytest.mark.parametrize(
-    "name",
-    ["fig2a", "fig2b", "fig4", "fig5", "table2", "table3", "table4", "table8", "table9", "table10"],
-)
-def test_every_committed_cell_has_all_its_runs_and_at_least_five_or_a_reason(name: str) -> None:
-    spec, folder = load_spec(name), Path(__file__).parents[2] / "results"
-    read = [(cell, read_cell(spec, cell, folder)) for cell in spec.cells()]
-    found = {c.name: r.asked(c) for c, r in read if r is not None and r.cannot is None}
+@pytest.mark.parametrize("name", [*WHOLE, "fig2a", "fig4", "table10"])
+def test_committed_cells_have_their_settings_and_five_runs_or_a_reason(name: str) -> None:
+    spec, found = load_spec(name), 0
+    for cell in spec.cells():
+        result = read_cell(spec, cell, RESULTS)
+        if result is not None:
+            assert name not in WHOLE or other_settings(spec, cell, result) == [], cell.name
+            assert result.cannot or not result.asked(cell).missing, cell.name
+            assert result.cannot or len(result.runs) >= 5, cell.name
+            found += result.cannot is None
     assert found
-    assert {name: result.missing for name, result in found.items() if result.missing} == {}
-    assert {name: len(result.runs) for name, result in found.items() if len(result.runs) < 5} == {}
 
 
 def test_a_table_names_the_commits_of_its_runs_and_marks_each_note(
-    spec: Spec, cell: Cell, runs: list[Any], tmp_path: Path
+    runs: list[Any], tmp_path: Path
 ) -> None:
-    result = measure(spec, cell, tmp_path)
+    result = measure(tmp_path)
     assert result.commits == {commit_of({"commit": commit()})}
     first, *rest = result.runs
     older = replace(result, runs=[{k: v for k, v in first.items() if k != "commit"}, *rest])
-    (note,) = figures_table(View(spec, [older])).notes
+    (note,) = figures_table(View(SPEC, [older])).notes
     assert note.endswith(f"; {', '.join(sorted([*result.commits, 'before 2a0c100']))}.")
     notes = {"cora": "slow", "citeseer": "one seed", "pubmed": "slow"}
     results = [
@@ -327,16 +296,16 @@ def test_a_page_with_a_wrong_marker_is_refused(tmp_path: Path) -> None:
 
 
 def test_data_that_is_nowhere_is_a_reason_in_the_row_and_names_no_folder(
-    spec: Spec, cell: Cell, runs: list[tuple[str, int]], tmp_path: Path
+    runs: list[Any], tmp_path: Path
 ) -> None:
     told: list[str] = []
 
     def absent(experiment: Experiment) -> Any:
         raise DataError("digits is not in /somewhere; could not be fetched")
 
-    result, _ = measure_cell(spec, cell, tmp_path, dataset=absent, say=told.append)
+    result, _ = measure_cell(SPEC, MLP, tmp_path, dataset=absent, say=told.append)
     assert result.cannot == "not measured: digits is not here and cannot be fetched"
-    assert told == [f"{cell.name}: digits is not in /somewhere; could not be fetched"]
-    shown = figures_table(View(spec, read_results(tmp_path, "toy")))
+    assert told == [f"{MLP.name}: digits is not in /somewhere; could not be fetched"]
+    shown = figures_table(View(SPEC, read_results(tmp_path, "toy")))
     assert [row[1] for row in shown.rows] == ["published"]
     assert shown.notes[-1].endswith("the data is not here and cannot be fetched: digits.")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from difformer.app.cli import main
 from difformer.core.diffusivity import Sigmoid, Simple
 from difformer.errors import RunError
 from difformer.jobs.rows import run_experiment
@@ -30,42 +30,33 @@ def test_the_flow_of_figure_3_goes_down_its_energy() -> None:
         torch.testing.assert_close(cosine, torch.ones_like(cosine))
 
 
-def test_a_figure_has_the_same_bytes_each_time(tmp_path: Path) -> None:
-    first = {p.name: p.read_bytes() for p in make_figure("fig3", tmp_path / "a")}
-    second = {p.name: p.read_bytes() for p in make_figure("fig3", tmp_path / "b")}
-    assert first == second
+def drawn(name: str, out: Path, **options: Any) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in make_figure(name, out, **options)}
 
 
-def test_an_unknown_figure_is_an_error(tmp_path: Path) -> None:
+def test_a_figure_has_the_same_bytes_each_time_and_another_name_is_an_error(tmp_path: Path) -> None:
+    assert drawn("fig3", tmp_path / "a") == drawn("fig3", tmp_path / "b")
     with pytest.raises(ValueError, match="figure must be one of fig2a, .*, got 'fig1'"):
         make_figure("fig1", tmp_path)
     assert len(FIGURES) == 8
 
 
-def test_an_ablation_is_measured_by_its_spec_once_and_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_ablation_is_measured_by_its_spec_once_and_drawn(tmp_path: Path, cli: Any) -> None:
     words = ["reproduce", "fig2a", "--datasets", "digits", "--seeds", "1", "--out", str(tmp_path)]
     variants = ",".join(f"diffusivity:kernel={k}" for k in ("identity", "constant", "simple"))
     words += ["--variants", variants]
-    assert run(*words) == 0
-    out, err = capsys.readouterr()
-    assert str(tmp_path / "fig2a" / "fig2a.svg") in out
-    assert err.count("(1 runs)") == 3
+    done = cli(*words)
+    assert done.code == 0
+    assert str(tmp_path / "fig2a" / "fig2a.svg") in done.out
+    assert done.err.count("(1 runs)") == 3
     (kept, *_) = read_results(tmp_path, "fig2a")
     assert kept.settings["data"] == {"sample": 3000}
     assert kept.settings["model"]["kernel"] == "constant"
     text = (tmp_path / "fig2a" / "README.md").read_text(encoding="utf-8")
     assert "1 run per point, 60 epochs" in text
     before = {p: p.read_bytes() for p in (tmp_path / "fig2a").iterdir()}
-    assert run(*words) == 0  # what is there is drawn, not trained again
+    assert cli(*words).code == 0  # what is there is drawn, not trained again
     assert {p: p.read_bytes() for p in (tmp_path / "fig2a").iterdir()} == before
-
-
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
 
 
 def keep(root: Path, figure: str, column: str, system: str, variant: str, *values: float) -> None:
@@ -141,40 +132,27 @@ def test_committed_results_are_of_the_settings_that_the_spec_states(name: str) -
         assert result.settings["model"].items() >= dict(cell.model).items()
 
 
-def a_run(folder: Path, name: str, **train: int) -> Path:
-    """A short run of the last cell of a figure, whose data is always at hand."""
-    cell = load_spec(name).cells()[-1]
-    (experiment,) = cell.experiments()
-    run_experiment(replace(experiment, train=replace(experiment.train, **train)), folder=folder)
-    return folder
-
-
 def test_states_are_drawn_again_from_their_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looked, "MOST_POINTS", 60)
     monkeypatch.setattr(looked, "EDGES", 20)
-    run = a_run(tmp_path / "run", "fig7", epochs=1)
-    first = {p.name: p.read_bytes() for p in make_figure("fig7", tmp_path, runs=[run])}
-    again = {p.name: p.read_bytes() for p in make_figure("fig7", tmp_path)}
-    assert first == again
-
-
-def test_a_figure_that_was_never_measured_says_how_to(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (experiment,) = load_spec("fig7").cells()[-1].experiments()  # its data is always at hand
+    run_experiment(replace(experiment, train=replace(experiment.train, epochs=1)), folder=run)
+    assert drawn("fig7", tmp_path, runs=[run]) == drawn("fig7", tmp_path)
     with pytest.raises(RunError, match=r"points.csv is not there: give --fresh to measure fig7"):
-        make_figure("fig7", tmp_path)
+        make_figure("fig7", tmp_path / "never")
 
 
 def test_chickenpox_is_trained_by_its_spec_and_drawn_again_without_its_models(
-    tmp_path: Path, data_root: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, data_root: Path, cli: Any
 ) -> None:
     words = ["reproduce", "fig8", "--out", str(tmp_path), "--data-dir", str(data_root)]
-    assert run(*words) == 0
+    assert cli(*words).code == 0
     lines = (tmp_path / "fig8" / "weights.csv").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 1 + 4 * 20 * 20
     assert len(read_results(tmp_path, "fig8")) == 2
     before = {p: p.read_bytes() for p in (tmp_path / "fig8").iterdir()}
-    capsys.readouterr()
-    assert run(*words, "--show") == 0
-    assert str(tmp_path / "fig8" / "fig8.svg") in capsys.readouterr().out
+    assert str(tmp_path / "fig8" / "fig8.svg") in cli(*words, "--show").out
     assert {p: p.read_bytes() for p in (tmp_path / "fig8").iterdir()} == before

@@ -1,7 +1,8 @@
-"""GLCN and LDS, which learn the graph, against their equations and a finite difference."""
+"""NodeFormer, SGFormer, GLCN and LDS: dense forms, the library's model, finite differences."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,36 +10,128 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch_geometric.nn.models import SGFormer as LibrarySGFormer
 
 from difformer.core.graph import Graph
-from difformer.data.dataset import Batch, Dataset
+from difformer.data.dataset import Batch
 from difformer.data.split import Split
-from difformer.jobs.rows import graph_for
 from difformer.systems.registry import get_system
-from difformer.train.batches import FullBatch
-from difformer.train.loop import fit
 from difformer.train.objective import objective_for
 from difformer.train.seeding import seeded
-from difformer.train.settings import TrainSettings
-from difformer_paper.rivals import learned
-from difformer_paper.rivals.learned import GLCN, LDS, DrawnGraph
+from difformer_paper.rivals import learned, nodeformer
+from difformer_paper.rivals.learned import LDS, DrawnGraph
+from difformer_paper.rivals.nodeformer import (
+    NodeFormerLayer,
+    edge_score,
+    noisy_average,
+    positive_features,
+    wider,
+)
+from tests.systems.small import GRAPH, RING, SMALL, N, X, along, build, close, run
+
+CLASSES = objective_for("multiclass")
 
 
-def test_glcn_weights_are_its_equation_on_one_row(
-    small: Dataset, build: Any, own_graph: Any
+def test_nodeformer_features_estimate_the_softmax_kernel() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = (0.7 * torch.randn(12, 1, 4, generator=generator) for _ in range(2))
+    projection = torch.randn(60_000, 4, generator=generator)
+    fq = positive_features(q, projection, query=True).squeeze(1)
+    fk = positive_features(k, projection, query=False).squeeze(1)
+    estimate = fq @ fk.T
+    estimate = estimate / estimate.sum(1, keepdim=True)
+    exact = (q.squeeze(1) @ k.squeeze(1).T / math.sqrt(4)).softmax(1)
+    torch.testing.assert_close(estimate, exact, atol=0.01, rtol=0.1)
+
+
+def nodeformer_layer(**options: int) -> NodeFormerLayer:
+    with seeded(0):
+        return NodeFormerLayer(4, get_system("nodeformer").configure(num_heads=2, **options))
+
+
+def test_nodeformer_attends_as_its_dense_form_and_gumbel_noise_picks_keys() -> None:
+    layer = nodeformer_layer(features=8, gumbels=3, bias_order=0)
+    fq, fk, v = (torch.rand(9, 2, 8), torch.rand(9, 2, 8), torch.randn(9, 2, 4))
+    share = torch.einsum("nhm,jhm->nhj", fq, fk)
+    expected = torch.einsum("nhj,jhd->nhd", share / share.sum(-1, keepdim=True), v)
+    close(layer.eval().attend(fq, fk, v), expected)
+    same = torch.ones_like(v)  # an average of equal values, whatever the noise
+    close(layer.train().attend(fq, fk, same), same, 1e-4)
+
+
+def test_nodeformer_averages_samples_in_parts_as_all_at_once(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = build("glcn", small, gamma=0.5, beta=0.25)
-    assert isinstance(model, GLCN)
-    graph = own_graph(small)
-    weight, loss = model.learn(small.x, graph)
-    source, target = graph.edge_index
-    p = small.x @ model.project.linear.weight.T
-    mine = target == 7
+    n, h, m, d, g = 13, 2, 4, 3, 5
+    monkeypatch.setattr(nodeformer, "NUMBERS_AT_ONCE", 6 * h * g * d)  # six rows at a time
+    draw = torch.Generator().manual_seed(0)
+    sizes = (m, m, d, g)
+    fq, fk, v, e = (torch.rand(n, h, k, dtype=torch.float64, generator=draw) for k in sizes)
+    inputs = [t.requires_grad_() for t in (fq, fk, v)]
+    share = torch.einsum("ihm,jhm,jhg->hgij", fq, fk, e)
+    share = share / (share.sum(-1, keepdim=True) + nodeformer.EPS**2)
+    expected = torch.einsum("hgij,jhd->ihd", share, v) / g
+    found = noisy_average(fq, fk, v, e)
+    torch.testing.assert_close(found, expected)
+    weight = torch.randn(found.shape, dtype=torch.float64, generator=draw)
+    slow, fast = (torch.autograd.grad((z * weight).sum(), inputs) for z in (expected, found))
+    torch.testing.assert_close(fast, slow)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_nodeformer_widens_a_graph_to_rows_two_and_four_edges_apart(directed: bool) -> None:
+    edges = torch.randint(17, (2, 20), generator=torch.Generator().manual_seed(0))
+    graph = Graph.from_edges(edges, 17, undirected=not directed, self_loops=True)
+    first, *others = wider(graph, 3)
+    assert first is graph
+    for found, steps in zip(others, (2, 4), strict=True):
+        joined = (torch.linalg.matrix_power(along(graph), steps) > 0).float()
+        expected = joined.sum(1, keepdim=True).rsqrt() * joined * joined.sum(0).rsqrt()
+        close(found.adjacency.to_dense(), expected)
+        assert found.symmetric is not directed
+
+
+def test_nodeformer_moves_its_values_along_the_graph_and_scores_its_edges() -> None:
+    layer, z = nodeformer_layer(), torch.randn(6, 4)
+    close(layer.moved(z, RING), RING.propagate(layer.value(z)).view(6, 2, 4))
+    fq, fk = torch.rand(6, 1, 5), torch.rand(6, 1, 5)
+    share = (fq[:, 0] @ fk[:, 0].T) / (fq[:, 0] @ fk[:, 0].sum(0)).unsqueeze(1)
+    source, target = RING.edge_index
+    expected = (share[target, source].log() / 3).mean()  # every row has three edges
+    close(edge_score(fq, fk, RING), expected)
+
+
+def test_sgformer_is_the_librarys_model() -> None:
+    options: Any = {"hidden_channels": 8, "graph_weight": 0.7, "graph_layers": 3}
+    model = build("sgformer", backbone="residual", **options)
+    theirs = LibrarySGFormer(6, 8, 2, trans_num_layers=1, gnn_num_layers=3, graph_weight=0.7)
+    state = model.model.state_dict()
+    for part, layer in (
+        ("trans_conv", model.attention_input),
+        ("graph_conv", model.graph_input),
+    ):
+        state |= {f"{part}.fcs.0.{k}": getattr(layer.linear, k) for k in ("weight", "bias")}
+    theirs.load_state_dict(state)
+    zeros = torch.zeros(N, dtype=torch.int64)
+    close(model(X, GRAPH), theirs.eval()(X, SMALL.edge_index, zeros))
+
+
+def test_sgformer_with_a_plain_backbone_is_attention_beside_a_gcn() -> None:
+    model = build("sgformer", hidden_channels=8, graph_weight=1.0)
+    gcn = model.model.graph_conv
+    close(model(X, GRAPH), torch.log_softmax(model.model.fc(gcn(X, GRAPH)), 1))
+
+
+def test_glcn_weights_are_its_equation_on_one_row() -> None:
+    model = build("glcn", gamma=0.5, beta=0.25)
+    weight, loss = model.learn(X, GRAPH)
+    source, target = GRAPH.edge_index
+    p, mine = X @ model.project.linear.weight.T, target == 7
     score = F.relu((p[source[mine]] - p[7]).abs() @ model.score).squeeze(1)
-    torch.testing.assert_close(weight[mine], score.softmax(0))
+    close(weight[mine], score.softmax(0))
     gap = (p[source] - p[target]).square().sum(1)
     total = (weight * gap).sum() + 0.5 * weight.square().sum() + 0.25 * (weight - 1).square().sum()
-    torch.testing.assert_close(loss, total / small.num_rows)
+    close(loss, total / N)
 
 
 def test_glcn_makes_gaps_in_chunks_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,35 +146,27 @@ def test_glcn_makes_gaps_in_chunks_that_change_nothing(monkeypatch: pytest.Monke
     assert torch.autograd.gradcheck(lambda p, a: learned.edge_gaps(p, a, source, target), (p, a))
 
 
-def test_glcn_convolves_on_the_symmetrised_normalised_weights(
-    small: Dataset, build: Any, own_graph: Any
-) -> None:
-    model, graph = build("glcn", small), own_graph(small)
-    weight, _ = model.learn(small.x, graph)
-    dense = torch.zeros(small.num_rows, small.num_rows)
-    dense[graph.edge_index[1], graph.edge_index[0]] = weight.detach()
+def test_glcn_convolves_on_the_symmetrised_normalised_weights() -> None:
+    model = build("glcn")
+    dense = along(GRAPH, model.learn(X, GRAPH)[0])
     dense = (dense + dense.T) / 2
-    scale = dense.sum(1).rsqrt()
-    dense = dense * scale.unsqueeze(1) * scale
-    expected = dense @ model.rest[0](F.relu(dense @ model.first(small.x)))
-    torch.testing.assert_close(model(small.x, graph), expected, atol=1e-5, rtol=1e-5)
+    dense = dense * dense.sum(1, keepdim=True).rsqrt() * dense.sum(1).rsqrt()
+    close(model(X, GRAPH), dense @ model.rest[0](F.relu(dense @ model.first(X))))
 
 
-def lds(n: int, **options: Any) -> tuple[LDS, Batch]:
-    """A model in float64 that has observed a ring of n rows, all but the last labelled."""
+def lds(n: int, **options: Any) -> tuple[LDS, Batch, Tensor]:
+    """A model in float64 that has observed a ring of n rows, all but the last labelled, and θ."""
     row = torch.arange(n)
     ring = torch.stack([row, (row + 1) % n])
     graph = Graph.from_edges(ring, n, undirected=True, self_loops=True)
-    draw = torch.Generator().manual_seed(1)
-    x = torch.randn(n, 3, dtype=torch.float64, generator=draw)
-    y = torch.where(row < n - 1, row % 2, -1)
+    x = torch.randn(n, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     config = get_system("lds").configure(dropout=0.0, inner_lr=0.3, outer_share=0.5, **options)
     with seeded(0):
         model = LDS(3, 2, config).double()
-    batch = Batch(x, y, graph, row[:-1])
+    batch = Batch(x, torch.where(row < n - 1, row % 2, -1), graph, row[:-1])
     model.observe(batch)
     model.theta = model.theta.double()
-    return model, batch
+    return model, batch, dense_theta(model, n)
 
 
 def dense_theta(model: LDS, n: int) -> Tensor:
@@ -95,37 +180,33 @@ def dense_hypergradient(model: LDS, batch: Batch, theta: Tensor) -> Tensor:
     n, call = len(theta), torch.func.functional_call
     theta = theta.clone().requires_grad_()
 
-    def convolve(w: dict[str, Tensor]) -> Tensor:
+    def loss(w: dict[str, Tensor], rows: Tensor) -> Tensor:
         edges = theta + torch.eye(n, dtype=theta.dtype)
-        scale = edges.sum(1).rsqrt()
-        adjacency = edges * scale.unsqueeze(1) * scale
-        return call(model.gcn, w, (batch.x, lambda value: adjacency @ value))
+        adjacency = edges * edges.sum(1, keepdim=True).rsqrt() * edges.sum(1).rsqrt()
+        output = call(model.gcn, w, (batch.x, lambda value: adjacency @ value))
+        return F.cross_entropy(output[rows], batch.y[rows])
 
     w = dict(model.gcn.named_parameters())
     for _ in range(model.config.unroll):
-        loss = F.cross_entropy(convolve(w)[model._inner], batch.y[model._inner])
-        steps = torch.autograd.grad(loss, list(w.values()), create_graph=True)
+        steps = torch.autograd.grad(loss(w, model._inner), list(w.values()), create_graph=True)
         w = {name: p - 0.3 * g for (name, p), g in zip(w.items(), steps, strict=True)}
-    outer = F.cross_entropy(convolve(w)[model._outer], batch.y[model._outer])
-    slope = torch.autograd.grad(outer, theta)[0]
+    slope = torch.autograd.grad(loss(w, model._outer), theta)[0]
     return (slope + slope.T) / 2
 
 
 @pytest.mark.parametrize("unroll", [0, 1, 2])
 def test_lds_hypergradient_of_all_pairs_is_that_of_dense_autograd(unroll: int) -> None:
-    model, batch = lds(7, unroll=unroll)
-    slope = model.hypergradient(batch.x, batch, objective_for("multiclass"))
-    expected = dense_hypergradient(model, batch, dense_theta(model, 7))
+    model, batch, theta = lds(7, unroll=unroll)
+    slope = model.hypergradient(batch.x, batch, CLASSES)
+    expected = dense_hypergradient(model, batch, theta)
     row, col = torch.triu_indices(7, 7, 1)
     torch.testing.assert_close(slope.at(row, col), expected[row, col])
     assert float(expected[row, col].abs().min()) > 0
 
 
 def test_lds_keeping_all_pairs_moves_each_down_its_slope() -> None:
-    model, batch = lds(6, top_k=6, theta_lr=3.0)
-    before = dense_theta(model, 6)
-    slope = model.hypergradient(batch.x, batch, objective_for("multiclass"))
-    model.move(slope)
+    model, batch, before = lds(6, top_k=6, theta_lr=3.0)
+    model.move(model.hypergradient(batch.x, batch, CLASSES))
     expected = (before - 3.0 * dense_hypergradient(model, batch, before)).clamp(0, 1)
     torch.testing.assert_close(dense_theta(model, 6), expected.fill_diagonal_(0.0))
 
@@ -134,11 +215,9 @@ def test_lds_keeps_the_largest_chances_in_a_room_of_fixed_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(learned, "BLOCK", 10)  # several blocks of rows
-    model, batch = lds(9, top_k=1, theta_lr=5.0)
+    model, batch, before = lds(9, top_k=1, theta_lr=5.0)
     room = model.theta.numel()
-    before = dense_theta(model, 9)
-    slope = model.hypergradient(batch.x, batch, objective_for("multiclass"))
-    model.move(slope)
+    model.move(model.hypergradient(batch.x, batch, CLASSES))
     after, row = dense_theta(model, 9), torch.arange(9)
     assert model.theta.numel() == room == 9 + 9
     full = dense_hypergradient(model, batch, before) + torch.diag(torch.full((9,), torch.inf))
@@ -149,31 +228,26 @@ def test_lds_keeps_the_largest_chances_in_a_room_of_fixed_size(
     assert int((after > 0).sum()) <= 2 * room
 
 
-def test_lds_draws_edges_at_their_probability(ring: Graph) -> None:
+def test_lds_draws_edges_at_their_probability() -> None:
     pairs, draw = torch.triu_indices(60, 60, 1), torch.Generator().manual_seed(0)
     dense = DrawnGraph.draw(pairs, torch.full((pairs.shape[1],), 0.3), 60, draw).matrix.csr
     edges = dense.to_dense() > 0
     assert (int(edges.sum()) - 60) / (60 * 59) == pytest.approx(0.3, abs=0.03)
     assert torch.equal(edges, edges.T)
     certain = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 5, 5]])
-    drawn = DrawnGraph.draw(certain, torch.ones(6), 6)
-    torch.testing.assert_close(drawn.matrix.csr.to_dense(), ring.dense())
+    close(DrawnGraph.draw(certain, torch.ones(6), 6).matrix.csr.to_dense(), RING.dense())
 
 
-def test_lds_takes_half_of_the_validation_labels_by_its_papers_protocol(small: Dataset) -> None:
+def test_lds_takes_half_of_the_validation_labels_by_its_papers_protocol() -> None:
     """Those rows move the graph, no longer count as validation, and no test label is seen."""
-    rows = torch.arange(small.num_rows)
-    split = Split("s", rows[:10], rows[10:20], rows[20:])
-    system, results = get_system("lds"), list[Any]()
+    split = Split("s", *torch.arange(N).split([10, 10, N - 20]))
+    results = list[Any]()
     for outer, flip in (("training", False), ("validation", False), ("validation", True)):
-        y = small.y.clone()
+        y = SMALL.y.clone()
         y[20:] = 1 - y[20:] if flip else y[20:]
-        config = system.configure(outer=outer, samples=1)
-        with seeded(0):
-            model = system.build(config, small.num_features, 2)
-        assert isinstance(model, LDS)
-        source = FullBatch(replace(small, y=y), split, graph_for(system, config, small))
-        fit(model, source, objective_for("multiclass"), split, TrainSettings(epochs=3, lr=0.05))
+        train = {"epochs": 3, "lr": 0.05}
+        data = replace(SMALL, y=y)
+        model, _, _ = run("lds", data, split, train=train, outer=outer, samples=1)
         results.append((model._outer.tolist(), model._inner.numel(), model.theta))
     own, paper, flipped = results
     assert set(own[0]) < set(range(10))

@@ -12,6 +12,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -162,9 +163,7 @@ def _in_archive(path: Path) -> Iterator[Post]:
                 total += member.size
                 if total > LARGEST:
                     raise DataError(f"{path} unpacks to more than {LARGEST:,} bytes of posts")
-                stream = archive.extractfile(member)
-                assert stream is not None  # a regular file has content
-                content = stream.read()
+                content = cast("Any", archive.extractfile(member)).read()  # of a regular file
                 if len(content) != member.size:
                     raise EOFError(f"{member.name} ends early")
                 count += 1
@@ -177,16 +176,15 @@ def _in_archive(path: Path) -> Iterator[Post]:
 
 
 def _in_folder(path: Path) -> Iterator[Post]:
-    for part in PARTS:
-        for group in CLASSES:
-            folder = path / part / group
-            try:
-                files = [file for file in folder.iterdir() if file.name.isdigit()]
-                for file in files:
+    for part, group in product(PARTS, CLASSES):
+        folder = path / part / group
+        try:
+            for file in folder.iterdir():
+                if file.name.isdigit():
                     yield Post(part, group, file.name, file.read_bytes().decode("latin1"))
-            except OSError as error:
-                place = error.filename or folder
-                raise DataError(f"cannot read {place}: {reason_of(error)}") from error
+        except OSError as error:
+            place = error.filename or folder
+            raise DataError(f"cannot read {place}: {reason_of(error)}") from error
 
 
 def _classes(posts: list[Post]) -> Tensor:

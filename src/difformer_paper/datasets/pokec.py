@@ -15,6 +15,7 @@ Splits: "paper" is 10/10/80, "released" 50/25/25; the class is -1 where gender i
 
 from __future__ import annotations
 
+import gzip
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ from difformer.data.dataset import Dataset
 from difformer.data.fetch import UNKNOWN, Source, Web, obtain
 from difformer.errors import DataError
 from difformer.files import reading
+from difformer_paper.datasets.proteins import read_matrix, reading_text
 from difformer_paper.datasets.social import people_dataset
-from difformer_paper.datasets.text import read_lines, read_matrix
 
 SNAP = Web("https://snap.stanford.edu/data", limit=1 << 31)
 RELATIONS, PROFILES, MAT = (
@@ -95,44 +96,36 @@ def _dataset(path: Path, name: str, x: Any, y: Any, edges: Any) -> Dataset:
 
 def _read_profiles(path: Path) -> tuple[Any, Any]:
     rows: dict[int, tuple[Any, int]] = {}
-    for number, line in enumerate(read_lines(path), 1):
-        cells = line.split(b"\t")
-        if len(cells) == COLUMNS + 1 and not cells[-1]:  # SNAP's lines end in a tab
-            cells.pop()
-        if len(cells) != COLUMNS:
-            raise DataError(f"{path}, line {number}: {len(cells)} columns where {COLUMNS} must be")
-        try:
-            gender = -1 if cells[3] == b"null" else int(cells[3])
-            rows[int(cells[0])] = (_features(cells), gender)
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: {error}") from error
+    with reading_text(path), gzip.open(path) as stream:
+        for number, line in enumerate(stream, 1):
+            cells = line.rstrip(b"\r\n").split(b"\t")
+            if len(cells) == COLUMNS + 1 and not cells[-1]:  # SNAP's lines end in a tab
+                cells.pop()
+            if len(cells) != COLUMNS:
+                why = f"{len(cells)} columns where {COLUMNS} must be"
+                raise DataError(f"{path}, line {number}: {why}")
+            try:
+                known = [b"" if cell == b"null" else cell for cell in cells]
+                rows[int(cells[0])] = (_features(known), int(known[3] or -1))
+            except ValueError as error:
+                raise DataError(f"{path}, line {number}: {error}") from error
     if sorted(rows) != list(range(1, len(rows) + 1)):
         raise DataError(f"{path} must hold each of the people 1 to {len(rows)} once")
-    x = np.stack([rows[i][0] for i in range(1, len(rows) + 1)])
-    y = np.array([rows[i][1] for i in range(1, len(rows) + 1)], dtype=np.int64)
-    return x, y
+    features, genders = zip(*(rows[user] for user in sorted(rows)), strict=True)
+    return np.stack(features), np.array(genders, dtype=np.int64)
 
 
 def _features(cells: list[bytes]) -> Any:
-    out = np.zeros(FEATURES, dtype=np.float32)
-    age = 0 if cells[7] == b"null" else int(cells[7])
-    out[0], out[1] = cells[1] == b"1", _number(cells[2]) / 100
-    out[2], out[3] = _years(cells[5]), _years(cells[6])
+    """The 65 features of a person from the cells of a line, empty where nothing is given."""
+    out, age = np.zeros(FEATURES, dtype=np.float32), int(cells[7] or 0)
+    out[0], out[1] = cells[1] == b"1", float(cells[2] or 0) / 100
+    for place, cell in enumerate(cells[5:7], 2):  # decades since 1999: 2012-05-25 11:20:00.0
+        if cell:
+            day = date.fromisoformat(cell[:10].decode()).toordinal()
+            out[place] = (day - OLDEST) / 3652.5
     out[4], out[5] = age / 100, age > 0
     region = cells[4].decode("utf-8", "replace").split(",")[0].strip()
     if region in REGIONS:
         out[6 + REGIONS.index(region)] = 1
-    for column, cell in enumerate(cells[FIRST_TEXT:]):
-        out[6 + len(REGIONS) + column] = cell != b"null" and cell != b""
+    out[6 + len(REGIONS) :] = [cell != b"" for cell in cells[FIRST_TEXT:]]
     return out
-
-
-def _number(cell: bytes) -> float:
-    return 0.0 if cell == b"null" else float(cell)
-
-
-def _years(cell: bytes) -> float:
-    """Decades since 1999 of a time such as 2012-05-25 11:20:00.0."""
-    if cell == b"null":
-        return 0.0
-    return (date.fromisoformat(cell[:10].decode()).toordinal() - OLDEST) / 3652.5

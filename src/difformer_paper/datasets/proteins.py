@@ -9,6 +9,11 @@ of the paper.
 
 from __future__ import annotations
 
+import gzip
+import warnings
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +24,7 @@ from difformer.data.dataset import Dataset, check_edges
 from difformer.data.fetch import UNKNOWN, Source, Zip, obtain
 from difformer.data.split import Split
 from difformer.errors import DataError
-from difformer.files import reading
-from difformer_paper.datasets.text import read_matrix
+from difformer.files import reading, reason_of
 
 TASKS, LINK_FEATURES = 112, 8
 
@@ -76,3 +80,39 @@ def mean_of_links(links: Any, features: Any, n: int) -> Any:
         total = sum(np.bincount(links[:, end], features[:, column], n) for end in (0, 1))
         out[:, column] = total / np.maximum(count, 1)
     return out
+
+
+def read_matrix(
+    path: Path,
+    columns: int,
+    dtype: Any = np.int64,
+    *,
+    separator: str = ",",
+    lines: int | None = None,
+) -> Any:
+    """A (lines, columns) array from a file of numbers. O(size).
+
+    DataError where the file is cut off or damaged, or has another number of columns, or of lines
+    where that is given.
+    """
+    with reading_text(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about a file without numbers
+        found = np.loadtxt(path, dtype, delimiter=separator, ndmin=2, comments=None)
+    found = found if found.size else np.zeros((0, columns), dtype)
+    if found.shape[1] != columns:
+        raise DataError(f"{path}: lines must have {columns} numbers, not {found.shape[1]}")
+    if lines is not None and len(found) != lines:
+        raise DataError(f"{path} must have {lines} lines, it has {len(found)}")
+    return found
+
+
+@contextmanager
+def reading_text(path: Path) -> Generator[None, None, None]:
+    """A DataError of one line for text, gzipped or not, that is cut off, damaged or not there."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is cut off or damaged ({error}): fetch it again") from error
+    except (OSError, ValueError) as error:
+        reason = reason_of(error).partition(";")[0]  # after it, numpy advises its caller
+        raise DataError(f"{path} cannot be read: {reason}") from error

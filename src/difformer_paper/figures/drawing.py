@@ -20,31 +20,7 @@ if TYPE_CHECKING:
 
 MARKERS = "osD^vPX*hp"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
-STYLE: dict[str, Any] = {
-    "font.size": 8,
-    "font.family": "sans-serif",
-    "axes.titlesize": 9,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e3e3e3",
-    "grid.linewidth": 0.5,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 4,
-    "legend.frameon": False,
-    "legend.fontsize": 7,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "savefig.dpi": 200,
-    "savefig.bbox": "tight",
-    "svg.hashsalt": "difformer",  # equal figures have equal bytes
-    "svg.fonttype": "none",
-}
-
+STYLE = Path(__file__).with_name("figures.mplstyle")
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
@@ -126,8 +102,8 @@ def style() -> Generator[Any, None, None]:
         FigureCanvasAgg(figure)
         return figure
 
-    settings: Any = {**STYLE, "axes.prop_cycle": cycler(color=COLOURS)}
-    with mpl.rc_context(settings):
+    colours: Any = {"axes.prop_cycle": cycler(color=COLOURS)}
+    with mpl.rc_context(colours, fname=STYLE):
         yield make
 
 

@@ -28,22 +28,21 @@ CUT = ("sharp", "landmarks")
 
 def ablation(work: Work) -> Drawn:
     """The paper's six diffusivities, everything else equal, and two sharp ones: a bar for each."""
-    return _panels(work, (3.4, 2.6), _kind, _bars, _compared)
+
+    def key(result: CellResult) -> Row:
+        return {"system": result.system, "diffusivity": result.settings["model"]["kernel"]}
+
+    return _panels(work, (3.4, 2.6), key, _bars, _compared)
 
 
 def depth(work: Work) -> Drawn:
     """Accuracy by depth K: one line per step size τ, and one per graph network."""
-    return _panels(work, (3.6, 2.8), _step, _lines, _observed)
 
+    def key(result: CellResult) -> Row:
+        model, title = result.settings["model"], get_system(result.system).title
+        return {"system": title, "tau": model.get("tau", ""), "layers": model["num_layers"]}
 
-def _kind(result: CellResult) -> Row:
-    return {"system": result.system, "diffusivity": result.settings["model"]["kernel"]}
-
-
-def _step(result: CellResult) -> Row:
-    model = result.settings["model"]
-    title = get_system(result.system).title
-    return {"system": title, "tau": model.get("tau", ""), "layers": model["num_layers"]}
+    return _panels(work, (3.6, 2.8), key, _lines, _observed)
 
 
 def _panels(
@@ -62,7 +61,12 @@ def _panels(
         says: called with the title and rows of each.
     """
     spec, results = load_spec(work.name), read_results(work.folder.parent, work.name)
-    found = summary(results, key)
+    found: list[Row] = []  # test accuracy over the runs of each cell, by what is varied
+    for result in sorted(results, key=lambda r: [str(v) for v in list(key(r).values())[1:]]):
+        if result.runs:
+            mean, std = result.spread("accuracy")
+            row = {"dataset": result.column, **key(result), "mean": round(mean, 5)}
+            found.append({**row, "std": _round(std), "seeds": len(result.runs)})
     rows = {
         column["title"]: [row for row in found if row["dataset"] == name]
         for name, column in spec.columns.items()
@@ -78,22 +82,8 @@ def _panels(
     return Drawn(figure, said, {"summary": found}, _note(spec, results))
 
 
-def summary(results: Sequence[CellResult], key: Callable[[CellResult], Row]) -> list[Row]:
-    """Mean ± deviation of the test accuracy over the runs of each cell, by what is varied."""
-    rows: list[Row] = []
-    for result in sorted(results, key=lambda r: [str(v) for v in list(key(r).values())[1:]]):
-        if result.runs:
-            mean, std = result.spread("accuracy")
-            rows.append(
-                {
-                    "dataset": result.column,
-                    **key(result),
-                    "mean": round(mean, 5),
-                    "std": "" if std is None else round(std, 5),
-                    "seeds": len(result.runs),
-                }
-            )
-    return rows
+def _round(std: float | None) -> float | str:
+    return "" if std is None else round(std, 5)
 
 
 def _note(spec: Spec, results: Sequence[CellResult]) -> str:
@@ -102,17 +92,17 @@ def _note(spec: Spec, results: Sequence[CellResult]) -> str:
     for name, column in spec.columns.items():
         mine = [r for r in results if r.column == name and r.runs]
         if mine:
-            runs = _range([len(r.runs) for r in mine])
-            epochs = _range([r.settings["train"]["epochs"] for r in mine])
+            runs, epochs = (
+                " to ".join(map(str, sorted({min(values), max(values)})))
+                for values in (
+                    [len(r.runs) for r in mine],
+                    [r.settings["train"]["epochs"] for r in mine],
+                )
+            )
             each = "1 run" if runs == "1" else f"{runs} runs"
             found.append(f"{column['title']}: {each} per point, {epochs} epochs.")
     absent = dict.fromkeys(r.dataset for r in results if r.absent)
     return " ".join([*found, *(f"{name} is left out: its data is not at hand." for name in absent)])
-
-
-def _range(values: list[int]) -> str:
-    low, high = min(values), max(values)
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def _percents(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
@@ -172,14 +162,13 @@ def _percent(row: Row) -> str:
     return f"{100 * row['mean']:.1f}{std} %"
 
 
-def _label(row: Row) -> str:
-    return f"{row['system']}, τ = {row['tau']}" if row["tau"] else row["system"]
-
-
 def _lines(ax: Any, rows: list[Row], found: list[Row]) -> None:
+    def label_of(row: Row) -> str:
+        return f"{row['system']}, τ = {row['tau']}" if row["tau"] else row["system"]
+
     # A line looks the same in every panel.
-    for i, label in enumerate(sorted({_label(row) for row in found})):
-        points = sorted((r for r in rows if _label(r) == label), key=lambda r: r["layers"])
+    for i, label in enumerate(sorted({label_of(row) for row in found})):
+        points = sorted((r for r in rows if label_of(r) == label), key=lambda r: r["layers"])
         if not points:
             continue
         means, errors = _percents(points)

@@ -1,8 +1,8 @@
-"""Systems that learn the graph or are regularised by it: GLCN, LDS, ManiReg."""
+"""Systems that learn the graph: GLCN and LDS."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from difformer.data.dataset import Batch, Prediction
 from difformer.nn.inputs import Remembered
 from difformer.systems.layers import (
     EDGE_CHUNK,
-    MLP,
     EdgeProduct,
     FeatureLinear,
     FilteredStack,
@@ -112,21 +111,19 @@ def _prepare(graph: Graph) -> tuple[EdgeProduct, Tensor]:
     return EdgeProduct(graph), torch.where(same, back, torch.arange(source.numel()).to(back))
 
 
-Weights = dict[str, Tensor]
 BLOCK = 2**22  # pairs whose slope is held at once
 
 
-@dataclass(eq=False)
 class DrawnGraph:
     """A drawn graph's Ã = D^-1/2 (A + I) D^-1/2, and how a loss depends on every pair of rows.
 
     Ã is held as a sparse matrix of its edges. A product Y = Ã X gives ∂L/∂Ã = ∂Y Xᵀ for all pairs,
-    as two narrow factors, which the backward pass stores while `recording`.
+    as two narrow factors, which the backward pass stores where `factors` is a list.
     """
 
-    matrix: SparseMatrix
-    recording: bool = False
-    factors: list[tuple[Tensor, Tensor]] = field(default_factory=list[tuple[Tensor, Tensor]])
+    def __init__(self, matrix: SparseMatrix) -> None:
+        self.matrix = matrix
+        self.factors: list[tuple[Tensor, Tensor]] | None = None
 
     @classmethod
     def draw(
@@ -142,20 +139,18 @@ class DrawnGraph:
         return _Product.apply(x, self.matrix, False, self)
 
     def slope(self) -> tuple[Tensor, Tensor, Tensor]:
-        """P, Q (n, r) and c (n,) with ∂L/∂A_ij = P_i · Q_j + c_i, of all pairs i, j.
+        """P, Q (n, r) and c (n, 1) with ∂L/∂A_ij = P_i · Q_j + c_i, of all pairs i, j.
 
         With s = D^-1/2 1:  P Qᵀ is Σ ∂Y Xᵀ scaled by s on either side, and c_i what A_ij changes
         in row i's degree, −½ s_i³ ∂L/∂s_i.
         """
-        left = torch.cat([a for a, _ in self.factors], 1)
-        right = torch.cat([b for _, b in self.factors], 1)
+        left, right = (torch.cat(sides, 1) for sides in zip(*(self.factors or ()), strict=True))
         row, col, value = self.matrix.coo
         n = left.shape[0]
-        degree = torch.bincount(row, minlength=n).to(value)
-        s = degree.rsqrt()
+        s = torch.bincount(row, minlength=n).to(value).rsqrt()
         share = (left[row] * right[col]).sum(1)
         ds = left.new_zeros(n).index_add(0, row, share * s[col]).index_add(0, col, share * s[row])
-        return left * s.unsqueeze(1), right * s.unsqueeze(1), -ds * s**3 / 2
+        return left * s.unsqueeze(1), right * s.unsqueeze(1), (-ds * s**3 / 2).unsqueeze(1)
 
 
 class _Product(torch.autograd.Function):
@@ -172,28 +167,24 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (x,), graph = ctx.saved_tensors, ctx.graph
-        if graph is not None and graph.recording:
+        if graph is not None and graph.factors is not None:
             pair = (x, grads[0]) if ctx.transposed else (grads[0], x)
             graph.factors.append((pair[0].detach(), pair[1].detach()))
         return _Product.apply(grads[0], ctx.matrix, not ctx.transposed, graph), None, None, None
 
 
-@dataclass(frozen=True)
 class Slope:
-    """The gradient of the probabilities of all pairs, both directions: ½ left rightᵀ."""
+    """The gradient of the probabilities of all pairs, ½ left rightᵀ with narrow (n, r) factors.
 
-    left: Tensor  # (n, r)
-    right: Tensor
+    It is the sum over drawn graphs of (S + Sᵀ) / 2 with S_ij = P_i · Q_j + c_i.
+    """
 
-    @classmethod
-    def of(cls, graphs: list[DrawnGraph]) -> Slope:
-        """The sum over drawn graphs of (S + Sᵀ) / 2 with S_ij = P_i · Q_j + c_i."""
-        parts = [graph.slope() for graph in graphs]
-        p = torch.cat([p for p, _, _ in parts], 1)
-        q = torch.cat([q for _, q, _ in parts], 1)
-        c = torch.stack([c for _, _, c in parts]).sum(0).unsqueeze(1)
-        one = torch.ones_like(c)
-        return cls(torch.cat([p, q, c, one], 1), torch.cat([q, p, one, c], 1))
+    def __init__(self, graphs: list[DrawnGraph]) -> None:
+        p, q, c = zip(*(graph.slope() for graph in graphs), strict=True)
+        shift = torch.stack(c).sum(0)
+        one = torch.ones_like(shift)
+        self.left = torch.cat([*p, *q, shift, one], 1)
+        self.right = torch.cat([*q, *p, one, shift], 1)
 
     def at(self, row: Tensor, col: Tensor) -> Tensor:
         """The slope of the given pairs, O(pairs · r)."""
@@ -202,23 +193,25 @@ class Slope:
         return torch.cat(found) if found else self.left.new_zeros(0)
 
     def steepest(self, k: int) -> Tensor:
-        """For each row the k pairs whose probability should rise most, (2, ·), smaller index first.
+        """For each row the k pairs i < j whose probability should rise most, as keys i · n + j.
 
         O(n² r) time in blocks of rows, O(n k) memory.
         """
         n = self.left.shape[0]
-        k = min(k, n - 1)
+        rows = torch.arange(n, device=self.left.device)
         found: list[Tensor] = []
         for part in tiles(n, max(1, BLOCK // n)):
             block = self.left[part] @ self.right.T
-            rows = torch.arange(part.start, part.start + block.shape[0], device=block.device)
-            block[rows - part.start, rows] = torch.inf
-            value, col = block.topk(k, dim=1, largest=False)
-            good = value < 0
-            row = rows.unsqueeze(1).expand_as(col)[good]
-            found.append(torch.minimum(row, col[good]) * n + torch.maximum(row, col[good]))
-        key = torch.cat(found).unique()
-        return torch.stack([key // n, key % n])
+            block.scatter_(1, rows[part].unsqueeze(1), torch.inf)  # no row is paired with itself
+            value, col = block.topk(min(k, n - 1), dim=1, largest=False)
+            row = rows[part].unsqueeze(1).expand_as(col)
+            found.append(pair_keys(row[value < 0], col[value < 0], n))
+        return torch.cat(found).unique()
+
+
+def pair_keys(a: Tensor, b: Tensor, n: int) -> Tensor:
+    """One number for each pair of rows, whatever their order."""
+    return torch.minimum(a, b) * n + torch.maximum(a, b)
 
 
 class TwoLayers(nn.Module):
@@ -231,14 +224,12 @@ class TwoLayers(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor | SparseMatrix, graph: DrawnGraph) -> Tensor:
-        h = F.dropout(F.relu(graph(self._enter(x))), self.dropout, self.training)
-        return graph(self.second(h))
-
-    def _enter(self, x: Tensor | SparseMatrix) -> Tensor:
         if isinstance(x, Tensor):
-            return self.first(F.dropout(x, self.dropout, self.training))
-        dropped = x.dropout(self.dropout if self.training else 0.0)
-        return _Product.apply(self.first.weight.T, dropped, False, None) + self.first.bias
+            h = self.first(F.dropout(x, self.dropout, self.training))
+        else:
+            dropped = x.dropout(self.dropout if self.training else 0.0)
+            h = _Product.apply(self.first.weight.T, dropped, False, None) + self.first.bias
+        return graph(self.second(F.dropout(F.relu(graph(h)), self.dropout, self.training)))
 
 
 class LDS(GraphModel):
@@ -296,8 +287,7 @@ class LDS(GraphModel):
         assert graph is not None
         n = self._rows = graph.num_nodes
         source, target = graph.edge_index
-        key = (torch.minimum(source, target) * n + torch.maximum(source, target))[source != target]
-        key = key.unique()
+        key = pair_keys(source, target, n)[source != target].unique()
         room = min(key.numel() + n * self.config.top_k, n * (n - 1) // 2)
         self._keep(key, torch.ones(key.shape, device=key.device), room)
         order = torch.randperm(batch.rows.numel(), generator=torch.Generator().manual_seed(0))
@@ -309,11 +299,9 @@ class LDS(GraphModel):
         self.one_graph(batch)
         if self._rows != x.shape[0]:
             raise ValueError("observe(batch) must be called with these rows first")
-        features = self.features(x)
-        graphs = self._drawn.get((self.theta,), None, self._draw)
-        return torch.logsumexp(
-            torch.stack([F.log_softmax(self.gcn(features, drawn), 1) for drawn in graphs]), 0
-        )
+        graphs = self._drawn.get((self.theta,), None, self._samples)
+        outputs = [F.log_softmax(self.gcn(self.features(x), drawn), 1) for drawn in graphs]
+        return torch.logsumexp(torch.stack(outputs), 0)
 
     def features(self, x: Tensor) -> Tensor | SparseMatrix:
         """x as the layers take it; a sparse x is prepared once."""
@@ -322,12 +310,10 @@ class LDS(GraphModel):
 
     def training_step(self, batch: Batch, objective: Any, optimizer: Optimizer) -> float:
         """Inner steps for the weights, then one hypergradient step for θ; the last inner loss."""
-        x = self.features(batch.x)
-        graph = DrawnGraph.draw(self.pairs, self.theta, self._rows)
-        value = 0.0
+        x, graph, value = self.features(batch.x), self._draw(), 0.0
         for _ in range(self.config.inner_steps):
             optimizer.zero_grad(set_to_none=True)
-            loss = self._loss(None, x, graph, batch, objective, batch.rows)
+            loss = objective.loss(self.gcn(x, graph), batch)
             loss.backward()  # pyright: ignore[reportUnknownMemberType]
             optimizer.step()
             value = float(loss.detach())
@@ -337,32 +323,34 @@ class LDS(GraphModel):
 
     def hypergradient(self, x: Tensor | SparseMatrix, batch: Batch, objective: Any) -> Slope:
         """∂ L_outer(w after `unroll` gradient steps, A) / ∂θ of all pairs."""
-        weights: Weights = dict(self.gcn.named_parameters())
+        weights = dict(self.gcn.named_parameters())
         first, graphs = list(weights.values()), list[DrawnGraph]()
+
+        def loss(weights: dict[str, Any], rows: Tensor, y: Tensor) -> Tensor:
+            graphs.append(self._draw())
+            output = functional_call(self.gcn, weights, (x, graphs[-1]))
+            return objective.loss(output, replace(batch, y=y, rows=rows))
+
         for _ in range(self.config.unroll):
-            graphs.append(DrawnGraph.draw(self.pairs, self.theta, self._rows))
-            inner = self._loss(weights, x, graphs[-1], batch, objective, self._inner)
+            inner = loss(weights, self._inner, batch.y)
             steps = torch.autograd.grad(inner, list(weights.values()), create_graph=True)
-            weights = {
-                name: w - self.config.inner_lr * g
-                for (name, w), g in zip(weights.items(), steps, strict=True)
-            }
-        graphs.append(DrawnGraph.draw(self.pairs, self.theta, self._rows))
+            moved = zip(weights.items(), steps, strict=True)
+            weights: dict[str, Any] = {k: w - self.config.inner_lr * g for (k, w), g in moved}
+        y = batch.y
         if self._borrowed is not None:
-            y = batch.y.clone()
+            y = y.clone()
             y[self._outer] = self._borrowed
-            batch = replace(batch, y=y)
-        outer = self._loss(weights, x, graphs[-1], batch, objective, self._outer)
+        outer = loss(weights, self._outer, y)
         for graph in graphs:
-            graph.recording = True
+            graph.factors = []
         torch.autograd.grad(outer, first)  # visits every product, which all depend on the weights
-        return Slope.of(graphs)
+        return Slope(graphs)
 
     def move(self, slope: Slope) -> None:
         """θ ← θ − lr · slope on [0, 1], for the current pairs and those each row proposes."""
         n, old = self._rows, self.pairs[0] * self._rows + self.pairs[1]
-        row, col = slope.steepest(self.config.top_k)
-        key, where = torch.cat([old, row * n + col]).unique(return_inverse=True)
+        every = torch.cat([old, slope.steepest(self.config.top_k)])
+        key, where = every.unique(return_inverse=True)
         chance = self.theta.new_zeros(key.shape).index_add(0, where[: old.numel()], self.theta)
         change = slope.at(key // n, key % n).to(chance)
         moved = (chance - self.config.theta_lr * change).clamp_(0.0, 1.0)
@@ -371,68 +359,14 @@ class LDS(GraphModel):
     def _keep(self, key: Tensor, chance: Tensor, room: int) -> None:
         """Keep the `room` largest probabilities, padded with pairs of probability zero."""
         kept = chance.topk(min(room, chance.numel())).indices.sort().values
-        key, chance = key[kept], chance[kept]
-        spare = room - key.numel()
-        key = torch.cat([key, torch.ones(spare, dtype=torch.int64, device=key.device)])
+        spare = room - kept.numel()
+        key = F.pad(key[kept], (0, spare), value=1)
         self.pairs = torch.stack([key // self._rows, key % self._rows])
-        self.theta = torch.cat([chance, chance.new_zeros(spare)])
+        self.theta = F.pad(chance[kept], (0, spare))
 
-    def _draw(self) -> list[DrawnGraph]:
+    def _draw(self, draw: torch.Generator | None = None) -> DrawnGraph:
+        return DrawnGraph.draw(self.pairs, self.theta, self._rows, draw)
+
+    def _samples(self) -> list[DrawnGraph]:
         draw = torch.Generator(device=self.theta.device).manual_seed(0)
-        return [
-            DrawnGraph.draw(self.pairs, self.theta, self._rows, draw)
-            for _ in range(self.config.samples)
-        ]
-
-    def _loss(
-        self,
-        weights: Weights | None,
-        x: Tensor | SparseMatrix,
-        graph: DrawnGraph,
-        batch: Batch,
-        objective: Any,
-        rows: Tensor,
-    ) -> Tensor:
-        if weights is None:
-            output = self.gcn(x, graph)
-        else:
-            output = functional_call(self.gcn, weights, (x, graph))
-        return objective.loss(output, replace(batch, rows=rows))
-
-
-class ManiReg(GraphModel):
-    """Manifold regularisation, O(n d² + e c).
-
-        loss + λ / Σ w · Σ_{i→j} w_ij ‖s_i − s_j‖²,   s = softmax(f(x))                    (eq. 4)
-
-    which is 2 λ tr(Sᵀ L S) / Σ w. Prediction needs no graph. Left out: the reproducing kernel of
-    the paper, which the same MLP as in the other systems replaces; the penalty is on class
-    probabilities, because logits can shrink it without becoming smooth.
-    """
-
-    title = "ManiReg"
-
-    def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
-        super().__init__()
-        self.mlp = MLP(in_channels, out_channels, config)
-        self.penalty = config.penalty
-        self.classes = config.classes and out_channels > 1
-
-    @property
-    def needs_graph(self) -> bool:
-        return self.training
-
-    def run(self, x: Tensor, graph: Graph | None, batch: Tensor | None) -> Tensor | Prediction:
-        output = self.mlp(x)
-        if graph is None or not self.training:
-            return output
-        smooth = F.softmax(output, 1) if self.classes else output
-        return Prediction(output, self.penalty * self.roughness(smooth, graph))
-
-    @staticmethod
-    def roughness(value: Tensor, graph: Graph) -> Tensor:
-        """The mean of ‖v_i − v_j‖² over edges, weighted: 2 tr(Vᵀ L V) / Σ w."""
-        source, target = graph.edge_index
-        weight = graph.edge_weight
-        each = (value[source] - value[target]).square().sum(1)
-        return each.mean() if weight is None else (each * weight).sum() / weight.sum()
+        return [self._draw(draw) for _ in range(self.config.samples)]
