@@ -62,8 +62,7 @@ def poster_of(folder: Path, dataset: Dataset) -> Poster:
     """The poster of a run's DIFFormer: two t-SNE projections and one energy per layer."""
     from difformer.nn.model import DIFFormer
     from difformer.report.energy import check_energy
-    from difformer.report.inside import sample_rows
-    from difformer.report.states import project
+    from difformer.report.inside import project, sample_rows
     from difformer.runs.open import load_run
 
     run = load_run(folder, dataset=dataset)
@@ -72,13 +71,13 @@ def poster_of(folder: Path, dataset: Dataset) -> Poster:
     shown = sample_rows(dataset.num_rows, ROWS)
     states = run.model.states(dataset.x, run.graph)
     before, after = (project(states[i][shown], "tsne") for i in (0, -1))
-    layers = check_energy(run.model, dataset.x, run.graph).layers
+    layers = check_energy(run.model, dataset.x, run.graph)["layers"]
     return Poster(
         before=before.tolist(),
         after=after.tolist(),
         classes=dataset.y[shown].tolist(),
         names=[name.replace("_", " ") for name in run.class_names],
-        energies=[layers[0].start, *(layer.end for layer in layers)],
+        energies=[layers[0]["start"], *(layer["end"] for layer in layers)],
     )
 
 

@@ -29,7 +29,6 @@ from difformer.systems.registry import SYSTEMS
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
-    from difformer.report.states import Drawing
     from difformer.runs.open import LoadedRun
 
 PARTS = ("train", "val", "test")
@@ -57,85 +56,76 @@ def write_report(
         max_points: rows drawn; more are sampled, and the page says so.
         out: another path for the page.
     """
-    from difformer.report.states import Drawing
-
     run = read_run(run_folder)
     if run.kind == "comparison":
         from difformer.report.compare_page import write_comparison
 
         return write_comparison(run_folder, out)
-    path = run.folder / "report.html" if run.folder.is_dir() else run.folder.with_suffix(".html")
-    drawing = Drawing(projection=projection, max_points=max_points, data_dir=data_dir)
-    sections = _sections(run, loaded, dataset, drawing)
-    title, subtitle = run.title, headline(run)
+    # The first seed that has a model represents the run.
+    shown = next((s for s in run.seeds if (s.folder / "model.safetensors").exists()), run.seeds[0])
+    try:
+        if loaded is None:
+            from difformer.runs.open import load_run
+
+            loaded = load_run(shown.folder, dataset=dataset, data_dir=data_dir)
+        rows, seen = _of_rows(run, loaded, shown), loaded.look_inside()
+    except (DifformerError, ValueError, OSError, RuntimeError, KeyError) as error:
+        text = (
+            "What needs the trained model on its data is left out "
+            f"(predictions, energies, states, diffusivities): {one_line(error)}"
+        )
+        rows, inside = [], [Section("model", "The trained model", [Note(text, missing=True)])]
+    else:
+        inside = _of_model(seen, projection, max_points, data_dir)
+    below = [*inside, cost_section(run, shown), settings_section(run)]
+    title, subtitle, curves = run.title, headline(run), curves_section(run)
     if run.kind == "table":
         from difformer.report.table_page import titles
 
         title, subtitle = titles(run)
     elif run.kind == "series":
         subtitle = "A DIFFormer learned to forecast every node from its own past and the others'."
-    return write_page(out or path, title, sections, subtitle=subtitle)
-
-
-def _sections(
-    run: Run, loaded: LoadedRun | None, dataset: Dataset | None, drawing: Drawing
-) -> list[Section]:
-    """Every section that the run has something for."""
-    # The first seed that has a model represents the run.
-    shown = next((s for s in run.seeds if (s.folder / "model.safetensors").exists()), run.seeds[0])
-    own, inside = _of_model(run, shown, loaded, dataset, drawing)
-    curves, below = curves_section(run), [cost_section(run, shown), settings_section(run)]
-    if own:
+    if rows and run.kind in ("table", "series"):
         # An average of several forms has no single curve.
         logged = [curves] if any(s.history for s in run.seeds) else []
-        sections = [*own, *(replace(s, folded=True) for s in (*logged, *inside, *below))]
+        sections = [*rows, *(replace(s, folded=True) for s in (*logged, *below))]
     else:
-        sections = [results_section(run), curves, *inside, *below]
+        sections = [results_section(run), curves, *rows, *below]
     notes = [Note(text, missing=True) for text in run.missing]
-    return [s for s in (Section("missing", "What is missing", notes), *sections) if s.blocks]
+    sections = [Section("missing", "What is missing", notes), *sections]
+    path = run.folder / "report.html" if run.folder.is_dir() else run.folder.with_suffix(".html")
+    return write_page(out or path, title, [s for s in sections if s.blocks], subtitle=subtitle)
+
+
+def _of_rows(run: Run, loaded: LoadedRun, shown: SeedRun) -> list[Section]:
+    """What the run answers for its own rows."""
+    from difformer.report.predictions import prediction_section
+    from difformer.report.series_page import series_sections
+    from difformer.report.table_page import table_sections
+
+    if loaded.own:
+        return table_sections(run, loaded)
+    if loaded.record:
+        return series_sections(loaded)
+    found = prediction_section(loaded)
+    if len(run.seeds) > 1:
+        intro = Note(f"Of {shown.label}, the first with a model.")
+        found = replace(found, blocks=[intro, *found.blocks])
+    return [found]
 
 
 def _of_model(
-    run: Run,
-    shown: SeedRun,
-    loaded: LoadedRun | None,
-    dataset: Dataset | None,
-    drawing: Drawing,
-) -> tuple[list[Section], list[Section]]:
-    """The sections about a table's or a series' own rows, and those about the model."""
+    run: LoadedRun, projection: str, most: int, data_dir: Path | str | None
+) -> list[Section]:
+    """What goes on inside the model."""
     from difformer.nn.model import DIFFormer
     from difformer.report.energy import energy_section
-    from difformer.report.inside import diffusivity_section, layer_weights
-    from difformer.report.predictions import prediction_section
-    from difformer.report.series_page import series_sections
-    from difformer.report.states import states_section
-    from difformer.report.table_page import table_sections
-    from difformer.runs.open import load_run
+    from difformer.report.inside import diffusivity_section, layer_weights, states_section
 
-    own: list[Section] = []
-    try:
-        if loaded is None:
-            loaded = load_run(shown.folder, dataset=dataset, data_dir=drawing.data_dir)
-        found = [] if loaded.own or loaded.record else [prediction_section(loaded)]
-        inside = loaded.look_inside()
-        if loaded.own:
-            own = table_sections(run, loaded)
-        elif loaded.record:
-            own = series_sections(loaded)
-    except (DifformerError, ValueError, OSError, RuntimeError, KeyError) as error:
-        text = (
-            "What needs the trained model on its data is left out "
-            f"(predictions, energies, states, diffusivities): {one_line(error)}"
-        )
-        return [], [Section("model", "The trained model", [Note(text, missing=True)])]
-    if found and len(run.seeds) > 1:
-        intro = Note(f"Of {shown.label}, the first with a model.")
-        found = [replace(found[0], blocks=[intro, *found[0].blocks])]
-    model, seen = inside.model, inside.dataset
-    known = isinstance(model, DIFFormer)
-    weights = layer_weights(model, seen.x, inside.graph) if known else []
-    about = [energy_section(inside), diffusivity_section(inside, weights)]
-    return own, [*found, *about, states_section(inside, weights, drawing)]
+    model, x = run.model, run.dataset.x
+    weights = layer_weights(model, x, run.graph) if isinstance(model, DIFFormer) else []
+    states = states_section(run, weights, projection, most, data_dir)
+    return [energy_section(run), diffusivity_section(run, weights), states]
 
 
 def headline(run: Run) -> str:
@@ -186,74 +176,66 @@ def curves_section(run: Run) -> Section:
     blocks: list[Any] = [_curve(run, logged, metric) for metric in metrics]
     energies = sorted((c for c in columns if c.startswith("energy_")), key=natural)
     if energies:
-        blocks.append(_energy_curve(logged[0], energies))
+        names = {column: f"layer {column.removeprefix('energy_')}" for column in energies}
+        told = f"Energy of each layer's state as training goes ({logged[0].label})."
+        alt = "Line plot of the energy of each layer by epoch."
+        blocks.append(_lines("energy", told, alt, logged[:1], names, {}))
     if not blocks:
         blocks = [Note("There is no metrics.csv with rows: no curves.", missing=True)]
     return Section("curves", "Learning curves", blocks)
 
 
 def _curve(run: Run, logged: list[SeedRun], metric: str) -> Plot:
-    data: list[dict[str, Any]] = []
     several, title, last = len(run.seeds) > 1, _words(metric), logged[0].history[-1]
-    columns = {part: f"{part}_{metric}" for part in ("train", "val")}
-    for index, (part, column) in enumerate(columns.items()):
-        for seed in logged:
-            rows = [r for r in seed.history if column in r]
-            trace = scatter(
-                [r["epoch"] for r in rows],
-                [r[column] for r in rows],
-                "lines" if len(rows) > 1 else "markers",
-                name=PART_NAMES[part],
-                legendgroup=PART_NAMES[part],
-                showlegend=seed is logged[0],
-                opacity=0.6 if several else 1.0,
-                line={"color": colour(index), "dash": "dot" if index else "solid"},
-                hovertemplate=plain(f"{seed.label}, epoch %{{x}}: %{{y:.4g}}") + "<extra></extra>",
-            )
-            data.append(trace)
-    ends = [f"{PART_NAMES[p]} {number(last[c])}" for p, c in columns.items() if c in last]
+    columns = {f"{part}_{metric}": PART_NAMES[part] for part in ("train", "val")}
+    ends = [f"{name} {number(last[c])}" for c, name in columns.items() if c in last]
     kept = ", ".join(number(e) for s in run.seeds if (e := s.result.get("best_epoch")) is not None)
     lines = "one line per seed" if several else "training and validation"
-    return Plot(
-        name=f"curve-{metric}",
-        caption=f"{title.capitalize()} by epoch, {lines}"
-        + (f"; the weights of epoch {kept} were kept." if kept else "."),
-        alt=f"Line plot of training and validation {title} by epoch. "
-        f"At the last epoch: {', '.join(ends)}.",
-        data=data,
-        layout={"xaxis": axis("epoch"), "yaxis": axis(title)},
-        table=_curve_table(logged[0], list(columns.values())),
-    )
+    caption = f"{title.capitalize()} by epoch, {lines}"
+    caption += f"; the weights of epoch {kept} were kept." if kept else "."
+    alt = f"Line plot of training and validation {title} by epoch. "
+    alt += f"At the last epoch: {', '.join(ends)}."
+    return _lines(metric, caption, alt, logged, columns, {"opacity": 0.6 if several else 1.0})
 
 
-def _energy_curve(seed: SeedRun, columns: list[str]) -> Plot:
-    epochs = [r["epoch"] for r in seed.history]
-    data = [
-        scatter(
-            epochs,
-            [r.get(column) for r in seed.history],
-            name=f"layer {column.removeprefix('energy_')}",
-            line={"color": colour(i)},
-        )
-        for i, column in enumerate(columns)
-    ]
-    return Plot(
-        name="curve-energy",
-        caption=f"Energy of each layer's state as training goes ({seed.label}).",
-        alt="Line plot of the energy of each layer by epoch.",
-        data=data,
-        layout={"xaxis": axis("epoch"), "yaxis": axis("energy")},
-        table=_curve_table(seed, columns),
-    )
-
-
-def _curve_table(seed: SeedRun, columns: list[str]) -> Table:
-    """Twenty evenly spaced epochs of a seed: a plot's content for screen readers."""
-    rows, count = seed.history, len(seed.history)
+def _lines(
+    name: str,
+    caption: str,
+    alt: str,
+    seeds: list[SeedRun],
+    columns: Mapping[str, str],
+    look: Mapping[str, Any],
+) -> Plot:
+    """Columns of metrics.csv by epoch, with twenty evenly spaced epochs of a seed in numbers."""
+    data: list[dict[str, Any]] = []
+    for index, (column, title) in enumerate(columns.items()):
+        for seed in seeds:
+            rows = [row for row in seed.history if column in row]
+            hover = plain(f"{seed.label}, epoch %{{x}}: %{{y:.4g}}")
+            trace = scatter(
+                [row["epoch"] for row in rows],
+                [row[column] for row in rows],
+                "lines" if len(rows) > 1 else "markers",
+                name=title,
+                legendgroup=title,
+                showlegend=seed is seeds[0],
+                line={"color": colour(index), "dash": "dot" if index else "solid"},
+                hovertemplate=f"{hover}<extra></extra>",
+                **look,
+            )
+            data.append(trace)
+    history, count = seeds[0].history, len(seeds[0].history)
     chosen = sorted({round(i * (count - 1) / 19) for i in range(20)})
-    cells = [[number(rows[i].get(column)) for column in ("epoch", *columns)] for i in chosen]
-    caption = f"{len(cells)} of {count} evaluated epochs, {seed.label}."
-    return Table(caption, ["epoch", *map(_words, columns)], cells)
+    cells = [[number(history[i].get(column)) for column in ("epoch", *columns)] for i in chosen]
+    told = f"{len(cells)} of {count} evaluated epochs, {seeds[0].label}."
+    return Plot(
+        name=f"curve-{name}",
+        caption=caption,
+        alt=alt,
+        data=data,
+        layout={"xaxis": axis("epoch"), "yaxis": axis(_words(name))},
+        table=Table(told, ["epoch", *map(_words, columns)], cells),
+    )
 
 
 def cost_section(run: Run, shown: SeedRun) -> Section:
@@ -293,18 +275,19 @@ def _parameters(weights: Path) -> int | None:
 def settings_section(run: Run) -> Section:
     """Everything that was asked for, and how the rows were split."""
     blocks: list[Any] = [Note(text) for text in _split(run)]
-    top = {name: value for name, value in run.config.items() if not isinstance(value, dict)}
+    config = run.config
+    top = {name: value for name, value in config.items() if not isinstance(value, dict)}
     made = {commit_of(s.result).removeprefix("commit ") for s in run.seeds if s.result}
     if top:
-        more = {"commit": sorted(made)} if made else {}
-        blocks.append(_settings("The experiment.", {**top, **more}))
-    system = SYSTEMS.get(str(run.config.get("system")))
-    for name, section in run.config.items():
+        top |= {"commit": sorted(made)} if made else {}
+        blocks.append(_settings("The experiment.", top))
+    system = SYSTEMS.get(str(config.get("system")))
+    for name, section in config.items():
         if isinstance(section, dict) and section:
             uses = system.uses if system is not None and name == "train" else None
             shown = {k: v for k, v in section.items() if uses is None or uses(k)}
             blocks.append(_settings(f"Settings of [{name}].", shown))
-    if not run.config:
+    if not config:
         blocks.append(Note("The settings are not known: there is no config.toml.", missing=True))
     return Section("settings", "Settings and split", blocks)
 
