@@ -118,12 +118,12 @@ def kills(folder: Path, points: dict[str, range]) -> dict[str, Any]:
 
 def threads(run: Path, number: int, answers: int) -> dict[str, Any]:
     """Answers of threads that share one model, and how many were not those of one alone."""
-    return next(iter(_talk("threads.py", str(run), str(number), str(answers), patience=3600.0)))
+    return next(iter(_talk("clients.py", str(run), str(number), str(answers), patience=3600.0)))
 
 
 def full(folder: Path, cases: Sequence[str]) -> dict[str, str | None]:
     """Commands that cannot write, each as COMMAND:CONDITION, with what was wrong or None."""
-    lines = list(_talk("full.py", str(folder), *cases, patience=1800.0))
+    lines = list(_talk("kills.py", str(folder), *cases, patience=1800.0))
     return {
         f"{line['command']}:{line['condition']}": line["fault"]
         for line in lines

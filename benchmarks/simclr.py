@@ -22,8 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from benchmarks.measure import write_results
-from difformer.app.encoders.features import make_features
-from difformer.app.encoders.settings import FeatureSettings
+from difformer.app.encoders import FeatureSettings, make_features
 from difformer.data.images import Images, load_raw
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import Row

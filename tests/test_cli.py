@@ -18,7 +18,7 @@ import pytest
 import difformer
 from difformer.app import COMMANDS
 from difformer.app.cli import load_command
-from difformer.app.commands import datasets
+from difformer.app.commands import data
 from difformer.errors import DataError
 from difformer.extensions import added
 from difformer.systems.registry import SYSTEMS, get_system
@@ -185,7 +185,7 @@ def test_an_error_is_one_line_and_its_exit_code_says_whose_turn_it_is(
     def broken(*values: Any) -> None:
         raise error
 
-    monkeypatch.setattr(datasets, "print_table", broken)
+    monkeypatch.setattr(data, "print_table", broken)
     done = cli("datasets")
     assert done.code == code
     assert message in done.err
@@ -196,7 +196,7 @@ def test_an_interrupt_has_its_own_code(cli: Any, monkeypatch: pytest.MonkeyPatch
     def interrupt(*values: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(datasets, "print_table", interrupt)
+    monkeypatch.setattr(data, "print_table", interrupt)
     done = cli("datasets")
     assert (done.code, done.err) == (130, "interrupted\n")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from difformer.app.encoders.pretrained import _lite0, minilm  # type: ignore[attr-defined]
+from difformer.app.encoders import _lite0, minilm  # type: ignore[attr-defined]
 from difformer.app.onnx import export_run
 from difformer.app.service import app
 from difformer.app.service.server import make_server

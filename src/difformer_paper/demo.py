@@ -45,10 +45,11 @@ def poster_of(folder: Path, dataset: Dataset) -> dict[str, Any]:
     "before" and "after" diffusion, each class has the x and y of its rows by t-SNE; "energies" has
     that of Z⁽⁰⁾, then after each layer.
     """
+    from difformer.report.states import project
+
     from difformer.nn.model import DIFFormer
     from difformer.report.energy import check_energy
     from difformer.report.inside import sample_rows
-    from difformer.report.states import project
     from difformer.runs.open import load_run
 
     run = load_run(folder, dataset=dataset)
@@ -63,8 +64,8 @@ def poster_of(folder: Path, dataset: Dataset) -> dict[str, Any]:
             title.replace("_", " "): [rounded(side) for side in points[y == label].T.tolist()]
             for label, title in enumerate(run.class_names)
         }
-    layers = check_energy(run.model, dataset.x, run.graph).layers
-    return poster | {"energies": [layers[0].start, *(layer.end for layer in layers)]}
+    layers = check_energy(run.model, dataset.x, run.graph)["layers"]
+    return poster | {"energies": [layers[0]["start"], *(layer["end"] for layer in layers)]}
 
 
 def poster_section(poster: dict[str, Any]) -> Section:

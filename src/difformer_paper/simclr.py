@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from difformer.app.encoders.pretrained import encode_images, unit_pixels
-from difformer.app.encoders.settings import FeatureSettings
+from difformer.app.encoders import FeatureSettings, encode_images, unit_pixels
 from difformer.data.dataset import Batch
 from difformer.data.raw import Images
 from difformer.data.split import Split

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from difformer.app.encoders.features import write_text_features
-from difformer.app.encoders.settings import FeatureSettings
+from difformer.app.encoders import FeatureSettings, write_text_features
 from difformer.data.raw import Texts
 from difformer.errors import DataError
 
@@ -26,7 +25,7 @@ def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts = [[text.count(letter) for letter in "abc"] for text in texts.texts]
         return SimpleNamespace(x=torch.tensor(counts).float())
 
-    monkeypatch.setattr("difformer.app.encoders.features.make_features", count)
+    monkeypatch.setattr("difformer.app.encoders.make_features", count)
     return held
 
 

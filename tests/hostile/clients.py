@@ -1,6 +1,8 @@
-"""Ask a service with many clients, a third of whose requests are bad, and hold connections open.
+"""Ask one run with many clients or threads; prints one line of JSON.
 
-python clients.py RUN CLIENTS SECONDS PORT     the service listens already; one line of JSON
+python clients.py RUN CLIENTS SECONDS PORT     a third of the requests are bad, and connections are
+                                               held open; the service listens already
+python clients.py RUN THREADS ANSWERS          threads that share one frozen model
 """
 
 from __future__ import annotations
@@ -9,13 +11,16 @@ import asyncio
 import contextlib
 import json
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from fuzz_tables import make_rows
-from mutate import change_value, damage_bytes
+import torch
+from mutate import damage_bytes, damage_json, tell
+from samples import make_rows
 
 from difformer.jobs.own import OwnRun
 
@@ -51,13 +56,7 @@ async def client(
         body, answer = draw.choice(right)
         bad = draw.random() < 1 / 3
         if bad:
-            content = json.loads(body)
-            damaged = draw.random() < 0.5
-            body = (
-                damage_bytes(body, draw)
-                if damaged
-                else json.dumps(change_value(content, draw)).encode()
-            )
+            body = (damage_bytes if draw.random() < 0.5 else damage_json)(body, draw)
         begin = time.perf_counter()
         try:
             status, found, keep = await request(port, body, keep)
@@ -101,16 +100,42 @@ async def attacks(port: int, body: bytes) -> dict[str, int]:
     return found
 
 
+def rows_of(loaded: OwnRun) -> list[tuple[dict[str, Any], Any]]:
+    """Rows as a client sends them, and as the model takes them."""
+    columns = [column.name for column in loaded.encoder.columns]
+    rows = [{name: row[name] for name in columns} for row in make_rows(40)]
+    encode = loaded.encoder.encode_chunk
+    return [(row, encode({name: [value] for name, value in row.items()})) for row in rows]
+
+
+def share(run: Path, number: int, answers: int) -> dict[str, Any]:
+    """Answers of threads that share one model, and how many were not those of one alone."""
+    torch.set_num_threads(1)
+    loaded = OwnRun.load(run)
+    rows = [features for _, features in rows_of(loaded)]
+    right = [loaded.answer(row) for row in rows]
+    start = threading.Barrier(number)
+
+    def work(mine: int) -> int:
+        draw, wrong = Random(mine), 0
+        start.wait()
+        for _ in range(answers // number):
+            which = draw.randrange(len(rows))
+            with torch.inference_mode() if draw.random() < 0.5 else torch.no_grad():
+                wrong += loaded.answer(rows[which]) != right[which]
+        return wrong
+
+    with ThreadPoolExecutor(number) as pool:
+        wrong = sum(pool.map(work, range(number)))
+    return {"threads": number, "answers": answers // number * number, "wrong": wrong}
+
+
 async def ask(run: Path, clients: int, seconds: float, port: int) -> dict[str, Any]:
     loaded = OwnRun.load(run)
-    columns = [column.name for column in loaded.encoder.columns]
-    right: list[tuple[bytes, Any]] = []
-    for row in make_rows(40):
-        asked = {name: row[name] for name in columns}
-        chunk = {name: [value] for name, value in asked.items()}
-        answer = loaded.answer(loaded.encoder.encode_chunk(chunk))
-        body = json.dumps({"rows": [asked]}).encode()
-        right.append((body, json.loads(json.dumps(answer))))
+    right = [
+        (json.dumps({"rows": [row]}).encode(), json.loads(json.dumps(loaded.answer(features))))
+        for row, features in rows_of(loaded)
+    ]
     tally: dict[str, Any] = {"waits": [], "statuses": {}, "wrong": 0, "dropped": 0, "closed": 0}
     holding = [
         asyncio.create_task(held(port, first, tally))
@@ -133,5 +158,8 @@ async def ask(run: Path, clients: int, seconds: float, port: int) -> dict[str, A
 
 
 if __name__ == "__main__":
-    folder, many, duration, at = sys.argv[1:]
-    print(json.dumps(asyncio.run(ask(Path(folder), int(many), float(duration), int(at)))))
+    folder, many, *rest = sys.argv[1:]
+    if len(rest) == 1:
+        tell(**share(Path(folder), int(many), int(rest[0])))
+    else:
+        tell(**asyncio.run(ask(Path(folder), int(many), float(rest[0]), int(rest[1]))))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import resource
 import shutil
 import signal
@@ -21,6 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from mutate import tell
+
 SECONDS = 10
 BYTES = 2 << 30  # of address space beyond what the libraries take
 
@@ -28,7 +29,7 @@ BYTES = 2 << 30  # of address space beyond what the libraries take
 def main() -> None:
     folder = Path(sys.argv[1])
     import torch
-    from formats import FORMATS
+    from cases import FORMATS
 
     from difformer.errors import DifformerError
     from difformer.train.memory import peak_memory
@@ -38,7 +39,7 @@ def main() -> None:
     wanted = [word.split(":") for word in sys.argv[2:]]
     roots: dict[Any, Path] = {}
     for name, *_ in wanted:
-        prepare = FORMATS[name].prepare
+        prepare = FORMATS[name][0]
         if prepare not in roots:
             roots[prepare] = (folder / prepare.__name__).resolve()
             if not roots[prepare].exists():  # an earlier process may have made them
@@ -49,22 +50,22 @@ def main() -> None:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
-            FORMATS[name].case(roots[FORMATS[name].prepare], place, Random("warm"))
+            FORMATS[name][1](roots[FORMATS[name][0]], place, Random("warm"))
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, used + BYTES))
     for name, first, last in wanted:
-        form = FORMATS[name]
+        prepare, case = FORMATS[name]
         for seed in range(int(first), int(last)):
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir()
-            _tell(begin=[name, seed])
+            tell(begin=[name, seed])
             started = own_seconds()
             signal.signal(signal.SIGALRM, partial(_too_long, started + SECONDS))
             signal.setitimer(signal.ITIMER_REAL, SECONDS)
             said = io.StringIO()
             try:
                 with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                    form.case(roots[form.prepare], place, Random(f"{name} {seed}"))
+                    case(roots[prepare], place, Random(f"{name} {seed}"))
                 end = {"outcome": "answered"}
             except DifformerError as error:
                 reason = str(error).strip()
@@ -82,8 +83,8 @@ def main() -> None:
             signal.setitimer(signal.ITIMER_REAL, 0)
             if "Traceback" in said.getvalue():
                 end = {"outcome": "fault", "why": f"printed {said.getvalue()[-300:]!r}"}
-            _tell(end=[name, seed], seconds=round(own_seconds() - started, 3), **end)
-    _tell(done=True, peak_mb=(peak_memory() or 0) // 2**20)
+            tell(end=[name, seed], seconds=round(own_seconds() - started, 3), **end)
+    tell(done=True, peak_mb=(peak_memory() or 0) // 2**20)
 
 
 def own_seconds() -> float:
@@ -97,11 +98,6 @@ def _too_long(deadline: float, *_: Any) -> None:
     if left <= 0:
         raise TimeoutError(f"longer than {SECONDS} s")
     signal.setitimer(signal.ITIMER_REAL, left)
-
-
-def _tell(**what: Any) -> None:
-    sys.__stdout__.write(json.dumps(what) + "\n")  # type: ignore[union-attr]
-    sys.__stdout__.flush()  # type: ignore[union-attr]
 
 
 if __name__ == "__main__":

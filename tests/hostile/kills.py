@@ -1,22 +1,32 @@
-"""Kill commands at each of their writes and go on: python kills.py FOLDER COMMAND:FIRST:LAST ...
+"""Kill commands at each of their writes, or forbid those: python kills.py FOLDER CASE ...
+
+COMMAND:FIRST:LAST are kills, after which the command must go on.
 
 The writes are those of an undisturbed run: every time a file gets its name, and every time one is
 removed. Each is a kill before it, one with half of the file written, and one after it. The same
 command (with --resume, for train) must then leave the files that the undisturbed run left, bit by
 bit. A process forks for each run, so the libraries are imported once.
 
+COMMAND:CONDITION is a command that cannot write: a number of bytes that no file may exceed, which
+is a disk that fills; `read-only`, a folder that is not ours; `homeless`, a home and a cache that
+are not ours; `taken`, a folder that another run writes to. The command must end with exit code 2
+and one line, leave nothing half-written, and go on once there is room.
+
 `demo` trains two epochs and leaves out what it does not write; `datasets fetch` fetches made-up
 files from a server on this machine; `bench` measures in its own process, where it can be killed.
 
-One line of JSON per kill.
+One line of JSON per case.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import sqlite3
@@ -31,85 +41,53 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from fuzz_runs import prepare_runs
+from mutate import tell
+from samples import prepare_runs
 
+STAGES = ".work"  # finished stages of `shard`, from which the same command goes on
 MODES = ("before", "half", "after")
-TIMES = (
-    "seconds",
-    "cost",
-    "tuning_seconds",
-    "peak_memory",
-    "memory",
-    "date",
-    "duration",
-    "when",
-    "machine",
-)
+TIMES = {"seconds", "tuning_seconds", "cost", "date", "duration", "when"}
+TIMES |= {"memory", "peak_memory", "machine"}
 
 
 def commands(root: Path, out: Path) -> dict[str, list[str]]:
     """The words of each command; what they write is in `out`."""
-    table = ["--nodes", str(root / "t.csv"), "--label", "kind", "--id", "name"]
-    quick = ["--epochs", "2", "--hidden-channels", "8", "--quiet"]
-    answers = ["-o", str(out / "p.csv"), "--overwrite"]
+    quick = "--epochs 2 --hidden-channels 8 --quiet"
+    table = f"--nodes {root}/t.csv --label kind --id name"
     # The settings name the table: a run on a dataset, of 40 rows.
-    asked = ["train", "--config", str(root / "asked.toml"), *quick, "--no-report"]
-    asked += ["--checkpoint-every", "0"]
-    cell = ["reproduce", "table2", "--datasets", "cora", "--protocols", "random", "--seeds", "1"]
-    return {
-        "train": [*asked, "--out", str(out)],
-        "train with seeds": [*asked, "--seeds", "2", "--out", str(out)],
-        "train with a page": ["train", *table, *quick, "--out", str(out)],
-        "train --nodes": ["train", *table, *quick, "--no-report", "--out", str(out)],
-        "train --series": [
-            *["train", "--series", str(root / "s.csv"), "--edges", str(root / "s_edges.csv")],
-            *["--epochs", "2", "--set", "origins=1", "--no-report", "--out", str(out)],
-        ],
-        "compare": [
-            *["compare", str(root / "t.csv"), "--label", "kind", "--models", "mlp,lp"],
-            *["--splits", "2", "--epochs", "2", "--workers", "0", "--out", str(out)],
-        ],
-        "tune": [
-            *["tune", str(root / "t.csv"), "--label", "kind", "--model", "mlp", "--trials", "2"],
-            *["--epochs", "2", "--storage", str(out / "s.sqlite")],
-        ],
-        "predict": ["predict", str(root / "own"), str(root / "t.csv"), *answers],
-        "predict a series": ["predict", str(root / "series"), str(root / "s.csv"), *answers],
-        "report": ["report", str(root / "own"), "--out", str(out / "r.html")],
-        "runs": ["runs", str(root / "own"), str(root / "dataset"), "-o", str(out / "r.html")],
-        "reproduce": [*cell, "--models", "lp", "--out", str(out)],
-        "reproduce --runs": [
-            *[*cell, "--models", "sgc", "--splits", "random:0,random:1"],
-            *["--out", str(out), "--runs", str(out / "runs")],
-        ],
-        "shard": [
-            *["shard", str(out), *table, "--edges", str(root / "edges.csv")],
-            *["--parts", "2", "--quiet"],
-        ],
-        "demo": ["demo", "--out", str(out), "--picture", str(out / "states.png"), "--quiet"],
-        "export": ["export", str(root / "own"), "--onnx", str(out / "m.onnx"), "--overwrite"],
-        "datasets fetch": ["datasets", "fetch", "actor", "--data-dir", str(out)],
-        "bench": [
-            *["bench", "suite", "--datasets", "iris", "--systems", "logistic,knn"],
-            *["--splits", "2", "--workers", "0"],
-        ],
-        "features": [
-            *["features", str(root / "pictures"), "--side", "8", "--width", "4", "--epochs", "2"],
-            *[
-                "--batch-size",
-                "4",
-                "--quiet",
-                "--out",
-                str(out / "f.npz"),
-                "--run",
-                str(out / "simclr"),
-            ],
-        ],
+    asked = f"train --config {root}/asked.toml {quick} --no-report --checkpoint-every 0"
+    cell = "reproduce table2 --datasets cora --protocols random --seeds 1"
+    series = f"--series {root}/s.csv --edges {root}/s_edges.csv --epochs 2 --set origins=1"
+    kind, page = f"{root}/t.csv --label kind", f"{out}/r.html"
+    simclr = f"--batch-size 4 --quiet --out {out}/f.npz --run {out}/simclr"
+    found = {
+        "train": f"{asked} --out {out}",
+        "train with seeds": f"{asked} --seeds 2 --out {out}",
+        "train with a page": f"train {table} {quick} --out {out}",
+        "train --nodes": f"train {table} {quick} --no-report --out {out}",
+        "train --series": f"train {series} --no-report --out {out}",
+        "compare": f"compare {kind} --models mlp,lp --splits 2 --epochs 2 --workers 0 --out {out}",
+        "tune": f"tune {kind} --model mlp --trials 2 --epochs 2 --storage {out}/s.sqlite",
+        "predict": f"predict {root}/own {root}/t.csv -o {out}/p.csv --overwrite",
+        "predict a series": f"predict {root}/series {root}/s.csv -o {out}/p.csv --overwrite",
+        "report": f"report {root}/own --out {page}",
+        "runs": f"runs {root}/own {root}/dataset -o {page}",
+        "reproduce": f"{cell} --models lp --out {out}",
+        "reproduce --runs": f"{cell} --models sgc --splits random:0,random:1 --out {out} "
+        f"--runs {out}/runs",
+        "shard": f"shard {out} {table} --edges {root}/edges.csv --parts 2 --quiet",
+        "demo": f"demo --out {out} --picture {out}/states.png --quiet",
+        "export": f"export {root}/own --onnx {out}/m.onnx --overwrite",
+        "datasets fetch": f"datasets fetch actor --data-dir {out}",
+        "bench": "bench suite --datasets iris --systems logistic,knn --splits 2 --workers 0",
+        "features": f"features {root}/pictures --side 8 --width 4 --epochs 2 {simclr}",
     }
+    return {name: words.split() for name, words in found.items()}
 
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FETCHED = {"actor.npz": Random(0).randbytes(1_600_000)}
+PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+FETCHED = {f"ind.pubmed.{part}": Random(part).randbytes(200_000) for part in PARTS}
 
 
 class Files(BaseHTTPRequestHandler):
@@ -141,11 +119,12 @@ def stand_in(names: set[str]) -> None:
 
         bench.subprocess = SimpleNamespace(run=_measure_here)  # type: ignore[assignment]
     if "datasets fetch" in names:
+        from difformer.data import planetoid
         from difformer.data.fetch import Web
-        from difformer_paper.datasets import heterophilous
 
-        heterophilous.SHA256["actor"] = hashlib.sha256(FETCHED["actor.npz"]).hexdigest()
-        heterophilous.REPOSITORY = Web(f"http://127.0.0.1:{_serve()}")
+        sums = {name: hashlib.sha256(content).hexdigest() for name, content in FETCHED.items()}
+        planetoid.SHA256["pubmed"] = {part: sums[f"ind.pubmed.{part}"] for part in PARTS}
+        planetoid.REPOSITORY = Web(f"http://127.0.0.1:{_serve()}")
         os.environ["no_proxy"] = "127.0.0.1"
 
 
@@ -305,49 +284,115 @@ def _draw_pictures(folder: Path) -> None:
             Image.fromarray(pixels).save(place / f"{i}.png")
 
 
+def small_disk(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def not_ours(*folders: Path) -> None:
+    """Folders without permission to write; root has it everywhere, and gives that up."""
+    for folder in folders:
+        folder.chmod(0o555)
+    libc, header = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable capabilities, twice
+    assert libc.capget(header, sets) == 0
+    sets[0] &= ~0b1110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
+    assert libc.capset(header, sets) == 0
+    for folder in folders:
+        assert not os.access(folder, os.W_OK, effective_ids=True), "root can write everywhere"
+
+
+def taken(out: Path) -> None:
+    """Locked, as by another process, until this one ends."""
+    out.mkdir(exist_ok=True)
+    fcntl.flock(os.open(out, os.O_RDONLY), fcntl.LOCK_EX)
+
+
+def homeless(home: Path, out: Path) -> None:
+    os.environ.update(HOME=str(home), XDG_CACHE_HOME=str(home / "cache"))
+    out.mkdir(exist_ok=True)
+    not_ours(home)
+
+
+def forbid(root: Path, place: Path, name: str, condition: str) -> None:
+    """Run a command that cannot write."""
+    os.chdir(place.parent)
+    shutil.rmtree(place, ignore_errors=True)
+    (place / "home").mkdir(parents=True)
+    out = place / "deep" / "out" if condition == "read-only" else place / "out"
+    out.parent.mkdir(exist_ok=True)
+    words = commands(root, out)[name]
+    begin(name, out)
+    setup: Callable[[], Any] = {
+        "read-only": partial(not_ours, out if out.exists() else out.parent),
+        "taken": partial(taken, out),
+        "homeless": partial(homeless, place / "home", out),
+    }.get(condition) or partial(small_disk, int(condition))
+    status, _, said = in_child(words, setup)
+    tell(command=name, condition=condition, fault=_left(status, said, out, condition))
+
+
+def _left(status: int, said: str, out: Path, condition: str) -> str | None:
+    """What is wrong with how a command ended that could not write."""
+    code = os.waitstatus_to_exitcode(status)
+    if code == 0 and condition not in ("read-only", "taken"):
+        return None  # all of it was small enough, or needs no home
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    if code != 2 or len(errors) != 1 or "fault of difformer" in said or "Traceback" in said:
+        return f"exit code {code}: {said[-600:]}"
+    for path in out.rglob("*") if out.exists() else ():
+        if STAGES in (path.name, path.parent.name):
+            continue
+        if path.name.endswith((".part", ".tmp")) or path.name.startswith("."):
+            return f"{path.name} is left"
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+        if path.suffix == ".html" and not path.read_text().rstrip().endswith("</html>"):
+            return f"half of {path.name} is left"
+    return None
+
+
+def kill(root: Path, out: Path, name: str, chosen: slice) -> None:
+    """Kill a command at some of its writes, and run it again."""
+    words = commands(root, out)[name]
+    begin(name, out)
+    status, count, said = in_child(words)
+    if status:
+        return tell(command=name, fault=f"undisturbed: status {status}: {said[-500:]}")
+    whole = kept(out)
+    points = [(at, mode) for at in range(count) for mode in MODES]
+    Random(0).shuffle(points)  # so that a few of them are spread over all writes
+    tell(command=name, writes=count, points=len(points))
+    for at, mode in points[chosen]:
+        begin(name, out)
+        killed, _, _ = in_child(words, partial(Writes, at, mode))
+        again = words[0] == "train" and (out / "config.toml").exists()  # else nothing is there yet
+        status, _, said = in_child([*words, "--resume"] if again else words)
+        fault, now = None, kept(out)
+        if not os.WIFSIGNALED(killed):
+            fault = "it was not killed"
+        elif status:
+            fault = f"status {status}: {said[-500:]}"
+        elif now != whole:
+            names = {n for n in {*now, *whole} if now.get(n) != whole.get(n)}
+            fault = f"other files: {', '.join(sorted(names))}"
+        tell(command=name, at=at, mode=mode, fault=fault)
+    return None
+
+
 def main() -> None:
     import torch
 
     folder = Path(sys.argv[1])
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    root = prepared(folder)
-    asked = [word.rsplit(":", 2) for word in sys.argv[2:]]
+    root, asked = prepared(folder), [word.split(":") for word in sys.argv[2:]]
     stand_in({name for name, *_ in asked})
-    for name, first, last in asked:
-        out = folder / "out"
-        words = commands(root, out)[name]
-        begin(name, out)
-        status, count, said = in_child(words)
-        if status:
-            _tell(command=name, fault=f"undisturbed: status {status}: {said[-500:]}")
-            continue
-        whole = kept(out)
-        points = [(at, mode) for at in range(count) for mode in MODES]
-        Random(0).shuffle(points)  # so that a few of them are spread over all writes
-        _tell(command=name, writes=count, points=len(points))
-        for at, mode in points[int(first) : int(last)]:
-            begin(name, out)
-            killed, _, _ = in_child(words, partial(Writes, at, mode))
-            again = [*words, "--resume"] if words[0] == "train" else words
-            if words[0] == "train" and not (out / "config.toml").exists():
-                again = words  # nothing is there to go on with
-            status, _, said = in_child(again)
-            fault = None
-            if not os.WIFSIGNALED(killed):
-                fault = "it was not killed"
-            elif status:
-                fault = f"status {status}: {said[-500:]}"
-            elif kept(out) != whole:
-                now = kept(out)
-                names = {n for n in {*now, *whole} if now.get(n) != whole.get(n)}
-                fault = f"other files: {', '.join(sorted(names))}"
-            _tell(command=name, at=at, mode=mode, fault=fault)
-    _tell(done=True)
-
-
-def _tell(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
+    for name, *how in asked:
+        if len(how) == 2:
+            kill(root, folder / "out", name, slice(*map(int, how)))
+        else:
+            forbid(root, folder / "place", name, *how)
+    tell(done=True)
 
 
 if __name__ == "__main__":

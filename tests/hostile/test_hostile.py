@@ -93,8 +93,8 @@ def hang(root, place, draw):  # but for the first call, which warms up
     while len(seen) > 1:
         wait(0.01)
 fuzz.SECONDS = 0.5
-form = SimpleNamespace(prepare=lambda root: None, case=hang)
-sys.modules["formats"] = SimpleNamespace(FORMATS={"hang": form})  # without the real ones' imports
+formats = {"hang": (lambda root: None, hang)}
+sys.modules["cases"] = SimpleNamespace(FORMATS=formats)  # without the real ones' imports
 fuzz.main()
 """
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,46 @@ def browser() -> Iterator[Any]:
         opened = driver.chromium.launch(executable_path=path, args=flags)
         yield opened
         opened.close()
+
+
+DRAWN = (
+    "() => !window.difformerReport || window.difformerReport.drawn() >= "
+    "[...document.querySelectorAll('.plot')].filter(p => !p.closest('details:not([open])')).length"
+)
+
+
+@pytest.fixture(scope="session")
+def opened(browser: Any) -> Callable[..., Any]:
+    """Opens a page, drawn but for what is folded; in the end nothing must have gone wrong."""
+
+    @contextmanager
+    def open_page(
+        where: Path | str, width: int = 1280, scheme: str = "light", height: int = 900
+    ) -> Generator[Any]:
+        faults: list[str] = []
+        address = where.as_uri() if isinstance(where, Path) else where
+        own = (address, "data:", "blob:")
+        page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+        page.set_default_timeout(120_000)  # a busy machine takes half a minute to read plotly
+        bad = ("error", "warning")
+        page.on("console", lambda m: faults.append(m.text) if m.type in bad else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda r: None if r.url.startswith(own) else faults.append(r.url))
+        page.on("dialog", lambda d: (faults.append(f"dialog {d.message}"), d.dismiss()))
+        try:
+            page.goto(address, timeout=120_000)  # a crowded machine opens 5 MB slowly
+            page.wait_for_function(DRAWN)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            yield page
+        finally:
+            page.close()
+        # The service refuses what is wrong, which the browser tells as an error.
+        assert [text for text in faults if "401" not in text and "422" not in text] == []
+
+    return open_page
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    """Where pictures of pages go."""
+    return Path(os.environ.get("DIFFORMER_SCREENSHOTS", tmp_path))

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from difformer.blocks import Finder
@@ -20,7 +19,7 @@ from difformer.jobs.job import OwnTable
 from difformer.jobs.own import OwnRun
 from difformer.jobs.scores import HeldOut, column_importance
 from difformer.jobs.table import train_own
-from difformer.report.predictions import regression_blocks, roc_blocks
+from difformer.report.predictions import roc_blocks
 from difformer.report.run_page import write_report
 from difformer.report.table_page import headline, table_sections
 from difformer.runs.open import load_run, open_table
@@ -151,6 +150,11 @@ def test_figures_of_a_regression_are_in_the_units_of_the_label(runs: dict[str, P
     assert np.abs(x - y).mean() == pytest.approx(told["mae"], rel=0.01)
     found = data["finders"]["rows"]
     assert found["header"][:3] == ["house", "true price", "price"]
+    # A row without a value is drawn with its prediction, in the units of the label.
+    explorer = data["explorer"]
+    assert [value is None for value in explorer["value"]] == [i % 4 == 0 for i in range(240)]
+    predicted = held_out(runs["price"])[0].estimator.transduction_.ravel()
+    np.testing.assert_allclose(explorer["guess"], predicted, rtol=1e-3)
     assert "curve-loss" not in data["plots"]  # each curve once: the loss is the rmse again
 
 
@@ -202,10 +206,3 @@ def test_the_curves_of_two_classes_are_those_of_scikit_learn() -> None:
         shares = (truth[guess].sum() / truth.sum(), (guess == truth).mean())
         assert told == [str(guess.sum()), right, *(f"{share:.3f}" for share in shares)]
     assert roc_blocks(np.ones(5, int), chance[:5], "yes") == []
-
-
-def test_residuals_are_predicted_minus_true() -> None:
-    truth, guess = torch.tensor([[1.0], [2.0], [float("nan")]]), torch.tensor([[1.5], [1.0], [9.0]])
-    _, block = regression_blocks(guess, truth, "held-out", name="y")
-    assert block.data[1]["x"] == [1.5, 1.0]
-    assert block.data[1]["y"] == [0.5, -1.0]

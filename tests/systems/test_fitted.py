@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from difformer.train.formulas import broadcast_mse
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
@@ -24,7 +25,6 @@ from difformer.runs.open import load_run
 from difformer.systems import fitted
 from difformer.systems.registry import SYSTEMS
 from difformer.train.batches import FullBatch, Snapshots
-from difformer.train.formulas import broadcast_mse
 from difformer.train.loop import fit
 from difformer.train.objective import SnapshotError
 from difformer.train.settings import TrainSettings

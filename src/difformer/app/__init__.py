@@ -1,8 +1,9 @@
-"""What people call: the command line, the service, exports. `difformer NAME` is `commands/NAME.py`.
+"""What people call: the command line, the service, exports.
 
-The file of a command has either `command`, a function whose signature typer reads, or `app`, a
-Typer. It is imported when the command is called. What the help does not need (torch above all) is
-imported inside its functions. Other packages add commands (see `difformer.extensions`).
+`difformer NAME` is `command` in `commands/NAME.py`, or NAME in the file that `FILES` names: a
+function whose signature typer reads, or a Typer. The file is imported when the command is called.
+What the help does not need (torch above all) is imported inside its functions. Other packages add
+commands (see `difformer.extensions`).
 """
 
 from __future__ import annotations
@@ -24,3 +25,8 @@ COMMANDS: dict[str, str] = {
     "serve": "Answer predictions over HTTP.",
     "export": "Write the model of a run as ONNX, checked against the run.",
 }
+FILES = {
+    **dict.fromkeys(("datasets", "features", "settings"), "data"),
+    **dict.fromkeys(("predict", "report", "runs", "energy", "serve", "export"), "runs"),
+}
+"""The file in `commands` of each command that shares one."""

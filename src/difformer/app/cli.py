@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import difformer
-from difformer.app import COMMANDS
+from difformer.app import COMMANDS, FILES
 from difformer.extensions import added
 from difformer.train.interrupts import exit_code, listen_to_sigterm
 
@@ -94,12 +94,12 @@ def difformer_command(
 
 def load_command(name: str) -> Any:
     """The command of that name, from its file in `commands`."""
-    own = f"difformer.app.commands.{name}"
+    own = f"difformer.app.commands.{FILES.get(name, name)}"
     module = import_module(own if name in COMMANDS else added("commands")[name][0])
-    group = getattr(module, "app", None)
-    if group is None:
-        group = typer.Typer(add_completion=False, rich_markup_mode=None)
-        group.command(name, cls=HeadedCommand)(with_debug(module.command))
+    group = getattr(module, name if name in FILES else "command")
+    if not isinstance(group, typer.Typer):
+        function, group = group, typer.Typer(add_completion=False, rich_markup_mode=None)
+        group.command(name, cls=HeadedCommand)(with_debug(function))
     command = get_command(group)
     command.name = name
     return command

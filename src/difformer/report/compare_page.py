@@ -1,7 +1,8 @@
-"""report.html of a comparison: who is best, by how much on the same splits, and at what cost."""
+"""Pages of what stands side by side: a comparison of systems on the same splits, several runs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,17 @@ from difformer.blocks import (
     axis,
     colour,
     dots,
+    mean_std,
     number,
     plain,
     scatter,
 )
-from difformer.compare.comparison import (
-    Comparison,
-    Row,
-    read_comparison,
-    verdict,
-)
+from difformer.compare.comparison import Comparison, Row, read_comparison, verdict
 from difformer.files import counted
 from difformer.machine import commit_of
 from difformer.report.page import write_page
-from difformer.runs.run import COMPARISON
+from difformer.runs.run import COMPARISON, differing_settings, summary
+from difformer.train.folder import Run
 
 JOIN = "\N{NO-BREAK SPACE}"  # keeps a figure with its deviation or interval on one line
 
@@ -39,9 +37,9 @@ def write_comparison(folder: Path | str, out: Path | str | None = None) -> Path:
     rows = result.listed()
     ran = [row for row in rows if row.values("test")]
     remarks = [f"{row.title}: {remark}." for row in rows if (remark := result.remark(row))]
-    results: list[Any] = [_table(result, rows), *(Note(text, missing=True) for text in remarks)]
+    results: list[Any] = [_scores(result, rows), *(Note(text, missing=True) for text in remarks)]
     if ran:
-        results += [_plot(result, ran), _differences(result, ran)]
+        results += [_points(result, ran), _differences(result, ran)]
     sections = [
         Section("verdict", "Which is enough", [Note(line) for line in verdict(result)]),
         Section("results", "Results", results),
@@ -61,7 +59,7 @@ def _metric(result: Comparison) -> str:
     return f"Test {result.metric.replace('_', ' ')}{unit}"
 
 
-def _table(result: Comparison, rows: Sequence[Row]) -> Table:
+def _scores(result: Comparison, rows: Sequence[Row]) -> Table:
     cells: list[list[str]] = []
     for row in rows:
         figure = result.figure(row).replace(" ", JOIN)
@@ -72,17 +70,19 @@ def _table(result: Comparison, rows: Sequence[Row]) -> Table:
     return Table(caption, header, cells)
 
 
-def _plot(result: Comparison, rows: Sequence[Row]) -> Plot:
+def _points(result: Comparison, rows: Sequence[Row]) -> Plot:
     scale, _ = result.unit
-    tests = {row.title: row.values("test").items() for row in rows}
-    return Plot(
-        name="every-run",
-        caption=f"{_metric(result)}: one point per split.",
-        alt=f"Dot plot of every system's runs; the best is {rows[0].title}, "
-        f"{result.figure(rows[0])}.",
-        data=dots({title: [(s, v * scale) for s, v in each] for title, each in tests.items()}),
-        layout={"xaxis": axis(_metric(result).lower())},
-    )
+    alt = f"Dot plot of every system's runs; the best is {rows[0].title}, {result.figure(rows[0])}."
+    tests = {row.title: [(s, v * scale) for s, v in row.values("test").items()] for row in rows}
+    return _dots("every-run", f"{_metric(result)}: one point per split.", alt, tests)
+
+
+def _dots(
+    name: str, caption: str, alt: str, groups: Mapping[str, Sequence[tuple[str, float]]]
+) -> Plot:
+    """One row of dots per system or run; its caption begins with what they measure."""
+    title = caption.partition(":")[0].lower()
+    return Plot(name, caption, alt, dots(groups), {"xaxis": axis(title)})
 
 
 def _differences(result: Comparison, rows: Sequence[Row]) -> Plot:
@@ -90,21 +90,20 @@ def _differences(result: Comparison, rows: Sequence[Row]) -> Plot:
     known = [(row, gap) for row in reversed(rows) if (gap := result.behind(row)) is not None]
     low = [0.0 if gap.low is None else (gap.mean - gap.low) * scale for _, gap in known]
     high = [0.0 if gap.high is None else (gap.high - gap.mean) * scale for _, gap in known]
+    data = scatter(
+        [gap.mean * scale for _, gap in known],
+        [plain(row.title) for row, _ in known],
+        "markers",
+        error_x={"type": "data", "array": high, "arrayminus": low, "symmetric": False},
+        marker={"color": colour(0), "size": 9},
+        hovertemplate="%{y}: %{x:.3g}<extra></extra>",
+    )
+    words = [f"{row.title} {result.behind_text(row)}" for row, _ in reversed(known)]
     return Plot(
         name="differences",
         caption="Paired difference to the best, with its 95 % interval: left of zero is worse.",
-        alt="Dot plot of paired differences: "
-        + "; ".join(f"{row.title} {result.behind_text(row)}" for row, _ in reversed(known)),
-        data=[
-            scatter(
-                [gap.mean * scale for _, gap in known],
-                [plain(row.title) for row, _ in known],
-                "markers",
-                error_x={"type": "data", "array": high, "arrayminus": low, "symmetric": False},
-                marker={"color": colour(0), "size": 9},
-                hovertemplate="%{y}: %{x:.3g}<extra></extra>",
-            )
-        ],
+        alt=f"Dot plot of paired differences: {'; '.join(words)}",
+        data=[data],
         layout={"xaxis": axis("difference to the best", zeroline=True)},
     )
 
@@ -120,11 +119,10 @@ def _splits(result: Comparison, rows: Sequence[Row]) -> Table:
 
 def _cost(rows: Sequence[Row]) -> Table:
     sizes = [None if row.memory is None else row.memory / 2**20 for row in rows]
-    return Table(
-        "Mean training time of a run, and the most memory above an idle process.",
-        ["system", "seconds per run", "MB"],
-        [[r.title, number(r.seconds, 3), number(mb, 3)] for r, mb in zip(rows, sizes, strict=True)],
-    )
+    caption = "Mean training time of a run, and the most memory above an idle process."
+    times = [(row.title, number(row.seconds, 3)) for row in rows]
+    cells = [[*each, number(size, 3)] for each, size in zip(times, sizes, strict=True)]
+    return Table(caption, ["system", "seconds per run", "MB"], cells)
 
 
 def _how(record: Mapping[str, Any]) -> Table:
@@ -137,3 +135,51 @@ def _how(record: Mapping[str, Any]) -> Table:
         *([str(key), str(value)] for key, value in machine.items()),
     ]
     return Table("The command and the machine.", ["what", "value"], rows)
+
+
+def write_runs(runs: Sequence[Run], path: Path | str) -> Path:
+    """Write the list, a plot per metric that several runs share, and the settings that differ."""
+    counts = Counter(run.headline for run in runs if run.headline is not None)
+    plots: list[Any] = [_fits(runs, *pair) for pair, count in counts.items() if count > 1]
+    none = "No two runs have a metric in common." if counts else "No run has a result yet."
+    sections = [
+        Section("runs", "Runs", [runs_table(runs)]),
+        Section("results", "Results", plots or [Note(none, missing=not counts)]),
+        Section("differing", "Settings that differ", [differing_table(runs)]),
+    ]
+    return write_page(path, f"{len(runs)} runs", sections)
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """One line per run: what it is, its figure and what it cost."""
+    rows: list[list[str]] = []
+    for i, run in enumerate(runs, 1):
+        line = summary(run)
+        what = "–" if line["metric"] is None else f"{line['part']} {line['metric']}"
+        figure = mean_std(line["mean"], line["std"])
+        cost = (number(line["fits"]), number(line["seconds"], 3), str(line["date"]))
+        about = (line["kind"], line["title"], line["state"], what, figure)
+        rows.append([f"{i}: {line['run']}", *about, *cost])
+    header = ["run", "kind", "what", "state", "metric", "mean ± deviation", "fits", "s", "date"]
+    return Table("Every run that was found; the deviation is over its fits.", header, rows)
+
+
+def _fits(runs: Sequence[Run], part: str, metric: str) -> Plot:
+    shown = [(i, run) for i, run in enumerate(runs, 1) if run.headline == (part, metric)]
+    words = [f"run {i}: {mean_std(*run.mean_std(part, metric))}" for i, run in shown]
+    name = f"{part} {metric}".replace("_", " ")
+    values = {f"{i}: {run.title}": run.values(part, metric) for i, run in shown}
+    fits = {title: [(f"fit {k}", v) for k, v in enumerate(m, 1)] for title, m in values.items()}
+    caption = f"{name.capitalize()}: one point per fit."
+    return _dots(f"runs-{part}-{metric}", caption, f"Dot plot of {name}; {'; '.join(words)}.", fits)
+
+
+def differing_table(runs: Sequence[Run]) -> Table | Note:
+    """The settings that differ: one line per setting, one column per run."""
+    found = differing_settings(runs)
+    if not found:
+        return Note("The runs have the same settings.")
+    rows = [[k, *("–" if v is None else str(v) for v in values)] for k, values in found.items()]
+    header = ["setting", *(f"run {i}" for i in range(1, len(runs) + 1))]
+    caption = "Settings that differ; a dash is a setting that a run does not have."
+    return Table(caption, header, rows)

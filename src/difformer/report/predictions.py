@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -32,6 +33,7 @@ MOST_CLASSES = 30  # a larger matrix is a list of its largest confusions
 MOST_SCATTER = 5000
 MOST_THRESHOLDS = 300  # of a curve
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of a table
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the residuals, in a table
 
 Array = NDArray[Any]
 
@@ -48,15 +50,27 @@ def prediction_section(run: LoadedRun) -> Section:
         blocks.append(regression_blocks(run.output[rows], y[rows], part)[0])
     elif task == "multilabel":
         y = y.reshape(run.dataset.num_rows, -1)
-        blocks.append(calibration_block(run.output[rows].sigmoid(), y[rows], part))
+        blocks += class_blocks(run.output[rows].sigmoid(), y[rows], (), part)
     elif not bool((y[rows] >= 0).any()):
         blocks.append(Note(f"No {part} row has a known class.", missing=True))
     else:
         rows = rows[y[rows] >= 0]
-        chance = run.output[rows].softmax(-1)
-        blocks += confusion_blocks(chance, y[rows], run.class_names, part)
-        blocks.append(calibration_block(chance, y[rows], part))
+        blocks += class_blocks(
+            run.output[rows].softmax(-1), y[rows], run.class_names, part, roc=False
+        )
     return Section("predictions", "Predictions", blocks)
+
+
+def class_blocks(
+    chance: Tensor, y: Tensor, names: Sequence[str], part: str, *, roc: bool = True
+) -> list[Any]:
+    """Confusion and curves of classes (n,), calibration also of yes-or-no labels (n, c)."""
+    blocks: list[Any] = []
+    if y.ndim == 1:
+        blocks += confusion_blocks(chance, y, list(names), part)
+        if roc and len(names) == 2:
+            blocks += roc_blocks(y.numpy(), chance[:, 1].numpy(), names[1])
+    return [*blocks, calibration_block(chance, y, part)]
 
 
 def confusion_blocks(output: Tensor, y: Tensor, names: list[str], part: str) -> list[Any]:
@@ -70,14 +84,13 @@ def confusion_blocks(output: Tensor, y: Tensor, names: list[str], part: str) -> 
 
     c = len(names)
     counts: Any = confusion_matrix(y.numpy(), output.argmax(1).numpy(), labels=list(range(c)))
-    total, guessed, hit = counts.sum(1).tolist(), counts.sum(0).tolist(), counts.diagonal().tolist()
+    total, guessed, hit = counts.sum(1), counts.sum(0), counts.diagonal()
     wrong = counts - np.diag(hit)
     order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_CLASSES].tolist()
     pairs = [(names[i // c], names[i % c], n) for i in order if (n := int(wrong.flat[i]))]
     words = ", ".join(f"{a} taken for {b} ({n:,})" for a, b, n in pairs[:5])
-    notes = [
-        Note(f"The most frequent confusions: {words}." if words else "No row is predicted wrong.")
-    ]
+    text = f"The most frequent confusions: {words}." if words else "No row is predicted wrong."
+    notes = [Note(text)]
     empty = [name for name, rows in zip(names, total, strict=True) if not rows]
     if empty:
         notes.append(Note(f"Classes without a {part} row: {first_few(empty, 10)}."))
@@ -85,13 +98,13 @@ def confusion_blocks(output: Tensor, y: Tensor, names: list[str], part: str) -> 
         caption = f"The largest confusions among {c} classes, {part} rows."
         cells = [[a, b, number(n)] for a, b, n in pairs]
         return [Table(caption, ["class", "taken for", "rows"], cells), *notes]
-    cells: list[list[str]] = []
-    for name, row, rows, taken, right in zip(
-        names, counts.tolist(), total, guessed, hit, strict=True
-    ):
-        shares = (_share(right, rows), _share(right, taken))
-        cells.append([name, *map(number, row), number(rows), *shares])
-    shades = [[*(counts[a] / max(1, total[a])).tolist(), 0.0, 0.0, 0.0] for a in range(c)]
+    cells = [
+        [name, *map(number, [*row, rows]), _share(right, rows), _share(right, taken)]
+        for name, row, rows, taken, right in zip(
+            names, counts.tolist(), total.tolist(), guessed.tolist(), hit.tolist(), strict=True
+        )
+    ]
+    shades = np.pad(counts / np.maximum(1, total)[:, None], ((0, 0), (0, 3))).tolist()
     caption = f"Confusion matrix of the {part} rows: the true class down, the predicted one across."
     header = ["class", *names, "rows", "recall", "precision"]
     return [Table(caption, header, cells, shades), *notes]
@@ -99,35 +112,24 @@ def confusion_blocks(output: Tensor, y: Tensor, names: list[str], part: str) -> 
 
 def roc_blocks(truth: Array, chance: Array, name: str) -> list[Any]:
     """Curves of one class by its probability, and a table of thresholds; none for one class."""
-    from sklearn.metrics import (
-        average_precision_score,
-        precision_recall_curve,
-        roc_auc_score,
-        roc_curve,
-    )
+    from sklearn import metrics
 
     positive = int(truth.sum())
     if positive in (0, len(truth)):
         return []
-    alarm, recall, _ = roc_curve(truth, chance, drop_intermediate=False)
-    precision, found, _ = precision_recall_curve(truth, chance)
-    area, average = roc_auc_score(truth, chance), average_precision_score(truth, chance)
+    alarm, recall, _ = metrics.roc_curve(truth, chance, drop_intermediate=False)
+    precision, found, _ = metrics.precision_recall_curve(truth, chance)
+    area = number(metrics.roc_auc_score(truth, chance), 3)
+    average = number(metrics.average_precision_score(truth, chance), 3)
     usual = positive / len(truth)
-    roc = _rates(
-        "roc",
-        (alarm, recall),
-        ("share of others taken for it", f"share of {name} found"),
-        f"ROC curve of {name}: area {number(area, 3)}; 0.5 is chance.",
-        [0, 1],
-    )
-    pr = _rates(
-        "pr",
-        (found[-2::-1], precision[-2::-1]),  # without the end that no threshold reaches
-        (f"share of {name} found (recall)", "share that is right (precision)"),
-        f"Precision and recall of {name}: average precision {number(average, 3)}; chance is "
-        f"{number(usual, 3)}.",
-        [usual, usual],
-    )
+    caption = f"ROC curve of {name}: area {area}; 0.5 is chance."
+    titles = "share of others taken for it", f"share of {name} found"
+    roc = _rates("roc", (alarm, recall), titles, caption, [0, 1])
+    caption = f"Precision and recall of {name}: average precision {average}; chance is "
+    titles = f"share of {name} found (recall)", "share that is right (precision)"
+    # Without the end that no threshold reaches.
+    ends = found[-2::-1], precision[-2::-1]
+    pr = _rates("pr", ends, titles, f"{caption}{number(usual, 3)}.", [usual, usual])
     rows: list[list[str]] = []
     for threshold in THRESHOLDS:
         taken = chance >= threshold
@@ -149,16 +151,9 @@ def _rates(
     pick = np.unique(np.linspace(0, len(points[0]) - 1, MOST_THRESHOLDS).astype(int))
     x, y = (rounded(share[pick]) for share in points)
     line = {"color": colour(0), "shape": "hv"}
-    return Plot(
-        name=name,
-        caption=caption,
-        alt=f"Line plot. {caption}",
-        data=[guide([0, 1], chance, "chance"), scatter(x, y, name="the model", line=line)],
-        layout={
-            "xaxis": axis(titles[0], range=[0, 1.01]),
-            "yaxis": axis(titles[1], range=[0, 1.02]),
-        },
-    )
+    data = [guide([0, 1], chance, "chance"), scatter(x, y, name="the model", line=line)]
+    across, up = axis(titles[0], range=[0, 1.01]), axis(titles[1], range=[0, 1.02])
+    return Plot(name, caption, f"Line plot. {caption}", data, {"xaxis": across, "yaxis": up})
 
 
 def _share(part: int, whole: int) -> str:
@@ -192,40 +187,34 @@ def calibration_block(probability: Tensor, y: Tensor, part: str) -> Plot:
     over = float((confidence.double() - right).nan_to_num().mean()) if rows else 0.0
     lean = "over-confident" if over > 0.02 else "under-confident"
     lean = lean if abs(over) > 0.02 else "well balanced"
-    return Plot(
-        name="calibration",
-        caption=f"Calibration on the {part} rows: expected calibration error {number(error, 3)}; "
-        f"on the whole {lean}. Larger points have more rows.",
-        alt=f"Reliability diagram of {len(bins)} bins: share right against {what}. "
-        f"Expected calibration error {number(error, 3)}, {lean}.",
-        data=[guide([0, 1], [0, 1], "perfectly calibrated"), line],
-        layout={
-            "xaxis": axis(what, range=[0, 1.02]),
-            "yaxis": axis("share right", range=[0, 1.02]),
-        },
-        table=Table(
-            "Calibration, by bin of confidence.",
-            [what, "share right", "rows"],
-            [[number(b[0], 3), number(b[1], 3), number(int(b[2]))] for b in bins.tolist()],
-        ),
+    caption = (
+        f"Calibration on the {part} rows: expected calibration error {number(error, 3)}; "
+        f"on the whole {lean}. Larger points have more rows."
     )
+    alt = (
+        f"Reliability diagram of {len(bins)} bins: share right against {what}. "
+        f"Expected calibration error {number(error, 3)}, {lean}."
+    )
+    across, up = axis(what, range=[0, 1.02]), axis("share right", range=[0, 1.02])
+    cells = [[number(a, 3), number(b, 3), number(int(n))] for a, b, n in bins.tolist()]
+    table = Table("Calibration, by bin of confidence.", [what, "share right", "rows"], cells)
+    data = [guide([0, 1], [0, 1], "perfectly calibrated"), line]
+    return Plot("calibration", caption, alt, data, {"xaxis": across, "yaxis": up}, table)
 
 
-def regression_blocks(output: Tensor, y: Tensor, part: str, *, name: str = "") -> list[Plot]:
+def regression_blocks(output: Tensor, y: Tensor, part: str, name: str = "") -> list[Plot]:
     """Predicted against true values and the errors of predictions, of at most 5,000 points."""
     truth, guess = y.flatten().double(), output.flatten().double()
     known = (~truth.isnan()).nonzero().squeeze(1)
+    part = f"{part} rows"
     if known.numel() > MOST_SCATTER:
-        part = f"{part} rows ({MOST_SCATTER:,} of {known.numel():,} sampled)"
+        part = f"{part} ({MOST_SCATTER:,} of {known.numel():,} sampled)"
         keep = torch.randperm(known.numel(), generator=torch.Generator().manual_seed(0))
         known = known[keep[:MOST_SCATTER]]
-    else:
-        part = f"{part} rows"
     truth, guess = truth[known], guess[known]
     error, of, end = guess - truth, f" of {name}" if name else "", f"-{name}" if name else ""
     words, mean = "no value is known", "–"
-    by_truth: list[list[str]] = []
-    by_share: list[list[str]] = []
+    fifths, shares = list[list[str]](), list[list[str]]()
     if truth.numel():
         words, mean = _errors(truth, guess), number(float(error.mean()), 3)
         digits = digits_for(truth, 3)
@@ -233,29 +222,26 @@ def regression_blocks(output: Tensor, y: Tensor, part: str, *, name: str = "") -
         for low, high in pairwise(edges):
             fifth = float(guess[(truth >= low) & (truth <= high)].mean())
             low, high, fifth = (number(v, digits) for v in (low, high, fifth))
-            by_truth.append([f"{low} to {high}", fifth])
-        shares = (0.05, 0.25, 0.5, 0.75, 0.95)
-        by_share = [[f"{100 * q:g} %", number(float(error.quantile(q)))] for q in shares]
-    predicted = axis(f"predicted {name}".strip())
+            fifths.append([f"{low} to {high}", fifth])
+        shares = [[f"{100 * q:g} %", number(float(error.quantile(q)))] for q in SHARES]
+    predicted, true = axis(f"predicted {name}".strip()), axis(f"true {name}".strip())
     ends, span = _ends(truth), _ends(guess)
     return [
         Plot(
-            name=f"predicted{end}",
-            caption=f"Predicted against true values{of}, {part}; {words}.",
-            alt=f"Scatter plot of predicted against true values{of}; {words}.",
-            data=[guide(ends, ends, "perfect"), _points(truth, guess)],
-            layout={"xaxis": axis(f"true {name}".strip()), "yaxis": predicted},
-            table=Table(
-                "Mean prediction by fifth of the true values.", ["true", "predicted"], by_truth
-            ),
+            f"predicted{end}",
+            f"Predicted against true values{of}, {part}; {words}.",
+            f"Scatter plot of predicted against true values{of}; {words}.",
+            [guide(ends, ends, "perfect"), _points(truth, guess)],
+            {"xaxis": true, "yaxis": predicted},
+            Table("Mean prediction by fifth of the true values.", ["true", "predicted"], fifths),
         ),
         Plot(
-            name=f"residuals{end}",
-            caption=f"Residuals{of} (predicted − true), {part}; their mean is {mean}.",
-            alt=f"Scatter plot of residuals{of} against predictions; their mean is {mean}.",
-            data=[guide(span, [0.0, 0.0], "no error"), _points(guess, error)],
-            layout={"xaxis": predicted, "yaxis": axis("predicted − true")},
-            table=Table("Of the residuals, this share is at most", ["share", "residual"], by_share),
+            f"residuals{end}",
+            f"Residuals{of} (predicted − true), {part}; their mean is {mean}.",
+            f"Scatter plot of residuals{of} against predictions; their mean is {mean}.",
+            [guide(span, [0.0, 0.0], "no error"), _points(guess, error)],
+            {"xaxis": predicted, "yaxis": axis("predicted − true")},
+            Table("Of the residuals, this share is at most", ["share", "residual"], shares),
         ),
     ]
 

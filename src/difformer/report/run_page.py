@@ -31,7 +31,6 @@ from difformer.train.folder import Run
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
-    from difformer.report.states import Drawing
     from difformer.runs.open import LoadedRun
 
 PARTS = ("train", "val", "test")
@@ -59,94 +58,82 @@ def write_report(
         max_points: rows drawn; more are sampled, and the page says so.
         out: another path for the page.
     """
-    from difformer.report.states import Drawing
-
     run = read_run(run_folder)
     if run.kind == "comparison":
         from difformer.report.compare_page import write_comparison
 
         return write_comparison(run_folder, out)
-    path = run.folder / "report.html" if run.folder.is_dir() else run.folder.with_suffix(".html")
-    drawing = Drawing(projection=projection, max_points=max_points, data_dir=data_dir)
-    sections = _sections(run, loaded, dataset, drawing)
-    title, subtitle = run.title, headline(run)
+    try:
+        if loaded is None:
+            from difformer.runs.open import load_run
+
+            loaded = load_run(_shown(run)[1], dataset=dataset, data_dir=data_dir)
+        rows, seen = _of_rows(run, loaded), loaded.look_inside()
+    except (DifformerError, ValueError, OSError, RuntimeError, KeyError) as error:
+        text = (
+            "What needs the trained model on its data is left out "
+            f"(predictions, energies, states, diffusivities): {one_line(error)}"
+        )
+        rows, inside = [], [Section("model", "The trained model", [Note(text, missing=True)])]
+    else:
+        inside = _of_model(seen, projection, max_points, data_dir)
+    below = [*inside, cost_section(run), settings_section(run)]
+    title, subtitle, curves = run.title, headline(run), curves_section(run)
     if run.kind == "table":
         from difformer.report.table_page import titles
 
         title, subtitle = titles(run)
     elif run.kind == "series":
         subtitle = "A DIFFormer learned to forecast every node from its own past and the others'."
-    return write_page(out or path, title, sections, subtitle=subtitle)
-
-
-def _sections(
-    run: Run, loaded: LoadedRun | None, dataset: Dataset | None, drawing: Drawing
-) -> list[Section]:
-    """Every section that the run has something for."""
-    own, inside = _of_model(run, loaded, dataset, drawing)
-    curves, below = curves_section(run), [cost_section(run), settings_section(run)]
-    if own:
+    if rows and run.kind in ("table", "series"):
         # An average of several forms has no single curve.
         logged = [curves] if any(fit.history for fit in run.fits.values()) else []
-        sections = [*own, *(replace(s, folded=True) for s in (*logged, *inside, *below))]
+        sections = [*rows, *(replace(s, folded=True) for s in (*logged, *below))]
     else:
-        sections = [results_section(run), curves, *inside, *below]
+        sections = [results_section(run), curves, *rows, *below]
     notes = [Note(text, missing=True) for text in run.missing]
-    return [s for s in (Section("missing", "What is missing", notes), *sections) if s.blocks]
-
-
-def _of_model(
-    run: Run,
-    loaded: LoadedRun | None,
-    dataset: Dataset | None,
-    drawing: Drawing,
-) -> tuple[list[Section], list[Section]]:
-    """The sections about a table's or a series' own rows, and those about the model."""
-    from difformer.nn.model import DIFFormer
-    from difformer.report.energy import energy_section
-    from difformer.report.inside import diffusivity_section, layer_weights
-    from difformer.report.states import states_section
-    from difformer.runs.open import load_run
-
-    own: list[Section] = []
-    label, folder = _shown(run)
-    try:
-        if loaded is None:
-            loaded = load_run(folder, dataset=dataset, data_dir=drawing.data_dir)
-        found: list[Section] = []
-        inside = loaded.look_inside()
-        if loaded.own:
-            from difformer.report.table_page import table_sections
-
-            own = table_sections(run, loaded)
-        elif loaded.record:
-            from difformer.report.series_page import series_sections
-
-            own = series_sections(loaded)
-        else:
-            from difformer.report.predictions import prediction_section
-
-            found = [prediction_section(loaded)]
-    except (DifformerError, ValueError, OSError, RuntimeError, KeyError) as error:
-        text = (
-            "What needs the trained model on its data is left out "
-            f"(predictions, energies, states, diffusivities): {one_line(error)}"
-        )
-        return [], [Section("model", "The trained model", [Note(text, missing=True)])]
-    if found and len(run.fits) > 1:
-        intro = Note(f"Of {label}, the first with a model.")
-        found = [replace(found[0], blocks=[intro, *found[0].blocks])]
-    model, seen = inside.model, inside.dataset
-    known = isinstance(model, DIFFormer)
-    weights = layer_weights(model, seen.x, inside.graph) if known else []
-    about = [energy_section(inside), diffusivity_section(inside, weights)]
-    return own, [*found, *about, states_section(inside, weights, drawing)]
+    sections = [Section("missing", "What is missing", notes), *sections]
+    path = run.folder / "report.html" if run.folder.is_dir() else run.folder.with_suffix(".html")
+    return write_page(out or path, title, [s for s in sections if s.blocks], subtitle=subtitle)
 
 
 def _shown(run: Run) -> tuple[str, Path]:
     """The name and the folder of the fit that represents the run: the first that has a model."""
     places = [(label, fit.folder or run.folder) for label, fit in run.fits.items()]
     return next((p for p in places if (p[1] / "model.safetensors").exists()), places[0])
+
+
+def _of_rows(run: Run, loaded: LoadedRun) -> list[Section]:
+    """What the run answers for its own rows."""
+    if loaded.own:
+        from difformer.report.table_page import table_sections
+
+        return table_sections(run, loaded)
+    if loaded.record:
+        from difformer.report.series_page import series_sections
+
+        return series_sections(loaded)
+    from difformer.report.predictions import prediction_section
+
+    found = prediction_section(loaded)
+    if len(run.fits) > 1:
+        intro = Note(f"Of {_shown(run)[0]}, the first with a model.")
+        found = replace(found, blocks=[intro, *found.blocks])
+    return [found]
+
+
+def _of_model(
+    run: LoadedRun, projection: str, most: int, data_dir: Path | str | None
+) -> list[Section]:
+    """What goes on inside the model."""
+    from difformer.nn.model import DIFFormer
+    from difformer.report.energy import energy_section
+    from difformer.report.inside import diffusivity_section, layer_weights, states_section
+
+    model, x = run.model, run.dataset.x
+    weights = layer_weights(model, x, run.graph) if isinstance(model, DIFFormer) else []
+    states = states_section(run, weights, projection, most, data_dir)
+    return [energy_section(run), diffusivity_section(run, weights), states]
 
 
 def headline(run: Run) -> str:
@@ -197,76 +184,69 @@ def curves_section(run: Run) -> Section:
     blocks: list[Any] = [_curve(run, logged, metric) for metric in metrics]
     energies = sorted((c for c in columns if c.startswith("energy_")), key=natural)
     if energies:
-        blocks.append(_energy_curve(*next(iter(logged.items())), energies))
+        names = {column: f"layer {column.removeprefix('energy_')}" for column in energies}
+        first = next(iter(logged))
+        told = f"Energy of each layer's state as training goes ({first})."
+        alt = "Line plot of the energy of each layer by epoch."
+        blocks.append(_lines("energy", told, alt, {first: logged[first]}, names, {}))
     if not blocks:
         blocks = [Note("There is no metrics.csv with rows: no curves.", missing=True)]
     return Section("curves", "Learning curves", blocks)
 
 
-def _curve(run: Run, logged: dict[str, list[Row]], metric: str) -> Plot:
-    data: list[dict[str, Any]] = []
-    first, history = next(iter(logged.items()))
-    several, title, last = len(run.fits) > 1, _words(metric), history[-1]
-    columns = {part: f"{part}_{metric}" for part in ("train", "val")}
-    for index, (part, column) in enumerate(columns.items()):
-        for label, logs in logged.items():
-            rows = [r for r in logs if column in r]
-            trace = scatter(
-                [r["epoch"] for r in rows],
-                [r[column] for r in rows],
-                "lines" if len(rows) > 1 else "markers",
-                name=PART_NAMES[part],
-                legendgroup=PART_NAMES[part],
-                showlegend=label == first,
-                opacity=0.6 if several else 1.0,
-                line={"color": colour(index), "dash": "dot" if index else "solid"},
-                hovertemplate=plain(f"{label}, epoch %{{x}}: %{{y:.4g}}") + "<extra></extra>",
-            )
-            data.append(trace)
-    ends = [f"{PART_NAMES[p]} {number(last[c])}" for p, c in columns.items() if c in last]
+def _curve(run: Run, logged: Mapping[str, list[Row]], metric: str) -> Plot:
+    several, title, last = len(run.fits) > 1, _words(metric), next(iter(logged.values()))[-1]
+    columns = {f"{part}_{metric}": PART_NAMES[part] for part in ("train", "val")}
+    ends = [f"{name} {number(last[c])}" for c, name in columns.items() if c in last]
     epochs = [fit.best_epoch for fit in run.fits.values() if fit.best_epoch is not None]
     kept = ", ".join(map(number, epochs))
     lines = "one line per seed" if several else "training and validation"
-    return Plot(
-        name=f"curve-{metric}",
-        caption=f"{title.capitalize()} by epoch, {lines}"
-        + (f"; the weights of epoch {kept} were kept." if kept else "."),
-        alt=f"Line plot of training and validation {title} by epoch. "
-        f"At the last epoch: {', '.join(ends)}.",
-        data=data,
-        layout={"xaxis": axis("epoch"), "yaxis": axis(title)},
-        table=_curve_table(first, history, list(columns.values())),
-    )
+    caption = f"{title.capitalize()} by epoch, {lines}"
+    caption += f"; the weights of epoch {kept} were kept." if kept else "."
+    alt = f"Line plot of training and validation {title} by epoch. "
+    alt += f"At the last epoch: {', '.join(ends)}."
+    return _lines(metric, caption, alt, logged, columns, {"opacity": 0.6 if several else 1.0})
 
 
-def _energy_curve(label: str, history: list[Row], columns: list[str]) -> Plot:
-    epochs = [r["epoch"] for r in history]
-    data = [
-        scatter(
-            epochs,
-            [r.get(column) for r in history],
-            name=f"layer {column.removeprefix('energy_')}",
-            line={"color": colour(i)},
-        )
-        for i, column in enumerate(columns)
-    ]
-    return Plot(
-        name="curve-energy",
-        caption=f"Energy of each layer's state as training goes ({label}).",
-        alt="Line plot of the energy of each layer by epoch.",
-        data=data,
-        layout={"xaxis": axis("epoch"), "yaxis": axis("energy")},
-        table=_curve_table(label, history, columns),
-    )
-
-
-def _curve_table(label: str, rows: list[Row], columns: list[str]) -> Table:
-    """Twenty evenly spaced epochs of a fit: a plot's content for screen readers."""
-    count = len(rows)
+def _lines(
+    name: str,
+    caption: str,
+    alt: str,
+    logged: Mapping[str, list[Row]],
+    columns: Mapping[str, str],
+    look: Mapping[str, Any],
+) -> Plot:
+    """Columns of metrics.csv by epoch, with twenty evenly spaced epochs of a fit in numbers."""
+    first, history = next(iter(logged.items()))
+    data: list[dict[str, Any]] = []
+    for index, (column, title) in enumerate(columns.items()):
+        for label, epochs in logged.items():
+            rows = [row for row in epochs if column in row]
+            hover = plain(f"{label}, epoch %{{x}}: %{{y:.4g}}")
+            trace = scatter(
+                [row["epoch"] for row in rows],
+                [row[column] for row in rows],
+                "lines" if len(rows) > 1 else "markers",
+                name=title,
+                legendgroup=title,
+                showlegend=label == first,
+                line={"color": colour(index), "dash": "dot" if index else "solid"},
+                hovertemplate=f"{hover}<extra></extra>",
+                **look,
+            )
+            data.append(trace)
+    count = len(history)
     chosen = sorted({round(i * (count - 1) / 19) for i in range(20)})
-    cells = [[number(rows[i].get(column)) for column in ("epoch", *columns)] for i in chosen]
-    caption = f"{len(cells)} of {count} evaluated epochs, {label}."
-    return Table(caption, ["epoch", *map(_words, columns)], cells)
+    cells = [[number(history[i].get(column)) for column in ("epoch", *columns)] for i in chosen]
+    told = f"{len(cells)} of {count} evaluated epochs, {first}."
+    return Plot(
+        name=f"curve-{name}",
+        caption=caption,
+        alt=alt,
+        data=data,
+        layout={"xaxis": axis("epoch"), "yaxis": axis(_words(name))},
+        table=Table(told, ["epoch", *map(_words, columns)], cells),
+    )
 
 
 def cost_section(run: Run) -> Section:
@@ -305,19 +285,20 @@ def _parameters(weights: Path) -> int | None:
 def settings_section(run: Run) -> Section:
     """Everything that was asked for, and how the rows were split."""
     blocks: list[Any] = [Note(text) for text in _split(run)]
-    top = {name: value for name, value in run.config.items() if not isinstance(value, dict)}
+    config = run.config
+    top = {name: value for name, value in config.items() if not isinstance(value, dict)}
     records = [fit.record for fit in run.fits.values() if fit.record]
     made = {commit_of(record).removeprefix("commit ") for record in records}
     if top:
-        more = {"commit": sorted(made)} if made else {}
-        blocks.append(_settings("The experiment.", {**top, **more}))
-    system = SYSTEMS.get(str(run.config.get("system")))
-    for name, section in run.config.items():
+        top |= {"commit": sorted(made)} if made else {}
+        blocks.append(_settings("The experiment.", top))
+    system = SYSTEMS.get(str(config.get("system")))
+    for name, section in config.items():
         if isinstance(section, dict) and section:
             uses = system.uses if system is not None and name == "train" else None
             shown = {k: v for k, v in section.items() if uses is None or uses(k)}
             blocks.append(_settings(f"Settings of [{name}].", shown))
-    if not run.config:
+    if not config:
         blocks.append(Note("The settings are not known: there is no config.toml.", missing=True))
     return Section("settings", "Settings and split", blocks)
 

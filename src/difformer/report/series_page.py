@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,7 @@ from difformer.blocks import (
 from difformer.data.series import read_places
 from difformer.estimators.backtest import OURS
 from difformer.files import counted
-from difformer.jobs.series import (
-    CUT,
-    LEVEL,
-    half_widths,
-    lower_end,
-    next_stamps,
-)
+from difformer.jobs.series import CUT, LEVEL, half_widths, lower_end, next_stamps
 from difformer.runs.open import LoadedRun
 
 MOST_NODES = 400  # most nodes on the page
@@ -42,21 +36,19 @@ MOST_EDGES = 5000  # drawn
 MOST_CURVES = 4  # of other methods: more hide one another on a phone
 ERRORS = {"mse": 4, "mae": 4, "mase": 3}  # digits of each in the table
 NAMED = 12  # nodes that have their names beside them, or in a sentence
+SHARE = f"{100 * LEVEL:g} %"
+LEARNED = {"sqrt": "the square roots of the values", "log": "the logarithms of the values plus one"}
 
 
 def series_sections(loaded: LoadedRun) -> list[Section]:
     """Everything above what is inside the model."""
-    model: Any = loaded.estimator
-    record = loaded.record
-    ahead = np.asarray(model.predict(record["settings"]["steps"]))
-    tested = record.get("backtest")
-    half = half_widths(record, LEVEL) if tested else None
+    model, record, tested = loaded.estimator, loaded.record, loaded.record.get("backtest")
     return [
         Section("result", "How good it is", result_blocks(record)),
-        Section("nodes", "Forecasts", [_fans(model, record, ahead, half)]),
+        Section("nodes", "Forecasts", [_fans(model, record)]),
         Section("read", "What was read", [_read(model), *learned_notes(record)]),
-        Section("steps", "Error by step", [_by_step(tested)] if tested else []),
-        Section("map", "Error by node", _map(model, record, tested) if tested else []),
+        Section("steps", "Error by step", [_by_step(tested["methods"])] if tested else []),
+        Section("map", "Error by node", _map(model, record) if tested else []),
     ]
 
 
@@ -71,10 +63,15 @@ def result_blocks(record: Mapping[str, Any]) -> list[Any]:
     other = next(name for name in ranked if name != "DIFFormer")
     error, theirs = math.sqrt(ours["mse"]), math.sqrt(methods[other]["mse"])
     steps, origins = record["settings"]["steps"], tested["origins"]
+    beside = ""
+    if theirs:
+        percent = round(100 * (error / theirs - 1))
+        how = f"{abs(percent)} % {'worse' if percent > 0 else 'better'}" if percent else "as good"
+        beside = f" DIFFormer is {how}."
     texts = [
         f"Root mean squared error {number(error, 3)} over {counted(steps, 'step')} ahead "
         f"from {counted(len(origins), 'consecutive origin')}; {number(theirs, 3)} for the best "
-        f"simple forecast, {other}.{_beside(error, theirs)}"
+        f"simple forecast, {other}.{beside}"
     ]
     closest = min(methods, key=lambda name: methods[name]["mae"])
     if ours["mae"] > methods[closest]["mae"]:
@@ -92,22 +89,12 @@ def result_blocks(record: Mapping[str, Any]) -> list[Any]:
     if told["coverage"] is not None:
         cut = f" They {CUT}" if tested.get("lower") == 0 else ""
         below.append(
-            f"{100 * LEVEL:g} % intervals, each made from earlier errors, contained "
+            f"{SHARE} intervals, each made from earlier errors, contained "
             f"{100 * told['coverage']:.0f} % of the values of the later half (pinball loss "
             f"{number(told['pinball'], 3)}).{cut}"
         )
-    if tested.get("left_out"):
-        below.append(f"{tested['left_out']}.")
+    below += [f"{tested['left_out']}."] if tested.get("left_out") else []
     return [*map(Note, texts), Table(caption, header, rows), *map(Note, below)]
-
-
-def _beside(ours: float, theirs: float) -> str:
-    """By how much it is better or worse, where the other's error is not zero."""
-    if not theirs:
-        return ""
-    percent = round(100 * (ours / theirs - 1))
-    how = f"{abs(percent)} % {'worse' if percent > 0 else 'better'}" if percent else "as good"
-    return f" DIFFormer is {how}."
 
 
 def _read(model: Any) -> Note:
@@ -123,16 +110,12 @@ def _read(model: Any) -> Note:
 
 def learned_notes(record: Mapping[str, Any]) -> list[Note]:
     """What the model learns from, what the forecast is averaged with, what was corrected."""
-    made = {
-        "sqrt": "the square roots of the values",
-        "log": "the logarithms of the values plus one",
-    }
-    how = made.get(record.get("transform", ""), "the values")
     told = ", as changes from the last one" if record.get("level") == "last" else ""
     if record.get("calendar") == "cycles":
         told += ", and from the time of day, week and year"
     if record.get("known"):
         told += ", and from the values known ahead"
+    how = LEARNED.get(record.get("transform", ""), "the values")
     texts = [f"The model learns from {how} of each node{told}."]
     # The simple forecasts that are mixed in, the largest share first.
     shares = sorted(record.get("shares", {}).items(), key=lambda pair: -pair[1])
@@ -152,55 +135,51 @@ def _date(stamp: Any) -> str:
     return str(stamp).removesuffix(" 00:00:00")
 
 
-def _fans(model: Any, record: Mapping[str, Any], ahead: Any, half: Any) -> Finder:
-    data = model.series_
+def _fans(model: Any, record: Mapping[str, Any]) -> Finder:
+    """Each node's newest values and its forecast, those with the largest errors first."""
+    data, tested = model.series_, record.get("backtest")
+    ahead = np.asarray(model.predict(record["settings"]["steps"]))
+    half = half_widths(record, LEVEL) if tested else np.full_like(ahead, np.nan)
     names = data.names or tuple(str(j) for j in range(data.values.shape[1]))
-    values = data.values[-SHOWN:]
+    values, later = data.values[-SHOWN:], next_stamps(data, len(ahead))
     first = len(data.values) - len(values)
     times = [_date(stamp) for stamp in data.stamps[-SHOWN:]]
     times = times or [str(first + i) for i in range(len(values))]
-    later = next_stamps(data, len(ahead))
-    sizes = (record.get("backtest") or {}).get("sizes") or [None] * len(names)
-    left, least = set(record.get("naive_nodes", ())), lower_end(data.values)
+    sizes = tested["sizes"] if tested else [None] * len(names)
+    least, left = lower_end(data.values), set(record.get("naive_nodes", ()))
+    low, high = np.maximum(ahead - half, least), ahead + half
     rows: list[list[str]] = []
     curves: list[dict[str, Any]] = []
-    order = np.argsort([-(s or 0.0) for s in sizes], kind="stable").tolist()
-    for j in range(min(len(names), MOST_NODES)):
+    for j, name in enumerate(names[:MOST_NODES]):
         known = values[:, j][~np.isnan(values[:, j])]
         last = number(float(known[-1])) if known.size else "–"
-        how = "last value" if names[j] in left else "DIFFormer"
-        rows.append([names[j], last, number(float(ahead[0, j])), number(sizes[j], 3), how])
-        curves.append(_fan(values[:, j], ahead[:, j], half, j, times, later, least))
-    header = ["node", "last value", "next step", "mean absolute error", "by"]
+        how = "last value" if name in left else "DIFFormer"
+        rows.append([name, last, number(float(ahead[0, j])), number(sizes[j], 3), how])
+        band = _band(later, low[:, j], high[:, j]) if np.isfinite(half[:, j]).all() else []
+        line = {"color": colour(0)}, {"color": colour(1)}
+        seen = scatter(times, rounded(values[:, j]), name="known", line=line[0])
+        next_ = scatter(later, rounded(ahead[:, j]), "lines+markers", name="forecast", line=line[1])
+        curves.append({"data": [*band, seen, next_], "layout": {}})
+    order = np.argsort([-(s or 0.0) for s in sizes], kind="stable").tolist()
     kept = "" if len(rows) == len(names) else f" The first {len(rows):,} of {len(names):,}."
     return Finder(
         "nodes",
-        f"Choose a node to see its newest values and its forecast with {100 * LEVEL:g} % "
-        f"intervals.{kept}",
-        header,
+        f"Choose a node to see its newest values and its forecast with {SHARE} intervals.{kept}",
+        ["node", "last value", "next step", "mean absolute error", "by"],
         rows,
         orders={"largest error first": [i for i in order if i < len(rows)]},
         curves=curves,
     )
 
 
-def _fan(
-    values: Any, ahead: Any, half: Any, node: int, times: list[str], later: list[str], least: float
-) -> dict[str, Any]:
-    data: list[dict[str, Any]] = []
-    if half is not None and np.isfinite(half[:, node]).all():
-        low, high = np.maximum(ahead - half[:, node], least), ahead + half[:, node]
-        edge: Any = {"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-        data.append(scatter(later, rounded(high), **edge))
-        edge |= {"fill": "tonexty", "fillcolor": "rgba(204,102,119,0.25)", "showlegend": True}
-        data.append(scatter(later, rounded(low), name=f"{100 * LEVEL:g} % interval", **edge))
-    data.append(scatter(times, rounded(values), name="known", line={"color": colour(0)}))
-    line = {"color": colour(1)}
-    data.append(scatter(later, rounded(ahead), "lines+markers", name="forecast", line=line))
-    return {"data": data, "layout": {}}
+def _band(later: Sequence[str], low: Any, high: Any) -> list[dict[str, Any]]:
+    edge: Any = {"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+    above = scatter(later, rounded(high), **edge)
+    edge |= {"fill": "tonexty", "fillcolor": "rgba(204,102,119,0.25)", "showlegend": True}
+    return [above, scatter(later, rounded(low), name=f"{SHARE} interval", **edge)]
 
 
-def _map(model: Any, record: Mapping[str, Any], tested: Mapping[str, Any]) -> list[Plot]:
+def _map(model: Any, record: Mapping[str, Any]) -> list[Plot]:
     """The nodes where they are, or as their edges place them, coloured by their error."""
     nodes, edges = model.node_names, model.edges_
     ticks: dict[str, Any] = {"showgrid": False, "zeroline": False}
@@ -211,54 +190,43 @@ def _map(model: Any, record: Mapping[str, Any], tested: Mapping[str, Any]) -> li
         ticks["showticklabels"] = False
     else:
         return []
-    error = np.array([np.nan if size is None else size for size in tested["sizes"]])
+    sizes = record["backtest"]["sizes"]
+    error = np.array([np.nan if size is None else size for size in sizes])
     shown = np.flatnonzero(np.isfinite(places).all(1))
     data: list[dict[str, Any]] = []
     if edges is not None and edges.shape[1] <= MOST_EDGES:
         both = [places[edges[0]], places[edges[1]], np.full((edges.shape[1], 2), np.nan)]
-        line = np.stack(both, axis=1).reshape(-1, 2)
+        x, y = np.stack(both, axis=1).reshape(-1, 2).T
         grey = {"color": "rgba(128,128,128,0.35)", "width": 1}
-        x, y = rounded(line[:, 0]), rounded(line[:, 1])
-        data.append(scatter(x, y, line=grey, hoverinfo="skip", showlegend=False))
-    data.append(
-        scatter(
-            rounded(places[shown, 0]),
-            rounded(places[shown, 1]),
-            "markers+text" if len(shown) <= NAMED else "markers",
-            text=[plain(nodes[j]) for j in shown],
-            textposition="top center",
-            customdata=rounded(error[shown]),
-            hovertemplate="%{text}: %{customdata}<extra></extra>",
-            marker={
-                "size": 12 if len(shown) <= 100 else 7,
-                "color": rounded(error[shown]),
-                "colorscale": "YlOrRd",
-                "reversescale": True,  # light is small
-                "showscale": True,
-                "colorbar": {"title": {"text": "error"}, "thickness": 12},
-                "line": {"width": 1, "color": "rgba(128,128,128,0.8)"},
-            },
-            showlegend=False,
-        )
+        line = scatter(rounded(x), rounded(y), line=grey, hoverinfo="skip", showlegend=False)
+        data.append(line)
+    marker = {
+        "size": 12 if len(shown) <= 100 else 7,
+        "color": rounded(error[shown]),
+        "colorscale": "YlOrRd",
+        "reversescale": True,  # light is small
+        "showscale": True,
+        "colorbar": {"title": {"text": "error"}, "thickness": 12},
+        "line": {"width": 1, "color": "rgba(128,128,128,0.8)"},
+    }
+    points = scatter(
+        rounded(places[shown, 0]),
+        rounded(places[shown, 1]),
+        "markers+text" if len(shown) <= NAMED else "markers",
+        text=[plain(nodes[j]) for j in shown],
+        textposition="top center",
+        customdata=rounded(error[shown]),
+        hovertemplate="%{text}: %{customdata}<extra></extra>",
+        marker=marker,
+        showlegend=False,
     )
-    order = [int(j) for j in np.argsort(-np.nan_to_num(error), kind="stable")]
-    plot = Plot(
-        name="map",
-        caption=f"The nodes {where}, coloured by mean absolute error in the backtest.",
-        alt="Scatter plot of the nodes, coloured by their error.",
-        data=data,
-        layout={
-            "xaxis": ticks,
-            "yaxis": {**ticks, "scaleanchor": "x"},
-            "hovermode": "closest",
-        },
-        table=Table(
-            "The same in numbers, largest first.",
-            ["node", "mean absolute error"],
-            [[nodes[j], number(float(error[j]), 3)] for j in order[:MOST_NODES]],
-        ),
-    )
-    return [plot]
+    order = np.argsort(-np.nan_to_num(error), kind="stable")[:MOST_NODES]
+    rows = [[nodes[j], number(float(error[j]), 3)] for j in order]
+    caption = f"The nodes {where}, coloured by mean absolute error in the backtest."
+    alt = "Scatter plot of the nodes, coloured by their error."
+    layout = {"xaxis": ticks, "yaxis": {**ticks, "scaleanchor": "x"}, "hovermode": "closest"}
+    table = Table("The same in numbers, largest first.", ["node", "mean absolute error"], rows)
+    return [Plot("map", caption, alt, [*data, points], layout, table)]
 
 
 def placed_by_edges(edges: Any, count: int) -> Any:
@@ -266,8 +234,7 @@ def placed_by_edges(edges: Any, count: int) -> Any:
     near = sparse.csr_array((np.ones(edges.shape[1]), edges), shape=(count, count))
     apart = shortest_path(near, directed=False, unweighted=True)
     most = apart[np.isfinite(apart)].max(initial=1.0)
-    apart = np.where(np.isfinite(apart), apart, 1.5 * most)
-    square = apart**2
+    square = np.where(np.isfinite(apart), apart, 1.5 * most) ** 2
     centred = -0.5 * (square - square.mean(0) - square.mean(1)[:, None] + square.mean())
     values, vectors = np.linalg.eigh(centred)
     found = np.zeros((count, 2))
@@ -276,31 +243,25 @@ def placed_by_edges(edges: Any, count: int) -> Any:
     return found
 
 
-def _by_step(tested: Mapping[str, Any]) -> Plot:
-    methods = tested["methods"]
+def _by_step(methods: Mapping[str, Any]) -> Plot:
     others = sorted((n for n in methods if n != "DIFFormer"), key=lambda n: methods[n]["mse"])
     drawn = ["DIFFormer", *others[:MOST_CURVES]]
-    steps = list(range(1, len(methods["DIFFormer"]["mse_by_step"]) + 1))
+    errors = {name: np.sqrt(np.array(told["mse_by_step"])) for name, told in methods.items()}
+    steps = list(range(1, len(errors["DIFFormer"]) + 1))
+    lines = [{"color": colour(i), "width": 1.5 if i else 3} for i in range(len(drawn))]
     data = [
-        scatter(
-            steps,
-            rounded(np.sqrt(np.array(methods[name]["mse_by_step"], float))),
-            "lines+markers",
-            name=name,
-            line={"color": colour(i), "width": 3 if i == 0 else 1.5},
-        )
-        for i, name in enumerate(drawn)
+        scatter(steps, rounded(errors[name]), "lines+markers", name=name, line=line)
+        for name, line in zip(drawn, lines, strict=True)
     ]
-    rows = [[n, *(number(v**0.5) for v in told["mse_by_step"])] for n, told in methods.items()]
-    return Plot(
-        name="by-step",
-        caption="Root mean squared error by step ahead, in the units of the series: DIFFormer and "
-        f"the {len(drawn) - 1} best others.",
-        alt="Line plot of the error of every forecast by step ahead.",
-        data=data,
-        layout={
-            "xaxis": axis("steps ahead", dtick=max(1, len(steps) // 12)),
-            "yaxis": axis("root mean squared error", rangemode="tozero"),
-        },
-        table=Table("The same in numbers.", ["forecast", *map(str, steps)], rows),
+    caption = (
+        "Root mean squared error by step ahead, in the units of the series: DIFFormer and "
+        f"the {len(drawn) - 1} best others."
     )
+    alt = "Line plot of the error of every forecast by step ahead."
+    layout = {
+        "xaxis": axis("steps ahead", dtick=max(1, len(steps) // 12)),
+        "yaxis": axis("root mean squared error", rangemode="tozero"),
+    }
+    rows = [[name, *map(number, each.tolist())] for name, each in errors.items()]
+    table = Table("The same in numbers.", ["forecast", *map(str, steps)], rows)
+    return Plot("by-step", caption, alt, data, layout, table)

@@ -30,12 +30,7 @@ from difformer.files import counted
 from difformer.jobs.own import OwnRun
 from difformer.jobs.scores import HeldOut, column_importance, labelled
 from difformer.metrics import METRICS
-from difformer.report.predictions import (
-    calibration_block,
-    confusion_blocks,
-    regression_blocks,
-    roc_blocks,
-)
+from difformer.report.predictions import class_blocks, regression_blocks
 from difformer.runs.open import LoadedRun
 from difformer.train.folder import FitResult, Run
 
@@ -64,34 +59,6 @@ def _only(run: Run) -> FitResult:
     return next(iter(run.fits.values()))
 
 
-def headline(result: Mapping[str, Any]) -> str:
-    """One sentence: the score, its interval, on how many rows, and the score of a baseline."""
-    told = result.get("held_out") or {}
-    metrics, base = told.get("metrics") or {}, told.get("baseline") or {}
-    if not metrics:
-        return "No labelled row was held out, so it is not known how good the model is."
-    name = next(iter(metrics))
-    if base.get("accuracy", 0.0) >= SKEWED and "roc_auc" in metrics:
-        name = "roc_auc"
-    on = f"on {told['rows']:,} labelled rows held out"
-    kind = next((key for key in ("r2", "roc_auc") if name.startswith(f"{key}_")), None)
-    others = [key for key in metrics if kind and key.startswith(f"{kind}_")]
-    if kind and len(others) > 1:  # one for each of several labels
-        each = ", ".join(f"{k.removeprefix(f'{kind}_')} {number(metrics[k], 3)}" for k in others)
-        return f"{_capital(METRICS[kind].title)} {on}: {each}."
-    low, high = told["intervals"][name]
-    beside = f"; {number(base[name], 3)} without any column" if name in base else ""
-    error = f" Mean absolute error {number(metrics['mae'], 3)}." if "mae" in metrics else ""
-    return (
-        f"{_capital(_title(name))} {number(metrics[name], 3)} (95 % interval {number(low, 3)} to "
-        f"{number(high, 3)}) {on}{beside}.{error}"
-    )
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
 def table_sections(run: Run, loaded: LoadedRun) -> list[Section]:
     """Everything above what is inside the model, as far as the run has something for it."""
     own, data, result = loaded.own, loaded.table, _only(run).record
@@ -102,8 +69,8 @@ def table_sections(run: Run, loaded: LoadedRun) -> list[Section]:
         Section("result", "How good it is", result_blocks(result)),
         Section("read", "What was read", _read(own, data)),
         Section("rows", "Predictions", _rows(own, data, kept)),
-        Section("quality", "Where it is right and wrong", _quality(own, kept)),
-        Section("columns", "Which columns matter", _importance(own, data, kept)),
+        Section("quality", "Where it is right and wrong", _quality(own, kept) if kept else []),
+        Section("columns", "Which columns matter", _importance(own, data, kept) if kept else []),
         Section("tried", "What was tried", _tried(result)),
     ]
 
@@ -118,6 +85,30 @@ def _title(name: str) -> str:
     return name.replace("_", " ")
 
 
+def headline(result: Mapping[str, Any]) -> str:
+    """One sentence: the score, its interval, on how many rows, and the score of a baseline."""
+    told = result.get("held_out") or {}
+    metrics, base = told.get("metrics") or {}, told.get("baseline") or {}
+    if not metrics:
+        return "No labelled row was held out, so it is not known how good the model is."
+    name = next(iter(metrics))
+    if base.get("accuracy", 0.0) >= SKEWED and "roc_auc" in metrics:
+        name = "roc_auc"
+    on = f"on {told['rows']:,} labelled rows held out"
+    kind = next((key for key in ("r2", "roc_auc") if name.startswith(f"{key}_")), "none")
+    others = [key for key in metrics if key.startswith(f"{kind}_")]
+    if len(others) > 1:  # one for each of several labels
+        each = ", ".join(f"{k.removeprefix(f'{kind}_')} {number(metrics[k], 3)}" for k in others)
+        text = f"{METRICS[kind].title} {on}: {each}."
+    else:
+        low, high = told["intervals"][name]
+        beside = f"; {number(base[name], 3)} without any column" if name in base else ""
+        error = f" Mean absolute error {number(metrics['mae'], 3)}." if "mae" in metrics else ""
+        interval = f"95 % interval {number(low, 3)} to {number(high, 3)}"
+        text = f"{_title(name)} {number(metrics[name], 3)} ({interval}) {on}{beside}.{error}"
+    return text[0].upper() + text[1:]
+
+
 def result_blocks(result: Mapping[str, Any]) -> list[Any]:
     """How good the run is: in a sentence, every score, and beside simple methods."""
     told = result.get("held_out") or {}
@@ -127,12 +118,11 @@ def result_blocks(result: Mapping[str, Any]) -> list[Any]:
     ours, base = told["metrics"], told["baseline"]
     most = base.get("accuracy", 0.0)
     if most >= SKEWED:
-        blocks.append(
-            Note(
-                f"{100 * most:.0f} % of the labels are of one class, so accuracy says little: see "
-                "the rarer classes under “Where it is right and wrong” on the page."
-            )
+        text = (
+            f"{100 * most:.0f} % of the labels are of one class, so accuracy says little: see "
+            "the rarer classes under “Where it is right and wrong” on the page."
         )
+        blocks.append(Note(text))
     rows: list[list[str]] = []
     for name, value in ours.items():
         ends = " to ".join(number(end, 3) for end in told["intervals"][name])
@@ -146,7 +136,7 @@ def result_blocks(result: Mapping[str, Any]) -> list[Any]:
         metric = peers[0]["metric"]
         scores = [(p["title"], p["value"]) for p in peers]
         scores += [("DIFFormer (this run)", ours[metric])] if metric in ours else []
-        scores.sort(key=lambda pair: pair[1], reverse=metric not in ("rmse", "mae", "log_loss"))
+        scores.sort(key=lambda pair: pair[1], reverse=METRICS[metric].better > 0)
         caption = "Compared with simple methods on held-out labels of the same table, best first."
         lines = [[title, number(value)] for title, value in scores]
         blocks.append(Table(caption, ["method", _title(metric)], lines))
@@ -164,10 +154,8 @@ def _read(own: OwnRun, data: Dataset) -> list[Any]:
     y = data.y.reshape(data.num_rows, -1)
     gone = y.isnan() if y.is_floating_point() else y < 0
     missing |= dict(zip(own.labels, gone.sum(0).tolist(), strict=True))
-    rows = [
-        [name, kind, number(missing.get(name, 0)), how]
-        for name, kind, how in own.encoder.describe()
-    ]
+    columns = own.encoder.describe()
+    rows = [[name, kind, number(missing.get(name, 0)), how] for name, kind, how in columns]
     table = Table("Columns.", ["column", "is", "empty cells", "becomes"], rows)
     return [Note(text), _balance(own, data), table]
 
@@ -195,14 +183,10 @@ def _balance(own: OwnRun, data: Dataset) -> Plot:
         bars.append(_bars([plain(name) for name, _ in pairs], [count for _, count in pairs]))
         cells += [[name, number(count)] for name, count in pairs]
     words = "; ".join(" ".join(row) for row in cells[:10])
-    return Plot(
-        name="balance",
-        caption=caption,
-        alt=f"Bar plot of the known labels of {title}. {words}.",
-        data=bars,
-        layout={"xaxis": axis(title), "yaxis": axis("rows"), "height": 260},
-        table=Table("Of the known labels.", header, cells),
-    )
+    alt = f"Bar plot of the known labels of {title}. {words}."
+    layout = {"xaxis": axis(title), "yaxis": axis("rows"), "height": 260}
+    table = Table("Of the known labels.", header, cells)
+    return Plot("balance", caption, alt, bars, layout, table)
 
 
 def _bars(x: Sequence[Any], y: Sequence[Any], index: int = 0, **more: Any) -> dict[str, Any]:
@@ -215,16 +199,15 @@ def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
     sure = LEVEL if kept is not None and kept.task != "multilabel" else own.level
     told = replace(own, influential=0, level=sure)
     most = min(MOST_ROWS, MOST_CELLS // (len(told.header) + len(own.labels)))
-    order = np.argsort(~empty, kind="stable")[:most]  # those to predict come first
-    answers = told.fitted(order.tolist())
+    order = np.argsort(~empty, kind="stable")[:most].tolist()  # those to predict come first
+    answers = told.fitted(order)
     header = [told.header[0], *(f"true {n}" for n in own.labels), *told.header[1:]]
     digits = digits_for(data.y.flatten()) if data.task == "regression" else None
-    rows: list[list[str]] = []
-    for place, line in zip(
-        order.tolist(), told.lines([own.ids[i] for i in order], answers), strict=True
-    ):
-        truth = own.truth(data.y[place])
-        rows.append([str(line[0]), *truth, *(_short(c, digits) for c in line[1:])])
+    lines = told.lines([own.ids[i] for i in order], answers)
+    rows = [
+        [str(name), *own.truth(data.y[place]), *(_short(cell, digits) for cell in cells)]
+        for place, (name, *cells) in zip(order, lines, strict=True)
+    ]
     shown = "" if len(order) == data.num_rows else f" {len(order):,} of {data.num_rows:,} rows."
     unsure = np.argsort(-_doubt(own, answers), kind="stable").tolist() if own.classes else []
     finder = Finder(
@@ -246,10 +229,10 @@ def _rows(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
     return [Table(caption, [header[j] for j in filled], cells), finder]
 
 
-def _near(own: OwnRun, order: Any) -> list[list[list[Any]]] | None:
+def _near(own: OwnRun, order: list[int]) -> list[list[list[Any]]] | None:
     if len(own.ids) > MOST_ROWS:
         return None
-    weights, where = own.estimator.influence_in_fit(order, top_k=NEAR)
+    weights, where = own.estimator.influence_in_fit(np.array(order), top_k=NEAR)
     if not (weights > 0).any():
         return None
     return [
@@ -274,50 +257,35 @@ def _short(cell: Any, digits: int | None) -> str:
     return number(value, digits or 4) if digits or "." in str(cell) else str(cell)
 
 
-def _quality(own: OwnRun, kept: HeldOut | None) -> list[Any]:
-    if kept is None:
-        return []
+def _quality(own: OwnRun, kept: HeldOut) -> list[Any]:
     found, truth = torch.from_numpy(kept.found), torch.from_numpy(kept.truth)
-    if kept.task == "regression":
-        model: Any = own.estimator  # its intervals come from the held-out errors
-        (half,) = model.interval_around(np.zeros((1, len(own.labels))), LEVEL)[..., 1].tolist()
-        words = ", ".join(f"{n} ± {number(h, 3)}" for n, h in zip(own.labels, half, strict=True))
-        text = f"{100 * LEVEL:g} % of the predictions for rows like these are within: {words}."
-        blocks: list[Any] = [Note(text)]
-        for j, name in enumerate(own.labels):
-            known = truth.reshape(found.shape)[:, j]
-            blocks += regression_blocks(found[:, j], known, "held-out", name=name)
-        return blocks
-    blocks = []
-    if kept.task == "multiclass":
-        blocks += confusion_blocks(found, truth, list(kept.names), "held-out")
-        if len(kept.names) == 2:
-            blocks += roc_blocks(kept.truth, kept.found[:, 1], kept.names[1])
-    return [*blocks, calibration_block(found, truth, "held-out")]
+    if kept.task != "regression":
+        return class_blocks(found, truth, kept.names, "held-out")
+    model: Any = own.estimator  # its intervals come from the held-out errors
+    (half,) = model.interval_around(np.zeros((1, len(own.labels))), LEVEL)[..., 1].tolist()
+    words = ", ".join(f"{n} ± {number(h, 3)}" for n, h in zip(own.labels, half, strict=True))
+    text = f"{100 * LEVEL:g} % of the predictions for rows like these are within: {words}."
+    columns = zip(own.labels, found.T, truth.reshape(found.shape).T, strict=True)
+    plots = [regression_blocks(mine, known, "held-out", name) for name, mine, known in columns]
+    return [Note(text), *(plot for pair in plots for plot in pair)]
 
 
-def _importance(own: OwnRun, data: Dataset, kept: HeldOut | None) -> list[Any]:
-    if kept is None:
-        return []
+def _importance(own: OwnRun, data: Dataset, kept: HeldOut) -> list[Any]:
     metric, found = column_importance(own, data, kept)
     if not found:
         return [Note("No column can be shuffled.", missing=True)]
     title, cells = f"{_title(metric)} worse by", [[n, number(v, 3)] for n, v in found[:20]]
     names, values = zip(*reversed(found[:20]), strict=True)
-    plot = Plot(
-        name="importance",
-        caption="How much worse the held-out rows are predicted when the values of one column are "
-        "shuffled among them: near zero, the model does not need the column.",
-        alt="Bar plot of columns by importance: " + ", ".join(map(" ".join, cells[:10])),
-        data=[_bars(rounded(values, 3), list(map(plain, names)), orientation="h")],
-        layout={
-            "xaxis": axis(title),
-            "yaxis": {"type": "category"},
-            "height": 120 + 26 * len(cells),
-        },
-        table=Table("The same in numbers.", ["column", title], cells),
+    caption = (
+        "How much worse the held-out rows are predicted when the values of one column are "
+        "shuffled among them: near zero, the model does not need the column."
     )
-    return [plot]
+    alt = "Bar plot of columns by importance: " + ", ".join(map(" ".join, cells[:10]))
+    bars = _bars(rounded(values, 3), list(map(plain, names)), orientation="h")
+    height = 120 + 26 * len(cells)
+    layout = {"xaxis": axis(title), "yaxis": {"type": "category"}, "height": height}
+    table = Table("The same in numbers.", ["column", title], cells)
+    return [Plot("importance", caption, alt, [bars], layout, table)]
 
 
 def _tried(result: Mapping[str, Any]) -> list[Any]:
@@ -326,10 +294,8 @@ def _tried(result: Mapping[str, Any]) -> list[Any]:
         return []
     taken = {name.split("/")[0]: weight for name, weight in members.items()} | members
     ranked = sorted(tried.items(), key=lambda pair: (pair[1] is None, pair[1] or 0.0))
-    rows = [
-        [name, number(loss), f"{100 * taken[name]:.0f} %" if name in taken else ""]
-        for name, loss in ranked
-    ]
+    shares = {name: f"{100 * weight:.0f} %" for name, weight in taken.items()}
+    rows = [[name, number(loss), shares.get(name, "")] for name, loss in ranked]
     what = f"{len(members)} of them are averaged" if members else "the best one is used"
     caption = f"Forms of the model by their loss on held-out labels; {what}."
     header = ["form", "held-out loss", "weight in the average"][: 3 if members else 2]

@@ -11,8 +11,14 @@ from torch import Tensor
 from difformer.blocks import colour
 from difformer.data.snapshots import TemporalDataset
 from difformer.nn.model import DIFFormer
-from difformer.report.inside import flow_between, layer_weights, sample_rows, spread, strongest
-from difformer.report.states import project
+from difformer.report.inside import (
+    flow_between,
+    layer_weights,
+    project,
+    sample_rows,
+    spread,
+    strongest,
+)
 from difformer.runs.open import LoadedRun
 from difformer_paper.figures.drawing import (
     MARKERS,
@@ -65,22 +71,22 @@ def _look_at_states(run: LoadedRun) -> Tables:
         tables["points"] += table(
             {"layer": title, "row": rows.tolist(), "class": names, "x": x, "y": y}
         )
-        pairs = strongest(weights, k=EDGES, rows=rows)
-        ends = {"target": pairs.target.tolist(), "source": pairs.source.tolist()}
-        strength = (pairs.weight / pairs.uniform).tolist()
+        target, source, weight = strongest(weights, k=EDGES, rows=rows)
+        ends = {"target": target.tolist(), "source": source.tolist()}
+        strength = (weight * weights.n).tolist()
         tables["edges"] += table({"layer": [layer] * len(strength), **ends, "strength": strength})
-        flow, each = flow_between(weights, data.y), spread(weights, rows)
-        same = (data.y[pairs.target] == data.y[pairs.source]).float().mean()
+        _, within, alike = flow_between(weights, data.y)
+        same = (data.y[target] == data.y[source]).float().mean()
         tables["layers"].append(
             {
                 "layer": layer,
                 "dataset": data.name,
                 "rows": data.num_rows,
                 "test_accuracy": few(run.result.metrics["test"]["accuracy"]),
-                "share_within_class": few(flow.within),
-                "share_if_uniform": few(flow.expected),
+                "share_within_class": few(within),
+                "share_if_uniform": few(alike),
                 "strongest_within_class": few(float(same)),
-                "effective_neighbours": few(float(each.median())),
+                "effective_neighbours": few(float(spread(weights, rows).median())),
             }
         )
     return tables
