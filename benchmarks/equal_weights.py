@@ -46,7 +46,7 @@ def measure(name: str) -> dict[str, object]:
     torch.manual_seed(SEED)
     untrained = build_model(experiment, data.num_features, data.num_outputs)
     with TemporaryDirectory() as folder:
-        result = run_experiment(experiment, dataset=data, folder=folder).results[SEED]
+        result = run_experiment(experiment, dataset=data, folder=folder).fits[f"seed {SEED}"]
         trained = DIFFormer.load(Path(folder) / "model.safetensors")
     return {
         "weight_decay": experiment.train.weight_decay,

@@ -91,7 +91,7 @@ def measure_peer(job: Job, chosen: SuiteSet, split: Split) -> dict[str, float]:
     result = run_experiment(
         experiment, dataset=chosen.data, split=split, objective=objective(chosen)
     )
-    return result.results[job.split].metrics["test"]
+    return result.fits[f"seed {job.split}"].metrics["test"]
 
 
 def objective(chosen: SuiteSet) -> CrossEntropy:

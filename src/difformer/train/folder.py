@@ -73,9 +73,9 @@ class FitResult:
     history: list[Row]
     seconds: float | None
     peak_memory: int | None = None
-    folder: Path | None = None
-    split: Split | None = None
-    record: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    folder: Path | None = field(default=None, compare=False)
+    split: Split | None = field(default=None, compare=False)
+    record: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
 
     @property
     def interrupted(self) -> bool:
