@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from difformer.data.table.encoder import TableEncoder
-from difformer.data.table.labels import LabelCoder
-from difformer.data.table.read import read_table
+from difformer.data.table.read import LabelCoder, read_table
 from difformer.errors import DataError
 
 

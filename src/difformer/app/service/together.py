@@ -16,7 +16,7 @@ from difformer.app.service.limits import Limits
 from difformer.app.service.requests import Answers, Chunk, Edges, RefusedError
 from difformer.data.table.cells import cell_text
 from difformer.data.table.columns import Away
-from difformer.data.table.drift import Drift
+from difformer.data.table.encoder import Drift
 from difformer.errors import DataError, DifformerError
 from difformer.jobs.own import OwnRun
 
