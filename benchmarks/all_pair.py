@@ -34,7 +34,7 @@ from difformer import DIFFormer, load_dataset
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset
 from difformer.data.neighbours import nearest_neighbours
-from difformer.data.split import Split, per_class_split
+from difformer.data.split import Split, parse_split
 from difformer.jobs.job import Experiment
 from difformer.jobs.rows import run_experiment
 from difformer.train.replicas import fit_replicas
@@ -116,7 +116,7 @@ class Rows:
     def split(self, per_class: int, seed: int) -> Split:
         if self.name in NETWORKS:
             return self.data.split(f"random:{seed}")
-        return per_class_split(self.data.y, per_class, seed)
+        return parse_split(f"per-class:{per_class}:{seed}", self.data.y)
 
     def splits(self, per_class: int) -> list[Split]:
         """The ten splits of a figure."""

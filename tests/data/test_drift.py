@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from difformer.data.table.drift import Drift
-from difformer.data.table.encoder import TableEncoder
+from difformer.data.table.encoder import Drift, TableEncoder
 
 Array = NDArray[Any]
 N = 400

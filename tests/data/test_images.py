@@ -74,14 +74,15 @@ def test_stl_is_read_to_the_pixel(tmp_path: Path) -> None:
     assert load_dataset("stl10", tmp_path, features="pixels").num_features == 3 * 96 * 96
 
 
-@pytest.mark.parametrize("cut", [1, 3072, 3074])
-def test_a_truncated_cifar_file_is_named(tmp_path: Path, cut: int) -> None:
-    write_cifar(tmp_path)
+def test_damaged_cifar_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has none of data_batch_1.bin"):
+        read_cifar(tmp_path)
+    write_cifar(tmp_path, classes=12)
+    with pytest.raises(DataError, match="has label 11, but 10 classes"):
+        read_cifar(tmp_path)
     file = tmp_path / "test_batch.bin"
-    file.write_bytes(file.read_bytes()[:-cut])
-    with pytest.raises(
-        DataError, match=r"test_batch.bin is truncated: \d+ bytes, not a multiple of 3073"
-    ):
+    file.write_bytes(file.read_bytes()[:-3072])
+    with pytest.raises(DataError, match=r"test_batch.bin is truncated: \d+ bytes, not a multiple"):
         read_cifar(tmp_path)
 
 
@@ -100,15 +101,6 @@ def test_damaged_stl_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "train_X.bin").write_bytes(b"\0" * 100)
     with pytest.raises(DataError, match="train_X.bin is truncated: 100 bytes"):
         read_stl(tmp_path)
-
-
-def test_a_label_without_a_class_and_an_empty_folder_are_named(tmp_path: Path) -> None:
-    write_cifar(tmp_path, classes=12)
-    with pytest.raises(DataError, match="has label 11, but 10 classes"):
-        read_cifar(tmp_path)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="has none of data_batch_1.bin"):
-        read_cifar(tmp_path / "empty")
 
 
 def test_absent_images_and_features_say_what_to_do(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import shutil
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,3 +145,77 @@ def test_the_script_makes_what_is_embedded(tmp_path: Path) -> None:
     embed_citations.make(tmp_path)
     for name in COUNTS:
         assert (tmp_path / f"{name}.npz").read_bytes() == (EMBEDDED / f"{name}.npz").read_bytes()
+
+
+class Evil:
+    """A pickle of it runs a command when it is read by the ordinary unpickler."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_that_names_anything_else_is_refused_and_not_run(
+    tmp_path: Path, protocol: int
+) -> None:
+    evil = pickle.dumps(Evil(f"touch {tmp_path / 'witness'}"), protocol=protocol)
+    # From protocol 4 on, the pickle is refused before it gets as far as naming anything.
+    names = r"(names (posix|nt)\.system|uses \w+), which no Planetoid file needs"
+    with pytest.raises(ValueError, match=names):
+        embed_citations.read_pickle(evil)
+    assert not (tmp_path / "witness").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["builtins.eval", "__builtin__.eval", "numpy.load", "os.system", "collections.deque"]
+)
+def test_only_six_names_are_admitted(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    with pytest.raises(ValueError, match=f"names {name}"):
+        embed_citations.read_pickle(f"c{module}\n{attribute}\n.".encode())
+    assert len(embed_citations.NAMES) == 6
+
+
+HEAD, MIDDLE = b"\x80\x02cnumpy\n", b"(K\x02K\x02tU\x02i4"
+ARRAY = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01"
+INT = (
+    b"cnumpy\ndtype\nU\x02i4K\x00K\x01\x87R(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+)
+OBJECT = INT.replace(b"U\x02i4", b"U\x02O8")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (HEAD + b"ndarray\n" + MIDDLE + b"\x86R.", "calls numpy.ndarray"),  # memory not set
+        (HEAD + b"ndarray\n(" + MIDDLE + b"NK\x00(JAAAAJAAAAttR.", "calls numpy.ndarray"),
+        (ARRAY + b"K\x02K\x02\x86" + INT + b"\x89U\x08AAAAAAAAtb.", "cannot reshape"),
+        (ARRAY + b"K\x02K\x02\x86" + OBJECT + b"\x89U\x20" + b"A" * 32 + b"tb.", "OBJECT array"),
+        (ARRAY + b"K\x00K\x02\x86" + INT + b"q\x00\x89U\x00tbh\x00Nb.", "builds one object twice"),
+        (b"\x80\x02(.", "is damaged"),
+        (b"\x80\x02U\x01aK\x01K\x02\x86b.", "is damaged"),
+    ],
+)
+def test_an_array_that_forges_memory_is_refused(content: bytes, message: str) -> None:
+    """numpy's own constructors would take shapes, strides and types that reach beyond the bytes."""
+    with pytest.raises(ValueError, match=message):
+        embed_citations.read_pickle(content)
+
+
+def test_a_whole_array_is_read_and_a_cut_or_changed_one_is_not_trusted() -> None:
+    whole = ARRAY + b"K\x02K\x02\x86" + INT + b"\x89U\x10" + bytes(range(16)) + b"tb."
+    expected = np.frombuffer(bytes(range(16)), "<i4").reshape(2, 2)
+    assert np.array_equal(embed_citations.read_pickle(whole), expected)
+    for size in range(len(whole)):
+        with pytest.raises(ValueError, match="damaged|which no Planetoid file needs"):
+            embed_citations.read_pickle(whole[:size])
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        content = bytearray(whole)
+        for place in rng.integers(len(content), size=3):
+            content[place] = int(rng.integers(256))
+        with suppress(ValueError):
+            embed_citations.read_pickle(bytes(content))

@@ -28,37 +28,12 @@ def test_a_series_file_has_times_nodes_and_missing_values(tmp_path: Path) -> Non
     np.testing.assert_array_equal(series.values, [[1, 2], [np.nan, 4], [5, np.nan]])
 
 
-def test_a_series_and_its_edges_may_be_tables_of_any_format(tmp_path: Path) -> None:
-    expected = read_series_file(write(tmp_path / "s.csv", SERIES))
-    lines = [
-        '{"day": "2020-01-01", "a": 1, "b": 2}',
-        '{"day": "2020-01-02", "b": 4}',
-        '{"day": "2020-01-03", "a": 5, "b": null}',
-    ]
-    others = [write(tmp_path / "s.jsonl", "\n".join(lines)), write(tmp_path / "s.txt", SERIES)]
-    others.append(write(tmp_path / "s.tsv", SERIES.replace(",", "\t").replace("na", "n/a")))
-    parquet = pytest.importorskip("pyarrow.parquet")
-    arrow = pytest.importorskip("pyarrow")
-    days = [datetime(2020, 1, 1 + i) for i in range(3)]
-    table = arrow.table({"day": days, "a": [1, None, 5], "b": [2.0, 4.0, None]})
-    parquet.write_table(table, tmp_path / "s.parquet")
-    for path in (*others, tmp_path / "s.parquet"):
-        series = read_series_file(path)
-        assert (series.names, series.stamps) == (expected.names, expected.stamps)
-        np.testing.assert_array_equal(series.values, expected.values)
-    edges = write(tmp_path / "e.jsonl", '{"target": "b", "source": "a", "weight": 0.1}\n')
-    ((index, weight),) = read_step_edges(edges, expected)
+def test_edges_go_by_name_in_any_format_and_may_change_over_time(tmp_path: Path) -> None:
+    series = read_series_file(write(tmp_path / "s.csv", SERIES))
+    text = '{"target": "b", "source": "a", "weight": 0.1}\n'
+    ((index, weight),) = read_step_edges(write(tmp_path / "e.jsonl", text), series)
     assert weight is not None
     assert (index.tolist(), weight.tolist()) == ([[0], [1]], [0.1])
-
-
-def test_edges_go_by_name_and_may_change_over_time(tmp_path: Path) -> None:
-    series = read_series_file(write(tmp_path / "s.csv", SERIES))
-    text = "source,target,weight\na,b,2\nb,a,3\n"
-    ((index, weight),) = read_step_edges(write(tmp_path / "e.csv", text), series)
-    assert index.tolist() == [[0, 1], [1, 0]]
-    assert weight is not None
-    assert weight.tolist() == [2, 3]
     text = "source,target,time\na,b,2020-01-01\nb,a,2020-01-03\n"
     graphs = read_step_edges(write(tmp_path / "e.csv", text), series)
     assert [g[0].tolist() for g in graphs] == [[[0], [1]], [[], []], [[1], [0]]]
@@ -70,7 +45,6 @@ def test_edges_go_by_name_and_may_change_over_time(tmp_path: Path) -> None:
         ("day,a\n", "has no rows"),
         ("day\n1\n", "one per node, it has 1"),
         ("day,a,b\n1,2\n", r"row 1 \(line 2\) has 2 cells, the header 3"),
-        ("day,a\n1,x\n", "row 1, column 'a': 'x' is not a number"),
         ("day,a\ntwo,1\none,1\n", "sorted by time, step 1"),
         (
             "day,a\n2020-01-01,1\nsoon,2\n2020-01-03,1\n",
@@ -177,8 +151,6 @@ def test_a_frame_may_have_its_times_in_a_column() -> None:
     ("text", "message"),
     [
         ("from,to\na,b\n", "must have columns source, target"),
-        ("source,target\na,c\n", "row 1, column 'target': 'c' is not a node of the series"),
-        ("source,target,weight\na,b,-1\n", "column 'weight': '-1' must be a weight, 0 or more"),
         ("source,target,weight\na,b,1e39\n", "'1e39' must be a weight, 0 or more"),
         (
             "source,target,time\na,b,2020-01-01\na,b,2020-01-02\na,b,soon\n",
@@ -266,12 +238,8 @@ def test_places_go_by_name_in_any_order_of_columns(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         read_places(write(tmp_path / "p.csv", "node,east,north\na,1,2\n"), ("a",)), [[1, 2]]
     )
-    for wrong, reason in (
-        ("node,x,y\nz,1,2\n", "row 1: 'z' is not a node of the series"),
-        ("node,x\na,1\n", "must have columns node, x and y"),
-    ):
-        with pytest.raises(DataError, match=reason):
-            read_places(write(tmp_path / "p.csv", wrong), ("a",))
+    with pytest.raises(DataError, match="must have columns node, x and y"):
+        read_places(write(tmp_path / "p.csv", "node,x\na,1\n"), ("a",))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from difformer.data.split import (
     parse_split,
     random_split,
     ratio_split,
-    released_split,
 )
 from difformer.errors import DataError
 
@@ -92,7 +91,7 @@ def test_random_split_says_why_it_cannot(y: torch.Tensor, message: str) -> None:
 
 @pytest.mark.parametrize("name", RELEASED)
 def test_released_split_is_the_one_of_the_released_code(name: str) -> None:
-    split = released_split(load_dataset(name).y)
+    split = parse_split("released", load_dataset(name).y)
     text = " ".join(str(row) for row in rows(split))
     assert sha256(text.encode()).hexdigest() == RELEASED[name]
     assert (split.name, split.seed) == ("released", 123)

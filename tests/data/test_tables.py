@@ -119,6 +119,27 @@ def test_an_encoder_comes_back_from_json_with_the_same_numbers(tmp_path: Path) -
             TableEncoder.from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "cell", "message"),
+    [
+        ("price", "cheap", "row 1, column 'price': 'cheap' is not a finite number"),
+        ("bottled", "soon", "row 1, column 'bottled': 'soon' is not a date"),
+    ],
+)
+def test_new_tables_must_be_like_the_one_trained_on(
+    tmp_path: Path, name: str, cell: str, message: str
+) -> None:
+    encoder = encoder_of(read_table(write(tmp_path / "t.csv", records()), "grape", id="name"))
+    rows = [{**row, name: cell} for row in records(2)]
+    with pytest.raises(DataError, match=message):
+        encoder.encode(write(tmp_path / "new.csv", rows))
+    del rows[0][name]
+    with pytest.raises(DataError, match=f"has no column '{name}'; it has"):
+        encoder.encode({other: [value] for other, value in rows[0].items()})
+    with pytest.raises(DataError, match="no column can be used"):
+        read_table({"a": ["5", "5"], "y": ["A", "B"]}, "y")
+
+
 def test_labels_never_reach_the_features(tmp_path: Path) -> None:
     own = read_table(write(tmp_path / "t.csv", records()), "grape", id="name")
     flipped = [{**r, "grape": {"A": "B", "B": "A", None: None}[r["grape"]]} for r in records()]
@@ -134,44 +155,6 @@ def test_a_kind_may_be_given(tmp_path: Path) -> None:
         read_table(path, "grape", kinds={"cod": "text"})
     with pytest.raises(DataError, match="row 1, column 'region': 'north' is not a number"):
         read_table(path, "grape", kinds={"region": "number"})
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("id,a,y\n1,2,A\n1,3,B\n", "row 2, column 'id': the id '1' is also that of row 1"),
-        ("id,a,y\n1,2,A\n,3,B\n", "row 2, column 'id': the id is empty"),
-        ("id,a,y\n", "label column 'y' is empty|has no rows"),
-        ("id,a,y\n1,5,A\n2,5,B\n", "no column can be used"),
-    ],
-)
-def test_bad_tables_are_named(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(text)
-    with pytest.raises(DataError, match=message):
-        read_table(path, "y", id="id")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda r: r.pop("price"), "has no column 'price'; it has name, region"),
-        (
-            lambda r: r.update(price="cheap"),
-            "row 1, column 'price': 'cheap' is not a finite number",
-        ),
-        (lambda r: r.update(bottled="soon"), "row 1, column 'bottled': 'soon' is not a date"),
-    ],
-)
-def test_new_tables_must_be_like_the_one_trained_on(
-    tmp_path: Path, change: Any, message: str
-) -> None:
-    own = read_table(write(tmp_path / "t.csv", records()), "grape", id="name")
-    rows = records(2)
-    for row in rows:
-        change(row)
-    with pytest.raises(DataError, match=message):
-        encoder_of(own).encode(write(tmp_path / "new.csv", rows))
 
 
 def test_an_unknown_category_is_none_of_the_known_ones_and_more_columns_are_passed_over(

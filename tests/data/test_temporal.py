@@ -115,14 +115,14 @@ def test_a_time_split_takes_whole_snapshots_in_order() -> None:
 def test_stacked_edges_are_the_blocks_of_their_snapshots() -> None:
     one = (torch.tensor([[0, 1], [1, 1]]), None)
     two = (torch.tensor([[1], [0]]), torch.tensor([5.0]))
-    data = from_windows("toy", torch.randn(12, 2), 10, (one, two), ratios=None)
+    data = from_windows("toy", torch.randn(7, 2), 2, (one, two, one, two, one))
     stacked = data.stacked_edges([1, 0])
     assert stacked is not None
     assert stacked[0].tolist() == [[1, 2, 3], [0, 3, 3]]
     assert stacked[1] is not None
     assert stacked[1].tolist() == [5, 1, 1]
-    with pytest.raises(ValueError, match="one for each of the 2 snapshots, got 3"):
-        from_windows("toy", torch.randn(12, 2), 10, (one,) * 3, ratios=None)
+    with pytest.raises(ValueError, match="one for each of the 5 snapshots, got 3"):
+        from_windows("toy", torch.randn(7, 2), 2, (one,) * 3)
     with pytest.raises(ValueError, match="lags must be fewer than the 12 steps .*, got 12"):
         from_windows("toy", torch.randn(12, 2), 12)
 

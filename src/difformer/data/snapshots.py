@@ -103,19 +103,6 @@ class TemporalDataset(Dataset):
         )
 
 
-def windows(series: Tensor, lags: int) -> tuple[Tensor, Tensor]:
-    """A series (T, n) as features (T − lags, n, lags), oldest first, and targets (T − lags, n).
-
-    >>> x, y = windows(torch.arange(4.0).reshape(4, 1), lags=2)
-    >>> x.squeeze(1).tolist(), y.squeeze(1).tolist()
-    ([[0.0, 1.0], [1.0, 2.0]], [2.0, 3.0])
-    """
-    steps = series.shape[0]
-    if steps <= check_count("lags", lags):
-        raise ValueError(f"lags must be fewer than the {steps} steps of the series, got {lags}")
-    return series[:-1].unfold(0, lags, 1).contiguous(), series[lags:]
-
-
 def time_split(
     num_snapshots: int,
     num_nodes: int,
@@ -136,8 +123,8 @@ def time_split(
     if train == 0:
         raise ValueError(f"split {name}: {a:g} of {num_snapshots} snapshots leave none to train on")
     rows = torch.arange(num_snapshots * num_nodes)
-    parts = rows.split([k * num_nodes for k in (train, val, rest - val)])
-    return Split(name, parts[0], parts[1], parts[2])
+    first, middle, last = rows.split([k * num_nodes for k in (train, val, rest - val)])
+    return Split(name, first, middle, last)
 
 
 def from_windows(
@@ -146,19 +133,19 @@ def from_windows(
     lags: int,
     edges: tuple[Edges, ...] = (),
     *,
-    ratios: tuple[float, float, float] | None = RATIOS,
     node_names: tuple[str, ...] = (),
     source: str = "",
 ) -> TemporalDataset:
-    """A standardised series (T, n) as snapshots, with the split "time" by `ratios` (2:2:6)."""
-    x, y = windows(series, lags)
-    t, n = y.shape
+    """A standardised series (T, n) as T - lags snapshots, with the split "time" by `RATIOS`."""
+    steps, n = series.shape
+    if steps <= check_count("lags", lags):
+        raise ValueError(f"lags must be fewer than the {steps} steps of the series, got {lags}")
     return TemporalDataset(
         name,
-        x.reshape(t * n, lags),
-        y.reshape(t * n, 1),
+        series[:-1].unfold(0, lags, 1).reshape(-1, lags),  # the oldest value first
+        series[lags:].reshape(-1, 1),
         task="regression",
-        splits={} if ratios is None else {"time": time_split(t, n, ratios)},
+        splits={"time": time_split(steps - lags, n)},
         source=source,
         num_nodes=n,
         edges=edges,

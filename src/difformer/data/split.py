@@ -25,9 +25,9 @@ RELEASED_SEED = 123  # of the authors' scripts: all published citation figures u
 PARTS = ("train", "val", "test")
 
 _NUMBER = r"(\d+\.?\d*|\.\d+)"
-_RANDOM = re.compile(r"random(?::(\d+))?")
-_PER_CLASS = re.compile(r"per-class:(\d+)(?::(\d+))?")
-_RATIO = re.compile(rf"ratio:{_NUMBER}/{_NUMBER}/{_NUMBER}(?::(\d+))?")
+_DRAWN = re.compile(
+    rf"(?:random|per-class:(?P<labels>\d+)|ratio:{_NUMBER}/{_NUMBER}/{_NUMBER})(?::(?P<seed>\d+))?"
+)
 
 FORMS = (
     "a name that comes with the data (such as public), released, random[:SEED], "
@@ -154,19 +154,20 @@ def random_split(
     Unlabelled rows (-1) are never drawn. `num_test=None` tests on all the rest.
     """
     name = name or f"random:{seed}"
+
+    def cannot(reason: str) -> ValueError:
+        return ValueError(f"split {name}: {reason}; use ratio:0.5/0.25/0.25:{seed}")
+
     if y.ndim != 1 or y.is_floating_point():
-        raise ValueError(
-            f"split {name}: y must be one class per row; use ratio:0.5/0.25/0.25:{seed}"
-        )
+        raise cannot("y must be one class per row")
     generator = torch.Generator().manual_seed(seed)
     train: list[Tensor] = []
     rest: list[Tensor] = []
     for label in y[y >= 0].unique().tolist():
         rows = torch.nonzero(y == label).flatten()
         if rows.numel() < per_class:
-            raise ValueError(
-                f"split {name}: {per_class} rows per class are asked for, "
-                f"but class {label} has {rows.numel()}; use ratio:0.5/0.25/0.25:{seed}"
+            raise cannot(
+                f"{per_class} rows per class are asked for, but class {label} has {rows.numel()}"
             )
         rows = rows[torch.randperm(rows.numel(), generator=generator)]
         train.append(rows[:per_class])
@@ -174,30 +175,14 @@ def random_split(
     if not train:
         raise ValueError(f"split {name}: y has no labelled row")
     others = torch.cat(rest)
-    least = 1 if num_test is None else num_test
-    if others.numel() < num_val + least:
-        wanted = "some" if num_test is None else num_test
-        raise ValueError(
-            f"split {name}: {num_val} val and {wanted} test rows are asked for, "
-            f"but {others.numel()} are left after training; use ratio:0.5/0.25/0.25:{seed}"
+    if others.numel() < num_val + (1 if num_test is None else num_test):
+        raise cannot(
+            f"{num_val} val and {num_test or 'some'} test rows are asked for, "
+            f"but {others.numel()} are left after training"
         )
     others = others[torch.randperm(others.numel(), generator=generator)]
     end = None if num_test is None else num_val + num_test
-    val, test = others[:num_val], others[num_val:end]
-    return Split(name, torch.cat(train), val, test, seed)
-
-
-def released_split(y: Tensor) -> Split:
-    """The one split of the authors' citation runs: 20 per class by seed 123, 500 val, 1000 test."""
-    return random_split(y, RELEASED_SEED, name="released")
-
-
-def per_class_split(y: Tensor, per_class: int, seed: int = 0) -> Split:
-    """`per_class` labels of every class, 1,000 rows for validation, all the rest for testing."""
-    if per_class < 1:
-        raise ValueError(f"per-class must train on at least 1 row per class, not {per_class}")
-    name = f"per-class:{per_class}:{seed}"
-    return random_split(y, seed, per_class=per_class, num_val=1000, num_test=None, name=name)
+    return Split(name, torch.cat(train), others[:num_val], others[num_val:end], seed)
 
 
 def ratio_split(y: Tensor, ratios: tuple[float, float, float], seed: int = 0) -> Split:
@@ -215,14 +200,12 @@ def ratio_split(y: Tensor, ratios: tuple[float, float, float], seed: int = 0) ->
     n = rows.numel()
     rows = rows[torch.randperm(n, generator=torch.Generator().manual_seed(seed))]
     # The small number keeps 0.29 * 100 from losing a row to binary fractions.
-    num_train, num_val, num_test = (int(n * r + 1e-9) for r in ratios)
-    if num_train == 0:
+    sizes = [int(n * r + 1e-9) for r in ratios]
+    if sizes[0] == 0:
         raise ValueError(f"split {name}: {ratios[0]:g} of {n} labelled rows leave none to train on")
     if total > 1 - 1e-9:
-        num_test = n - num_train - num_val
-    train, val, test, _ = rows.split(
-        [num_train, num_val, num_test, n - num_train - num_val - num_test]
-    )
+        sizes[2] = n - sizes[0] - sizes[1]
+    train, val, test, _ = rows.split([*sizes, n - sum(sizes)])
     return Split(name, train, val, test, seed)
 
 
@@ -241,27 +224,31 @@ def mask_split(train: Tensor, val: Tensor, test: Tensor, *, name: str = "given")
 def parse_split(text: str, y: Tensor, given: Mapping[str, Split] | None = None) -> Split:
     """The split a short string names, over the rows that `y` labels.
 
-    A name in `given` (such as public), `released`, `random[:SEED]`, `per-class:K[:SEED]` (K labels
-    per class, 1,000 for validation, the rest for testing), `ratio:A/B/C[:SEED]`, or the path of a
-    JSON file that `Split.save` wrote.
+    A name in `given` (such as public), `released` (the one of the authors' citation runs),
+    `random[:SEED]`, `per-class:K[:SEED]` (K labels per class, 1,000 for validation, the rest for
+    testing), `ratio:A/B/C[:SEED]`, or the path of a JSON file that `Split.save` wrote.
     """
     given = given or {}
     if text in given:
         return given[text]
     if text == "released":
-        return released_split(y)
-    if match := _RANDOM.fullmatch(text):
-        return random_split(y, int(match[1] or 0))
-    if match := _PER_CLASS.fullmatch(text):
-        return per_class_split(y, int(match[1]), int(match[2] or 0))
-    if match := _RATIO.fullmatch(text):
-        return ratio_split(
-            y, (float(match[1]), float(match[2]), float(match[3])), int(match[4] or 0)
-        )
+        return random_split(y, RELEASED_SEED, name=text)
     if text.endswith(".json"):
         return Split.load(text)
-    here = f" (here: {', '.join(given)})" if given else ""
-    raise ValueError(f"split must be {FORMS}{here}, not {text!r}")
+    drawn = _DRAWN.fullmatch(text)
+    if drawn is None:
+        here = f" (here: {', '.join(given)})" if given else ""
+        raise ValueError(f"split must be {FORMS}{here}, not {text!r}")
+    seed, kind = int(drawn["seed"] or 0), text.partition(":")[0]
+    if kind == "random":
+        return random_split(y, seed)
+    if kind == "ratio":
+        return ratio_split(y, (float(drawn[2]), float(drawn[3]), float(drawn[4])), seed)
+    labels = int(drawn["labels"])
+    if labels < 1:
+        raise ValueError(f"per-class must train on at least 1 row per class, not {labels}")
+    name = f"per-class:{labels}:{seed}"
+    return random_split(y, seed, per_class=labels, num_val=1000, num_test=None, name=name)
 
 
 def shape_and_type(tensor: Tensor) -> str:

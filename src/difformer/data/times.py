@@ -59,8 +59,11 @@ def following(stamps: Sequence[Any], steps: int, *, guess: bool = False) -> list
         return None
     newest, last = list(stamps[-8:]), stamps[-1]
     dated = hasattr(last, "isoformat") and len(newest) > 2
-    if dated and (months := _months(newest, steps)) is not None:  # two of 31 days look alike
-        return months
+    if dated and (monthly := _monthly(newest)) is not None:  # two of 31 days look alike
+        months, on = monthly
+        apart = months[-1] - months[-2]
+        if all(b - a == apart for a, b in pairwise(months)):
+            return [on(months[-1] + apart * (i + 1)) for i in range(steps)]
     gap = last - newest[-2]
     if all(b - a == gap for a, b in pairwise(newest[-5:])):
         return [last + gap * (i + 1) for i in range(steps)]
@@ -73,18 +76,6 @@ def following(stamps: Sequence[Any], steps: int, *, guess: bool = False) -> list
         return found[1:]
     usual = sorted(b - a for a, b in pairwise(newest))[len(newest) // 2 - 1]
     return [last + usual * (i + 1) for i in range(steps)] if guess else None
-
-
-def _months(newest: Sequence[Any], steps: int) -> list[Any] | None:
-    """The next dates of a sequence in steps of months, on the same day or the last one."""
-    found = _monthly(newest)
-    if found is None:
-        return None
-    months, on = found
-    apart = months[-1] - months[-2]
-    if any(b - a != apart for a, b in pairwise(months)):
-        return None
-    return [on(months[-1] + apart * (i + 1)) for i in range(steps)]
 
 
 def _monthly(stamps: Sequence[Any]) -> tuple[list[int], Callable[[int], Any]] | None:
@@ -176,13 +167,36 @@ def check_times(stamps: tuple[Any, ...]) -> None:
             raise ValueError(f"series must be sorted by time, step {step} ({b}) comes before {a}")
 
 
+def _matching(pattern: str, make: Callable[..., datetime]) -> Callable[[str], datetime]:
+    """A reader of times whose whole numbers are the groups of a pattern."""
+
+    def read(cell: str) -> datetime:
+        found = re.fullmatch(pattern, cell)
+        if found is None:
+            raise ValueError(cell)
+        return make(*map(int, found.groups()))
+
+    return read
+
+
+TIMES: tuple[Callable[[str], Any], ...] = (
+    _matching(r"((?:1[89]|2[01])\d\d)(\d\d)(\d\d)", datetime),  # 20191231
+    float,
+    datetime.fromisoformat,
+    _matching(r"(\d{4})-(\d\d?)", lambda year, month: datetime(year, month, 1)),
+    _matching(r"(\d{4})[- ]?Q([1-4])", lambda year, part: datetime(year, 3 * part - 2, 1)),
+    # The Monday of a week; tried if the numbers cannot be months.
+    _matching(r"(\d{4})[- ]?W?(\d\d?)", lambda year, week: datetime.fromisocalendar(year, week, 1)),
+)
+
+
 def read_times(found: Sequence[Any]) -> tuple[Any, ...]:
     """Cells as numbers or dates, so that 9 comes before 10; other text as it is.
 
     ValueError if most cells are dates or numbers and one is not.
     """
     cells = ["" if is_missing(cell) else cell_text(cell) for cell in found]
-    for read in (_packed, float, datetime.fromisoformat, _month, _quarter, _week):
+    for read in TIMES:
         try:
             return tuple(read(cell) for cell in cells)
         except ValueError:
@@ -196,31 +210,3 @@ def read_times(found: Sequence[Any]) -> tuple[Any, ...]:
         if 2 * len(wrong) < len(cells):
             raise ValueError(f"times must be alike, {cells[int(wrong[0])]!r} is not a {kind}")
     return tuple(cells)
-
-
-def _packed(cell: str) -> datetime:
-    """20191231 as a date."""
-    if not re.fullmatch(r"(1[89]|2[01])\d{6}", cell):
-        raise ValueError(cell)
-    return datetime.strptime(cell, "%Y%m%d")
-
-
-def _month(cell: str) -> datetime:
-    """2019-12 as its first day."""
-    return datetime.strptime(cell, "%Y-%m")
-
-
-def _quarter(cell: str) -> datetime:
-    """2019Q4 or 2019-Q4 as its first day."""
-    found = re.fullmatch(r"(\d{4})[- ]?Q([1-4])", cell)
-    if found is None:
-        raise ValueError(cell)
-    return datetime(int(found[1]), 3 * int(found[2]) - 2, 1)
-
-
-def _week(cell: str) -> datetime:
-    """2019-52 or 2019W52 as the Monday of that week; tried if the numbers cannot be months."""
-    found = re.fullmatch(r"(\d{4})[- ]?W?(\d\d?)", cell)
-    if found is None:
-        raise ValueError(cell)
-    return datetime.fromisocalendar(int(found[1]), int(found[2]), 1)

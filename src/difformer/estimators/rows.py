@@ -20,8 +20,7 @@ from difformer.data.dataset import Dataset, csr_tensor, scipy_csr
 from difformer.data.snapshots import Edges
 from difformer.data.table.cells import cell_text
 from difformer.data.table.columns import Away
-from difformer.data.table.drift import Drift
-from difformer.data.table.encoder import LARGEST, TableEncoder
+from difformer.data.table.encoder import LARGEST, Drift, TableEncoder
 from difformer.data.table.files import Chunk, collected, is_frame, read_chunks
 from difformer.errors import DataError, DriftWarning
 

@@ -17,8 +17,7 @@ from difformer.data.fetch import sha256_of
 from difformer.data.graphs import read_edges
 from difformer.data.table.cells import cell_text
 from difformer.data.table.columns import Away
-from difformer.data.table.drift import Drift
-from difformer.data.table.encoder import TableEncoder
+from difformer.data.table.encoder import Drift, TableEncoder
 from difformer.data.table.files import Chunk, Source, name_of, read_chunks, rows_of
 from difformer.errors import DataError, RunError
 from difformer.estimators.classifier import DIFFormerClassifier

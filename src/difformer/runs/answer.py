@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from difformer.data.table.drift import Drift
+from difformer.data.table.encoder import Drift
 from difformer.data.table.files import Source, numbered_chunks, without_header
 from difformer.errors import DataError
 from difformer.files import answer_file, number_text

@@ -26,7 +26,7 @@ from difformer.data.split import PARTS
 from difformer.data.table.cells import is_missing
 from difformer.data.table.encoder import TableEncoder
 from difformer.data.table.files import Chunk, rows_of
-from difformer.data.table.labels import LabelCoder
+from difformer.data.table.read import LabelCoder
 from difformer.errors import DataError
 from difformer.files import json_text, reading, write_atomic
 from difformer.shards.edges import EdgeTable, Pairs, nearest_pairs

@@ -161,7 +161,7 @@ def predict(
     dataset FILE has one column per feature, in order; for a run of `train --series` it is a series
     of the same nodes, whose next steps are forecast.
     """
-    from difformer.data.table.drift import Drift
+    from difformer.data.table.encoder import Drift
     from difformer.runs.answer import predict_run
 
     given = table or series

@@ -24,7 +24,7 @@ import torch
 from difformer.app.service.server import RETRY_AFTER, Limits, Together
 from difformer.data.table.cells import cell_text, repeated
 from difformer.data.table.columns import Away
-from difformer.data.table.drift import Drift
+from difformer.data.table.encoder import Drift
 from difformer.errors import DataError, DifformerError, missing_extra
 from difformer.files import json_text, one_line
 from difformer.jobs.own import OwnRun, edges_of

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -111,8 +111,7 @@ def first_line(source: Source) -> list[str]:
     if path is None or _READERS.get(path.suffix.lower()) is not _csv or not path.is_file():
         return []
     with suppress(OSError, ValueError, csv.Error), path.open(encoding="utf-8-sig") as file:
-        line = file.readline(LONGEST_CELL)
-        return next(csv.reader([line], delimiter=_separator_of(path)), [])
+        return next(_csv_lines(path, file), [])
     return []
 
 
@@ -246,31 +245,39 @@ def _numbers(cells: Any) -> Any:
 
 
 def _csv(path: Path, size: int, header: bool = True) -> Iterator[Chunk]:
-    csv.field_size_limit(min(LONGEST_CELL, sys.maxsize))
     with path.open(encoding="utf-8-sig", newline="") as file:
-        lines = csv.reader(file, delimiter=_separator_of(path))
+        lines = _csv_lines(path, file)
         first = next(lines, None)
         if not first:
             raise DataError(f"{path}: is empty: the first line must name the columns")
         names = [name.strip() for name in first] if header else column_names(len(first))
         if header:
             check_header(path, names)
-        else:
-            file.seek(0)
-            lines = csv.reader(file, delimiter=_separator_of(path))
-        chunks = _by_column(names, _csv_rows(path, lines, len(names)), size)
+        rows = lines if header else chain([first], lines)
+        chunks = _by_column(names, _csv_rows(path, rows, lines, len(names)), size)
         below = next(chunks, None)
-        if below is not None:
-            if header:
-                check_header(path, names, below)
-            yield below
-            yield from chunks
+        if below is None:
+            return
+        if header:
+            check_header(path, names, below)
+        yield below
+        yield from chunks
 
 
-def _csv_rows(path: Path, lines: Any, width: int) -> Iterator[list[str]]:
-    """The rows after the header; a blank line is not a row."""
+def _csv_lines(path: Path, file: TextIO) -> Any:
+    """The lines of a file, by the separator that gives the first the most cells, or a comma."""
+    csv.field_size_limit(min(LONGEST_CELL, sys.maxsize))
+    first = file.readline(LONGEST_CELL)
+    file.seek(0)
+    marks = "\t" if path.suffix.lower() == ".tsv" else SEPARATORS
+    cells = {mark: len(next(csv.reader([first], delimiter=mark), [])) for mark in marks}
+    return csv.reader(file, delimiter=max(marks, key=cells.__getitem__))
+
+
+def _csv_rows(path: Path, rows: Iterable[list[str]], lines: Any, width: int) -> Iterator[list[str]]:
+    """The rows of these lines; a blank line is not a row."""
     number = 0
-    for row in lines:
+    for row in rows:
         if len(row) != width and not _holds(row):
             continue
         number += 1
@@ -282,26 +289,20 @@ def _csv_rows(path: Path, lines: Any, width: int) -> Iterator[list[str]]:
         yield row
 
 
-def _separator_of(path: Path) -> str:
-    """The separator that gives the first line the most cells; a comma if all give one."""
-    if path.suffix.lower() == ".tsv":
-        return "\t"
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        first = file.readline(LONGEST_CELL)
-    return max(SEPARATORS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), [])))
-
-
 def _jsonl(path: Path, size: int) -> Iterator[Chunk]:
     with path.open(encoding="utf-8") as file:
         records = _json_records(path, file)
         first = next(records, None)
         if first is None:
             raise DataError(f"{path}: is empty")
-        rows = enumerate(chain([first], records), 1)
-        yield from _by_column(list(first), (_json_row(path, n, r, first) for n, r in rows), size)
+        rows = ([record.get(name) for name in first] for record in chain([first], records))
+        yield from _by_column(list(first), rows, size)
 
 
 def _json_records(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The object of each line that is not blank: single values, under the names of the first."""
+    known: Mapping[str, Any] | None = None
+    row = 0
     for line, text in enumerate(lines, 1):
         if not text.strip():
             continue
@@ -313,23 +314,14 @@ def _json_records(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             raise DataError(f"{path}: line {line} is not JSON ({error})") from error
         if not isinstance(record, dict):
             raise DataError(f"{path}: line {line} must be an object, got {type(record).__name__}")
+        row, known = row + 1, record if known is None else known
+        for name, value in record.items():
+            where = f"{path}: row {row}"
+            if name not in known:
+                raise DataError(f"{where} has a column {name!r}, which the first row does not have")
+            if isinstance(value, dict | list):
+                raise DataError(f"{where}, column {name!r} must be one value, got {value!r:.50}")
         yield record
-
-
-def _json_row(
-    path: Path, number: int, record: Mapping[str, Any], first: Mapping[str, Any]
-) -> list[Any]:
-    """The cells of a record, in the order of the first record; None where it lacks one."""
-    for name, value in record.items():
-        if name not in first:
-            raise DataError(
-                f"{path}: row {number} has a column {name!r}, which the first row does not have"
-            )
-        if isinstance(value, dict | list):
-            raise DataError(
-                f"{path}: row {number}, column {name!r} must be one value, got {value!r:.50}"
-            )
-    return [record.get(name) for name in first]
 
 
 def _parquet(path: Path, size: int) -> Iterator[Chunk]:
