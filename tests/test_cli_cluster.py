@@ -105,16 +105,18 @@ def difformer(*words):
 
 address, folder, cases = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 ray = ("--engine", "ray", "--address", address)
+columns = ("--id", "name", "--label", "way", "--parts", 4, "--memory", "12GB", "-q")
 for partition, kind in cases:
-    given = ("--nodes", folder / f"nodes-*.{kind}", "--edges", folder / f"edges.{kind}")
-    columns = ("--id", "name", "--label", "way", "--parts", 4, "--memory", "12GB", "-q")
+    given = ("--nodes", folder / f"nodes-*.{kind}", "--edges", folder / f"edges.{kind}", *columns)
     for engine, where in ((), "one"), (ray, "ray"):
         out = folder / f"{partition}-{where}"
-        code = difformer("shard", out, *given, *columns, "--partition", partition, *engine)
+        code = difformer("shard", out, *given, "--partition", partition, *engine)
         assert code == 0, (partition, where)
 out = folder / "many"
 code = difformer("train", folder / "range-one", "--out", out, *ray, "--workers", 9, "--epochs", 1)
 assert code == 2, code
+given = ("--nodes", folder / "nodes-*.csv", "--edges", folder / "bad.parquet", *columns)
+assert difformer("shard", folder / "bad", *given, *ray) == 2
 """
 
 
@@ -137,6 +139,8 @@ def made(nodes: tuple[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tu
     weights = rng.integers(1, 9, 300).astype(np.float32)
     edges = pa.table({"from": ends[0], "to": ends[1], "weight": weights})
     pq.write_table(edges, folder / "edges.parquet")
+    bad = edges.set_column(2, "weight", [pa.array(-weights)])
+    pq.write_table(bad, folder / "bad.parquet")
     write_csv(edges, folder / "edges.csv")
     return folder, python("-c", SHARDS, nodes[0], folder, json.dumps(CASES))
 
@@ -151,10 +155,11 @@ def test_a_cluster_makes_the_parts_of_one_machine(made: tuple[Path, str], partit
         assert (ray / file).read_bytes() == (one / file).read_bytes(), file
 
 
-def test_a_cluster_that_is_too_small_is_one_line(made: tuple[Path, str]) -> None:
-    lines = [line for line in made[1].splitlines() if "asks for" in line]
-    assert len(lines) == 1
-    assert "training with 9 workers asks for 9 processors, the cluster has 4" in lines[0]
+def test_what_a_cluster_cannot_do_is_one_line(made: tuple[Path, str]) -> None:
+    lacks, bad = [line for line in made[1].splitlines() if line.startswith("error: ")]
+    assert "training with 9 workers asks for 9 processors, the cluster has 4" in lacks
+    assert "sharding on the cluster: " in bad
+    assert bad.endswith("column 'weight' must hold finite weights, 0 or more, in every row")
 
 
 def epochs_of(out: Path) -> int:

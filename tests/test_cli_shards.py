@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from difformer.app.cli import main
+from difformer.errors import DataError
+from difformer.jobs.shards import _first  # pyright: ignore[reportPrivateUsage]
 
 pytest.importorskip("duckdb")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -140,3 +142,22 @@ def test_a_full_disk_under_one_process_is_one_line_and_nothing_is_lost(
     assert run("train", parts, "--out", out, "--resume", "--no-report", *OPTIONS) == 0
     assert (out / "model.safetensors").read_bytes() == trained
     assert len(predictions(out)) == N
+
+
+class FailedError(Exception):
+    """As Ray Train's error, and as it wraps what a worker raised."""
+
+    def __init__(self, message: str, *failures: Exception, cause: Exception | None = None) -> None:
+        super().__init__(message)
+        self.worker_failures, self._base_exc = dict(enumerate(failures)), cause
+
+
+def test_the_worker_that_says_what_to_do_is_named_before_those_that_lost_it() -> None:
+    lost = FailedError("Traceback\n", cause=RuntimeError("Connection closed by peer"))
+    changed = FailedError("Traceback\n", cause=DataError("x.npy changed after it was written"))
+    for error, said in (
+        (FailedError("many", lost, changed), "rank 1 of the cluster: x.npy changed after it was"),
+        (FailedError("many", lost), "rank 0 of the cluster: Connection closed by peer"),
+        (FailedError("no\nworker"), "training on the cluster failed: no worker"),
+    ):
+        assert _first(error).startswith(said)

@@ -330,7 +330,7 @@ class RowEncoder:
         return self.encoder.width + sum(array.shape[1] for array in self.more)
 
     def encode(self, chunk: Chunk, first: int) -> dict[str, Any]:
-        """The arrays of a chunk that starts with row `first`; ids are "ids" or "texts"."""
+        """The arrays of a chunk that starts with row `first`; ids are numbers, or texts' bytes."""
         settings = self.settings
         x = self.encoder.encode_chunk(chunk, first + 1, self.name, strict=False)
         assert not sparse.issparse(x)
@@ -349,7 +349,8 @@ class RowEncoder:
         if settings.id is not None and self.whole:
             found["ids"] = np.asarray(chunk[settings.id]).astype(np.int64)
         elif settings.id is not None:
-            found["texts"] = [str(cell).strip().encode() for cell in chunk[settings.id]]
+            texts = [str(cell).strip().encode() for cell in chunk[settings.id]]
+            found["ids"] = np.array(texts, object)
         return found
 
     def _split(self, chunk: Chunk, row: Array) -> Array:

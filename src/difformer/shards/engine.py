@@ -87,10 +87,6 @@ class Engine:
                 self._connection.interrupt()
                 raise
 
-    def one(self, statement: str, stage: str = "") -> Any:
-        """The first row that a statement returns, or None."""
-        return next(iter(self.run(statement, stage)), None)
-
     def copy(self, query: str, path: Path, stage: str) -> None:
         """Write the rows of a query to a Parquet file."""
         options = f"FORMAT parquet, ROW_GROUP_SIZE {GROUP}"
@@ -148,7 +144,8 @@ class Files:
     @cached_property
     def rows(self) -> int:
         """How many rows there are, counted once."""
-        return int(self.engine.one(f"SELECT count(*) FROM {self.sql}", f"counting {self.what}")[0])
+        query = f"SELECT count(*) FROM {self.sql}"
+        return int(self.engine.run(query, f"counting {self.what}")[0][0])
 
     def chunks(self, size: int, stage: str = "learning columns") -> Iterator[Chunk]:
         """The cells, chunk by chunk: arrays where a column is of numbers, else lists.
@@ -256,16 +253,12 @@ class EdgeFiles(Files):
             ids = f"read_parquet({quoted(str(part))})"
             engine.copy(f"{cells} FROM {nodes.sql}", part, "numbering ids")
             where = "WHERE id IS NULL OR CAST(id AS VARCHAR) = ''"
-            if empty := engine.one(f"SELECT row FROM {ids} {where} ORDER BY row LIMIT 1"):
-                raise DataError(f"{nodes}: row {empty[0] + 1}, column {id!r}: the id is empty")
-            twice = engine.one(
-                f"SELECT id, min(row), max(row) FROM {ids} GROUP BY id HAVING count(*) > 1 LIMIT 1",
-                "looking for repeated ids",
-            )
-            if twice is not None:
-                name, first, again = twice
+            for (row,) in engine.run(f"SELECT row FROM {ids} {where} ORDER BY row LIMIT 1"):
+                raise DataError(f"{nodes}: row {row + 1}, column {id!r}: the id is empty")
+            twice = f"SELECT id, min(row), max(row) FROM {ids} GROUP BY id HAVING count(*) > 1"
+            for name, row, again in engine.run(f"{twice} LIMIT 1", "looking for repeated ids"):
                 where = f"{nodes}: row {again + 1}, column {id!r}"
-                raise DataError(f"{where}: the id {str(name)!r} is also that of row {first + 1}")
+                raise DataError(f"{where}: the id {str(name)!r} is also that of row {row + 1}")
         return path
 
 

@@ -30,7 +30,6 @@ from difformer.shards.folder import PartRows, record_of, write_edges
 from difformer.shards.partition import Layout
 
 Array = NDArray[Any]
-LEAST = 1  # processors that sharding needs
 TRIED = re.compile(r" Failed to [\w ]+ after \d+/\d+ attempts")  # what Ray appends to an error
 
 
@@ -62,8 +61,8 @@ def write_parts(
     """
     ray: Any = import_module("ray")
     data: Any = import_module("ray.data")
-    enough(ray, LEAST, "sharding")
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    enough(ray, 1, "sharding")
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # the error says it in one line
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
     context.raise_original_map_exception = True  # else the reason is left out of the error
@@ -144,8 +143,6 @@ def encoded_rows(
                 encoded = made.encode(cells_of(cells), int(first))
                 first += cells.num_rows
                 rows = np.flatnonzero(np.isin(part[encoded["row"]], wanted))
-                if "texts" in encoded:
-                    encoded["texts"] = np.array(encoded["texts"], object)
                 found = {name: values[rows] for name, values in encoded.items()}
                 yield {"part": part[found["row"]], **found}
 

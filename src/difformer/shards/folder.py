@@ -240,15 +240,16 @@ class PartRows(ExitStack):
 
     def append(self, encoded: Mapping[str, Any], rows: Array) -> None:
         """Add some rows of an encoded chunk."""
-        for name in ("x", "split", "row", "y", "ids"):  # the order in the manifest
-            if name in encoded:
-                self._add(name, encoded[name][rows])
-        if "texts" in encoded:
-            texts = [encoded["texts"][i] for i in rows]
-            ends = self._bytes + np.cumsum([len(text) for text in texts])
+        for name in ("x", "split", "row", "y"):  # the order in the manifest
+            self._add(name, encoded[name][rows])
+        ids = encoded["ids"][rows] if "ids" in encoded else None
+        if ids is not None and ids.dtype == object:
+            ends = self._bytes + np.cumsum([len(text) for text in ids])
             self._bytes = int(ends[-1])
-            self._add("ids", np.frombuffer(b"".join(texts), np.uint8))
+            self._add("ids", np.frombuffer(b"".join(ids), np.uint8))
             self._add("id_ends", ends)
+        elif ids is not None:
+            self._add("ids", ids)
         split = encoded["split"][rows]
         self._counts += np.bincount(split[split >= 0], minlength=len(PARTS))
         self.rows += len(rows)
