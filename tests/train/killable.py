@@ -42,23 +42,15 @@ class Slow(Callback):
             print("started", flush=True)
 
 
-def train(folder: Path | None, *, epochs: int = 3, slow: bool = False):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(60, 4, generator=generator)
+def train(folder: Path | None, *callbacks: Callback, epochs: int = 3):
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     dataset = Dataset("toy", x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long())
     split = Split("toy", list(range(20)), list(range(20, 40)), list(range(40, 60)))
     settings = TrainSettings(epochs=epochs, lr=0.02, threads=1, checkpoint_every=0)
     with seeded(0):
         model = Model(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
-    return fit(
-        model,
-        FullBatch(dataset, split),
-        objective_for(dataset.task),
-        split,
-        settings,
-        folder=folder,
-        callbacks=[Slow()] if slow else [],
-    )
+    source, objective = FullBatch(dataset, split), objective_for(dataset.task)
+    return fit(model, source, objective, split, settings, folder=folder, callbacks=callbacks)
 
 
 def in_child(work: Callable[[], object], kill_after: float | None = None) -> bool:
@@ -127,7 +119,7 @@ if __name__ == "__main__":
     mode, target = sys.argv[1], Path(sys.argv[2])
     if mode == "train":
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print(train(target, epochs=200, slow=True).stopped, flush=True)
+        print(train(target, Slow(), epochs=200).stopped, flush=True)
         sys.stdin.readline()
         print(train(target, epochs=200).stopped)
     else:

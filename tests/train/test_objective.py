@@ -117,14 +117,14 @@ def test_squared_error_reports_mse_mae_and_r2():
 
 
 @pytest.mark.parametrize("task", ["multilabel", "regression"])
-@pytest.mark.parametrize("shapes", [((4, 1), (4,)), ((4,), (4, 1)), ((4, 2), (4, 1))])
-def test_nothing_is_broadcast(task, shapes):
-    output, y = torch.zeros(shapes[0]), torch.zeros(shapes[1])
+def test_nothing_is_broadcast(task):
     objective = objective_for(task)
-    with pytest.raises(ValueError, match="same shape"):
-        objective.loss(output, batch(y, [0, 1]))
-    with pytest.raises(ValueError, match="same shape"):
-        objective.metrics(output, y, torch.arange(4))
+    for shape, other in (((4, 1), (4,)), ((4,), (4, 1)), ((4, 2), (4, 1))):
+        output, y = torch.zeros(shape), torch.zeros(other)
+        with pytest.raises(ValueError, match="same shape"):
+            objective.loss(output, batch(y, [0, 1]))
+        with pytest.raises(ValueError, match="same shape"):
+            objective.metrics(output, y, torch.arange(4))
 
 
 def test_what_does_not_fit_is_named():

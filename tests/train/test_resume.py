@@ -24,6 +24,7 @@ from difformer.tensorfiles import read_tensors, write_tensors
 from difformer.train.batches import FullBatch
 from difformer.train.callbacks import Callback
 
+FILES = ["config.toml", "metrics.csv", "model.safetensors", "result.json", "split.json"]
 SCRIPT = Path(__file__).with_name("killable.py")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks and kills children")
 
@@ -54,15 +55,24 @@ def digests(folder: Path) -> dict[str, str]:
     return kept | {"result.json": json.dumps(result)}
 
 
-class StopAt(Callback):
-    """Raises in the middle of a run."""
+def same_as_whole(problem, tmp_path, **options):
+    """Go on with the run in `cut`: its model, its result, and those of a run that never stopped."""
+    ours, theirs = (problem.fit(tmp_path / name, **options) for name in ("cut", "whole"))
+    assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
+    return *ours, *theirs
 
-    def __init__(self, epoch: int, error: BaseException) -> None:
-        self.epoch, self.error = epoch, error
 
-    def on_epoch(self, fit) -> None:
-        if fit.epoch == self.epoch:
-            raise self.error
+def stopped(problem, folder, epoch=5, **options):
+    """The checkpoint of a run that an error ended."""
+
+    class Stop(Callback):
+        def on_epoch(self, fit) -> None:
+            if fit.epoch == epoch:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        problem.fit(folder, callbacks=[Stop()], **options)
+    return folder / "checkpoint.safetensors"
 
 
 @needs_fork
@@ -70,13 +80,7 @@ def test_killed_at_any_write_and_resumed_gives_the_same_bits(tmp_path):
     number = int(finish(start("points", tmp_path)))
     assert number > 20
     whole = digests(tmp_path / str(number))
-    assert set(whole) == {
-        "config.toml",
-        "split.json",
-        "metrics.csv",
-        "model.safetensors",
-        "result.json",
-    }
+    assert sorted(whole) == FILES
     for call in range(1, number):
         assert digests(tmp_path / str(call)) == whole, call
 
@@ -124,9 +128,7 @@ def test_a_second_ctrl_c_in_mid_epoch_also_goes_on_to_the_same_bits(problem, tmp
     _, result = problem.fit(tmp_path / "cut", model=lambda: Interrupted(5, 3, 0.3))
     assert result.interrupted
     assert result.best_epoch <= result.epochs == 5
-    problem.fit(tmp_path / "cut")
-    problem.fit(tmp_path / "whole")
-    assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
+    same_as_whole(problem, tmp_path)
 
 
 def test_an_interrupt_before_the_first_evaluation_has_nothing_to_keep(problem, tmp_path):
@@ -162,12 +164,8 @@ def given(problem, kind):
 )
 def test_an_error_in_mid_run_loses_nothing(problem, tmp_path, kind, epoch, every):
     problem, options = given(problem.with_settings(checkpoint_every=every), kind)
-    stop = StopAt(epoch, ZeroDivisionError())
-    with pytest.raises(ZeroDivisionError):
-        problem.fit(tmp_path / "cut", callbacks=[stop], **options)
-    model, result = problem.fit(tmp_path / "cut", **options)
-    other, whole = problem.fit(tmp_path / "whole", **options)
-    assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
+    stopped(problem, tmp_path / "cut", epoch, **options)
+    model, result, other, whole = same_as_whole(problem, tmp_path, **options)
     assert result.history == whole.history
     for name, value in model.state_dict().items():
         assert value.equal(other.state_dict()[name])
@@ -198,15 +196,13 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(problem, tmp_path, monkeypat
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(RunError, match="No space left on device; what was there before") as caught:
-        problem.fit(tmp_path / "full")
+        problem.fit(tmp_path / "cut")
     assert "\n" not in str(caught.value)
     assert "checkpoint.safetensors" in str(caught.value)
-    assert (tmp_path / "full" / "checkpoint.safetensors").exists()
-    assert not list((tmp_path / "full").glob(".*"))  # no half file left
+    assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
+    assert not list((tmp_path / "cut").glob(".*"))  # no half file left
     free = 10**6
-    problem.fit(tmp_path / "full")
-    problem.fit(tmp_path / "whole")
-    assert digests(tmp_path / "full") == digests(tmp_path / "whole")
+    same_as_whole(problem, tmp_path)
 
 
 def test_another_configuration_is_refused_by_the_names_that_differ(problem, tmp_path):
@@ -230,12 +226,6 @@ def test_another_split_and_a_folder_without_its_config_are_refused(problem, tmp_
         problem.fit(tmp_path)
 
 
-def stopped(problem, tmp_path):
-    with pytest.raises(ZeroDivisionError):
-        problem.fit(tmp_path, callbacks=[StopAt(5, ZeroDivisionError())])
-    return tmp_path / "checkpoint.safetensors"
-
-
 def test_another_model_is_refused(problem, tmp_path):
     stopped(problem, tmp_path)
     wider = type(problem.model())
@@ -243,23 +233,22 @@ def test_another_model_is_refused(problem, tmp_path):
         problem.fit(tmp_path, model=lambda: wider(5, 4))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda t: t.repeat(2, *[1] * (t.dim() - 1)) if t.dim() else t.repeat(2),
-        lambda t: t.double(),
-        lambda t: t.reshape(-1)[:1],
-        lambda t: t.to(torch.int64),
-    ],
-    ids=["longer", "double", "one", "whole"],
-)
+CHANGES = {
+    "longer": lambda t: t.repeat(2, *[1] * (t.dim() - 1)) if t.dim() else t.repeat(2),
+    "double": lambda t: t.double(),
+    "one": lambda t: t.reshape(-1)[:1],
+    "whole": lambda t: t.to(torch.int64),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("moment", ["exp_avg", "exp_avg_sq", "step"])
 def test_moments_of_another_shape_or_type_are_refused(problem, tmp_path, change, moment):
     path = stopped(problem, tmp_path)
-    tensors, description = read_tensors(path, "checkpoint")
+    tensors, rest = read_tensors(path, "checkpoint")
     name = next(n for n in tensors if n.startswith("optimizer.state.") and n.endswith(moment))
-    tensors[name] = change(tensors[name])
-    write_tensors(path, "checkpoint", tensors, description)
+    tensors[name] = CHANGES[change](tensors[name])
+    write_tensors(path, "checkpoint", tensors, rest)
     with pytest.raises(RunError, match=f"optimiser of another model: {moment} of parameter 0"):
         problem.fit(tmp_path)
 
@@ -267,8 +256,8 @@ def test_moments_of_another_shape_or_type_are_refused(problem, tmp_path, change,
 @pytest.mark.parametrize("name", ["epoch", "seconds"])
 def test_a_checkpoint_without_a_number_is_refused(problem, tmp_path, name):
     path = stopped(problem, tmp_path)
-    tensors, description = read_tensors(path, "checkpoint")
-    write_tensors(path, "checkpoint", tensors, {**description, name: None})
+    tensors, rest = read_tensors(path, "checkpoint")
+    write_tensors(path, "checkpoint", tensors, {**rest, name: None})
     with pytest.raises(RunError, match="is damaged"):
         problem.fit(tmp_path)
 

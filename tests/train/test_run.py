@@ -18,13 +18,8 @@ from difformer.train.folder import read_config, read_metrics, read_result
 def test_a_run_folder_holds_what_the_design_says(problem, tmp_path):
     config = {"data": {"name": "toy"}, "model": {"widths": (4, 5), "kernel": None}}
     model, result = problem.fit(tmp_path, config=config)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "config.toml",
-        "metrics.csv",
-        "model.safetensors",
-        "result.json",
-        "split.json",
-    ]
+    names = ["config.toml", "metrics.csv", "model.safetensors", "result.json", "split.json"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
     written = read_config(tmp_path / "config.toml")
     assert written["model"] == {"widths": [4, 5]}  # None is a key that is not there
     assert written["train"]["lr"] == 0.05
@@ -37,17 +32,7 @@ def test_a_run_folder_holds_what_the_design_says(problem, tmp_path):
     assert content["commit"] == commit()
 
 
-def test_metrics_have_a_row_an_evaluated_epoch_with_all_digits_and_no_clock(problem, tmp_path):
-    _, result = problem.with_settings(eval_every=3).fit(tmp_path)
-    header = (tmp_path / "metrics.csv").read_text().splitlines()[0].split(",")
-    parts = [f"{part}_{name}" for part in ("train", "val") for name in ("loss", "accuracy")]
-    assert header[:2] == ["epoch", "loss"]
-    assert set(parts) < set(header)
-    assert not any("sec" in name or "time" in name or "test" in name for name in header)
-    assert read_metrics(tmp_path / "metrics.csv") == result.history
-
-
-def test_metrics_can_be_watched_while_training(problem, tmp_path):
+def test_metrics_have_a_row_an_evaluated_epoch_and_can_be_watched(problem, tmp_path):
     class Look(Callback):
         def on_evaluate(self, fit, row):
             row["energy_1"] = float(fit.epoch) / 3  # a column of its own
@@ -55,8 +40,14 @@ def test_metrics_can_be_watched_while_training(problem, tmp_path):
         def on_epoch(self, fit):
             assert read_metrics(tmp_path / "metrics.csv") == fit.history
 
-    _, result = problem.fit(tmp_path, callbacks=[Look()])
-    assert result.history[1]["energy_1"] == 2 / 3
+    _, result = problem.with_settings(eval_every=3).fit(tmp_path, callbacks=[Look()])
+    header = (tmp_path / "metrics.csv").read_text().splitlines()[0].split(",")
+    parts = [f"{part}_{name}" for part in ("train", "val") for name in ("loss", "accuracy")]
+    assert header[:2] == ["epoch", "loss"]
+    assert set(parts) < set(header)
+    assert not any("sec" in name or "time" in name or "test" in name for name in header)
+    assert [row["energy_1"] for row in result.history] == [1, 2, 3, 4]
+    assert read_metrics(tmp_path / "metrics.csv") == result.history
 
 
 def test_a_model_may_write_its_own_file(problem, tmp_path):
