@@ -119,20 +119,23 @@ class Apart(Exchange):
         if landmarks is not None:
             return super().prepare(kernel, q, k, landmarks)
         if q is k:
-            both = self._each(lambda q: kernel.prepare(q, q)[0].transpose(1, 2), q).transpose(0, 1)
+            both = self._each(lambda q: kernel.prepare(q, q)[0], q)
             return both, both
-        joined = self._each(lambda *qk: torch.cat(kernel.prepare(*qk), -1).transpose(1, 2), q, k)
-        first, second = joined.transpose(0, 1).chunk(2, dim=-1)
+        joined = self._each(lambda q, k: torch.cat(kernel.prepare(q, k), -1), q, k)
+        first, second = joined.chunk(2, dim=-1)
         return first, second
 
     def average(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return self._each(lambda *qkv: kernel(*qkv).mean(-3), q, k, v)
+        return self._each(kernel, q, k, v).mean(0)
 
     def _each(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """`function` of the (graphs, h, rows, ·) of some (h, n, ·); it gives (graphs, rows, …)."""
+        """`function` of the (graphs, h, rows, ·) of some (h, n, ·), joined as (h, n, ·)."""
         heads = max(t.shape[0] for t in tensors)
         rows = (t.expand(heads, -1, -1).transpose(0, 1) for t in tensors)
-        return self.segments.map(lambda *each: function(*(t.transpose(1, 2) for t in each)), *rows)
+        each = self.segments.map(
+            lambda *parts: function(*(t.transpose(1, 2) for t in parts)).transpose(1, 2), *rows
+        )
+        return each.transpose(0, 1)
 
     def mean(self, u: Tensor) -> Tensor:
         return self.segments.map(lambda t: t.mean(1, keepdim=True).expand_as(t), u)
