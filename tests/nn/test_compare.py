@@ -91,36 +91,28 @@ def test_landmarks_are_chosen_once_saved_and_loaded(compare, tmp_path):
     assert torch.equal(type(frozen).load(tmp_path / "frozen.safetensors")(other), frozen(other))
 
 
-def test_what_is_learned_starts_at_the_calibrated_values_and_the_rows_themselves():
+@pytest.mark.parametrize(
+    ("learned", "tunings"),
+    [
+        ({"learn_qk": False, "learn_reach": "layer"}, 3),
+        ({"learn_qk": False, "learn_reach": "shared"}, 1),
+        ({"qk_init": "identity"}, 0),
+    ],
+    ids=str,
+)
+def test_what_is_learned_starts_at_the_calibrated_values_and_the_rows_themselves(learned, tunings):
     plain, x = make(kernel="sharp", compare="input", learn_qk=False)
-    torch.manual_seed(0)
-    options = {"kernel": "sharp", "compare": "input", "reach": 4.0, "num_layers": 3}
-    for learned in (
-        {"learn_qk": False, "learn_reach": "layer"},
-        {"learn_qk": False, "learn_reach": "shared"},
-        {"qk_init": "identity"},
-    ):
-        model = DIFFormer(6, 8, 3, **options, **learned).double().eval()
-        kept = {n: t for n, t in plain.state_dict().items() if n in model.state_dict()}
-        model.load_state_dict(kept, strict=False)
-        torch.testing.assert_close(model(x), plain(x))
-        for parameter in model.parameters():
+    options = {"kernel": "sharp", "compare": "input", "reach": 4.0, "num_layers": 3, **learned}
+    model = DIFFormer(6, 8, 3, **options).double().eval()
+    names = [name for name, _ in model.named_parameters() if "tuning" in name]
+    assert len(names) == 2 * tunings
+    kept = {n: t for n, t in plain.state_dict().items() if n in model.state_dict()}
+    model.load_state_dict(kept, strict=False)
+    torch.testing.assert_close(model(x), plain(x))
+    for name, parameter in model.named_parameters():
+        if name in names:
             parameter.data += 1.0
-        model.reset_parameters()
-        model.load_state_dict(kept, strict=False)
-        torch.testing.assert_close(model(x), plain(x))
-
-
-def test_a_shared_tuning_is_one_pair_of_parameters_and_each_layer_may_have_its_own():
-    shared, x = make(kernel="sharp", learn_reach="shared")
-    own, _ = make(kernel="sharp", learn_reach="layer")
-    names = [n for n, _ in own.named_parameters() if "tuning" in n]
-    assert [n for n, _ in shared.named_parameters() if "tuning" in n] == [
-        "tuning.log_scale",
-        "tuning.shift",
-    ]
-    assert len(names) == 2 * len(own.layers)
-    copied = copy.deepcopy(shared)
-    with torch.no_grad():
-        copied.tuning.log_scale += 1.0
-    assert not torch.allclose(copied(x), shared(x))
+            assert not torch.allclose(copy.deepcopy(model)(x), plain(x))
+    model.reset_parameters()
+    model.load_state_dict(kept, strict=False)
+    torch.testing.assert_close(model(x), plain(x))

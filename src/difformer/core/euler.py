@@ -21,12 +21,15 @@ Affine = tuple[Tensor, Tensor] | None
 
 
 class StepWeights(NamedTuple):
-    """What an Euler step gives the state, the all-pair average, the neighbours and the source."""
+    """What an Euler step gives the state, the all-pair average, the neighbours and the source.
 
-    state: float
-    pairs: float
-    neighbours: float
-    source: float
+    Numbers, or scalar tensors where the step size is learned.
+    """
+
+    state: Any
+    pairs: Any
+    neighbours: Any
+    source: Any
 
 
 Tensors = Sequence[Tensor | None]

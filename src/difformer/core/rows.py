@@ -17,29 +17,38 @@ from difformer.core.tiled import chunk_rows, tiles
 
 def check_finite(name: str, value: Tensor) -> None:
     """Raise if `value` (dense or sparse) holds NaN or infinity; one pass over the data."""
-    stored = value if value.layout == torch.strided else value.values()
+    stored = _stored(value)
     # A sum is one read without a temporary; only a non-finite one (or an overflow) is looked at.
     if bool(torch.isfinite(stored.sum())):
         return
     bad = ~torch.isfinite(stored)
-    if not bool(bad.any()):
-        return
-    first = bad.nonzero()[0].tolist()
-    where = f"first at {tuple(first)}" if value.layout == torch.strided else "among stored values"
-    raise ValueError(f"{name} must be finite, got {int(bad.sum())} NaN or infinite values, {where}")
+    if bool(bad.any()):
+        raise ValueError(
+            f"{name} must be finite, got {int(bad.sum())} NaN or infinite values, "
+            f"{'first ' if value.layout == torch.strided else ''}{_place(value, bad)}"
+        )
 
 
 def check_within(name: str, value: Tensor, limit: float) -> None:
     """Raise if a number of `value` (dense or sparse) lies beyond ±limit; one pass over the data."""
-    stored = (value if value.layout == torch.strided else value.values()).detach()
+    stored = _stored(value)
     if stored.numel() == 0 or float(torch.linalg.vector_norm(stored, torch.inf)) <= limit:
         return
-    first = (stored.abs() > limit).nonzero()[0].tolist()
-    where = f"at {tuple(first)}" if value.layout == torch.strided else "among stored values"
+    bad = stored.abs() > limit
     raise ValueError(
         f"{name} must lie within ±{limit:.0e}, or its squares overflow: got "
-        f"{float(stored[tuple(first)]):g} {where}; scale the columns first"
+        f"{float(stored[bad][0]):g} {_place(value, bad)}; scale the columns first"
     )
+
+
+def _stored(value: Tensor) -> Tensor:
+    return (value if value.layout == torch.strided else value.values()).detach()
+
+
+def _place(value: Tensor, bad: Tensor) -> str:
+    """Where the first bad entry is."""
+    strided = value.layout == torch.strided
+    return f"at {tuple(bad.nonzero()[0].tolist())}" if strided else "among stored values"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,11 +29,9 @@ class SparseMatrix:
     def __init__(
         self, csr: Tensor, transpose: Tensor | None = None, order: Tensor | None = None
     ) -> None:
-        """Wrap `csr`; `transpose=csr` declares the matrix symmetric and saves its copy."""
-        self._csr = csr
-        self._transpose = transpose
+        """Wrap `csr`, to read and not to write; `transpose=csr` declares the matrix symmetric."""
+        self.csr, self._transpose = csr, transpose
         self._order = order  # transpose values = values[order]; with a transpose of its own
-        self._coo: tuple[Tensor, Tensor, Tensor] | None = None
 
     @classmethod
     def from_sorted(
@@ -58,27 +57,22 @@ class SparseMatrix:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-        return (self._csr.shape[0], self._csr.shape[1])
+        return (self.csr.shape[0], self.csr.shape[1])
 
     @property
     def symmetric(self) -> bool:
         """Whether it was declared, or found, to be its own transpose."""
-        return self._transpose is self._csr
+        return self._transpose is self.csr
 
     @property
     def nonzeros(self) -> int:
         """How many values are stored."""
-        return int(self._csr.values().numel())
-
-    @property
-    def csr(self) -> Tensor:
-        """The matrix as a `torch.sparse_csr` tensor, to read and not to write."""
-        return self._csr
+        return int(self.csr.values().numel())
 
     @property
     def values(self) -> Tensor:
         """The stored values, row by row."""
-        return self._csr.values()
+        return self.csr.values()
 
     @property
     def transpose(self) -> Tensor:
@@ -94,32 +88,26 @@ class SparseMatrix:
     @property
     def T(self) -> SparseMatrix:  # noqa: N802 (as a tensor calls it)
         """Its transpose, sharing both forms."""
-        return SparseMatrix(self.transpose, self._csr)
+        return SparseMatrix(self.transpose, self.csr)
 
-    @property
+    @cached_property
     def coo(self) -> tuple[Tensor, Tensor, Tensor]:
         """(row, column, value) of every stored entry, row by row."""
-        if self._coo is None:
-            counts = self._csr.crow_indices().diff()
-            row = torch.repeat_interleave(counts.long())
-            self._coo = (row, self._csr.col_indices().long(), self._csr.values())
-        return self._coo
+        row = torch.repeat_interleave(self.csr.crow_indices().diff().long())
+        return row, self.csr.col_indices().long(), self.values
 
     def to(self, like: Tensor) -> SparseMatrix:
         """The same matrix with the dtype and device of `like`; itself when they agree already."""
-        if self._csr.dtype == like.dtype and self._csr.device == like.device:
+        if self.csr.dtype == like.dtype and self.csr.device == like.device:
             return self
-        csr = self._csr.to(device=like.device, dtype=like.dtype)
-        if self._transpose is None:
-            return SparseMatrix(csr)
-        symmetric = self._transpose is self._csr
-        other = csr if symmetric else self._transpose.to(device=like.device, dtype=like.dtype)
-        order = None if self._order is None else self._order.to(like.device)
-        return SparseMatrix(csr, other, order)
+        csr, other, order = self.csr.to(like.device, like.dtype), self._transpose, self._order
+        if other is not None:
+            other = csr if self.symmetric else other.to(like.device, like.dtype)
+        return SparseMatrix(csr, other, None if order is None else order.to(like.device))
 
     def to_dense(self) -> Tensor:
         """The matrix as a dense (n, m) tensor."""
-        return self._csr.to_dense()
+        return self.csr.to_dense()
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """A X for a dense (m, width) X; differentiable in X."""
@@ -132,11 +120,11 @@ class SparseMatrix:
 
     def add_product(self, out: Tensor, x: Tensor, scale: float) -> None:
         """out += scale · A X in place; no gradient is recorded."""
-        _add_product(self._csr, out, x, scale)
+        _multiply(self.csr, x, out, scale)
 
     def add_transposed_product(self, out: Tensor, x: Tensor, scale: float) -> None:
         """out += scale · Aᵀ X in place; no gradient is recorded."""
-        _add_product(self.transpose, out, x, scale)
+        _multiply(self.transpose, x, out, scale)
 
     def dropout(self, rate: float) -> SparseMatrix:
         """Each stored value zero with probability `rate`, else scaled by 1 / (1 − rate)."""
@@ -145,23 +133,23 @@ class SparseMatrix:
     def with_values(self, values: Tensor) -> SparseMatrix:
         """The same entries with other values, in O(nonzeros)."""
         flipped = self.transpose
-        if flipped is self._csr:
+        if flipped is self.csr:
             raise ValueError("values must stay as they are in a matrix declared symmetric")
         # The transpose is updated too; constant features have one after their first backward pass.
         assert self._order is not None
         turned = _with(flipped, values[self._order])
-        return SparseMatrix(_with(self._csr, values), turned, self._order)
+        return SparseMatrix(_with(self.csr, values), turned, self._order)
 
     def unit_rows(self) -> SparseMatrix:
         """Each row scaled to unit length, in O(nonzeros); a zero row stays zero."""
         row, _, value = self.coo
         square = value.new_zeros(self.shape[0]).index_add_(0, row, value.square())
         scale = square.clamp_min(torch.finfo(value.dtype).tiny).rsqrt()
-        return SparseMatrix(_with(self._csr, value * scale[row]))
+        return SparseMatrix(_with(self.csr, value * scale[row]))
 
     def __getitem__(self, rows: slice | Tensor) -> SparseMatrix:
         """The chosen rows as a separate matrix; a range, in O(rows), shares the stored values."""
-        crow, col = self._csr.crow_indices(), self._csr.col_indices()
+        crow, col = self.csr.crow_indices(), self.csr.col_indices()
         if isinstance(rows, slice):
             first, last, _ = rows.indices(self.shape[0])
             crow = crow[first : max(first, last) + 1]
@@ -189,23 +177,18 @@ class _Product(torch.autograd.Function):
         return _multiply(ctx.matrix.transpose, grads[0]), None
 
 
-def _multiply(csr: Tensor, x: Tensor) -> Tensor:
-    x = x.contiguous()
-    if x.dtype in HALF:
+def _multiply(csr: Tensor, x: Tensor, out: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    """scale · A X, added to `out` in place if it is given."""
+    if x.dtype in HALF and out is None:
         # The CPU has no half-precision product; summing many neighbours wants float32 anyway.
         return _multiply(csr.to(torch.float32), x.float()).to(x.dtype)
     if csr.dtype != x.dtype:
         csr = csr.to(x.dtype)
-    out = x.new_empty(csr.shape[0], x.shape[1])
+    # addmm with beta=0 writes once; `@` would first fill a fresh tensor with zeros.
+    beta, into = (0, x.new_empty(csr.shape[0], x.shape[1])) if out is None else (1, out)
     if csr.values().numel() == 0 or x.numel() == 0:
-        return out.zero_()
-    # addmm with beta=0 writes into `out` once; `@` would first fill a fresh tensor with zeros.
-    return torch.addmm(out, csr, x, beta=0, out=out)
-
-
-def _add_product(csr: Tensor, out: Tensor, x: Tensor, scale: float) -> None:
-    if csr.values().numel() and x.numel():
-        torch.addmm(out, csr, x.contiguous(), alpha=scale, out=out)
+        return into.zero_() if out is None else into
+    return torch.addmm(into, csr, x.contiguous(), beta=beta, alpha=scale, out=into)
 
 
 def _starts(counts: Tensor) -> Tensor:

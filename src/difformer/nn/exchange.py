@@ -119,20 +119,23 @@ class Apart(Exchange):
         if landmarks is not None:
             return super().prepare(kernel, q, k, landmarks)
         if q is k:
-            both = self._each(lambda q: kernel.prepare(q, q)[0].transpose(1, 2), q).transpose(0, 1)
+            both = self._each(lambda q: kernel.prepare(q, q)[0], q)
             return both, both
-        joined = self._each(lambda *qk: torch.cat(kernel.prepare(*qk), -1).transpose(1, 2), q, k)
-        first, second = joined.transpose(0, 1).chunk(2, dim=-1)
+        joined = self._each(lambda q, k: torch.cat(kernel.prepare(q, k), -1), q, k)
+        first, second = joined.chunk(2, dim=-1)
         return first, second
 
     def average(self, kernel: Diffusivity, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return self._each(lambda *qkv: kernel(*qkv).mean(-3), q, k, v)
+        return self._each(kernel, q, k, v).mean(0)
 
     def _each(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """`function` of the (graphs, h, rows, ·) of some (h, n, ·); it gives (graphs, rows, …)."""
+        """`function` of the (graphs, h, rows, ·) of some (h, n, ·), joined as (h, n, ·)."""
         heads = max(t.shape[0] for t in tensors)
         rows = (t.expand(heads, -1, -1).transpose(0, 1) for t in tensors)
-        return self.segments.map(lambda *each: function(*(t.transpose(1, 2) for t in each)), *rows)
+        each = self.segments.map(
+            lambda *parts: function(*(t.transpose(1, 2) for t in parts)).transpose(1, 2), *rows
+        )
+        return each.transpose(0, 1)
 
     def mean(self, u: Tensor) -> Tensor:
         return self.segments.map(lambda t: t.mean(1, keepdim=True).expand_as(t), u)
@@ -238,51 +241,40 @@ def _weight_rows(
 
 @dataclass(frozen=True)
 class FrozenLayer:
-    """What one layer stores of the rows it was frozen on."""
+    """What one layer stores of the rows it was frozen on.
 
-    context: Context | None  # None where the diffusivity is local
-    center: Tensor | None  # (1, d): the mean over rows that `center` subtracts
-    value: Tensor | None  # (n, d): values of the rows, for edges from them; only with a graph
+    Its tensors are the fields of its context as context.NAME; "center" (1, d), the mean over rows
+    that `center` subtracts; and "value" (n, d), the rows' values for edges from them, with a graph.
+    """
+
+    kind: str | None  # of its context; None where the diffusivity is local
+    tensors: dict[str, Tensor]
 
     @classmethod
     def of(cls, passage: Passage) -> FrozenLayer:
         """What the layer of a passage keeps of its rows."""
-        layer, exchange = passage.layer, passage.exchange
+        layer, exchange, kept = passage.layer, passage.exchange, dict[str, Tensor]()
         q, k, v = passage.project()
-        center = None
-        if layer.config.center:
-            center = exchange.mean(layer.meet(passage.before, q, k, v, passage.first, exchange))
-        context = None
+        kind = None
         if not layer.diffusivity.local:
-            context = layer.diffusivity.summarise(k, v, q).map(lambda t: t.detach().clone())
-        return cls(context, center, None if exchange.graph is None else v.mean(0))
+            context = layer.diffusivity.summarise(k, v, q)
+            kind = type(context).__name__
+            kept = {f"context.{n}": t.detach().clone() for n, t in context.tensors().items()}
+        if layer.config.center:
+            moved = layer.meet(passage.before, q, k, v, passage.first, exchange)
+            kept["center"] = exchange.mean(moved)
+        if exchange.graph is not None:
+            kept["value"] = v.mean(0)
+        return cls(kind, kept)
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> FrozenLayer:
-        """The layer with `function` applied to each tensor."""
-        context = None if self.context is None else self.context.map(function)
-        center, value = (None if t is None else function(t) for t in (self.center, self.value))
-        return FrozenLayer(context, center, value)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What it stores, by name."""
-        inner = {} if self.context is None else self.context.tensors()
-        kept = {f"context.{name}": tensor for name, tensor in inner.items()}
-        both = {"center": self.center, "value": self.value}
-        return kept | {name: tensor for name, tensor in both.items() if tensor is not None}
-
-    @classmethod
-    def from_tensors(cls, kind: str | None, index: int, tensors: dict[str, Tensor]) -> FrozenLayer:
-        """The layer number `index` of a file's tensors; where it has no keys, those of layer 0."""
-        mine = under(f"layer.{index}.", tensors)
-        context = None
-        if kind is not None:
-            if kind not in CONTEXTS:
-                raise ValueError(f"unknown context {kind!r}")
-            own = under("context.", mine)
-            if kind == Pairs.__name__:
-                own = {"key": tensors[f"layer.0.{KEY}"], **own}
-            context = CONTEXTS[kind](**own)
-        return cls(context, mine.get("center"), mine.get("value"))
+    @cached_property
+    def context(self) -> Context | None:
+        """The context of all known rows."""
+        if self.kind is None:
+            return None
+        if self.kind not in CONTEXTS:
+            raise ValueError(f"unknown context {self.kind!r}")
+        return CONTEXTS[self.kind](**under("context.", self.tensors))
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -318,12 +310,12 @@ class Known(Exchange):
         if self.edges is None:
             return value if self.loops else torch.zeros_like(value)
         incoming, rows = self.edges
-        return incoming.average(rows, self.kept.value, value)
+        return incoming.average(rows, self.kept.tensors.get("value"), value)
 
     def mean(self, u: Tensor) -> Tensor:
-        if self.kept.center is None:  # in a damaged file
+        if "center" not in self.kept.tensors:  # in a damaged file
             raise ValueError("center must be stored for a layer that subtracts it")
-        return self.kept.center
+        return self.kept.tensors["center"]
 
 
 class Incoming:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -69,11 +68,9 @@ class FrozenDIFFormer(nn.Module):
     def from_passages(cls, model: DIFFormer, passages: list[Passage]) -> FrozenDIFFormer:
         """Keep what a new row needs from a run without dropout; the model is not copied."""
         layers, start = [FrozenLayer.of(passage) for passage in passages], passages[0]
-        keys = layers[0].context
-        if isinstance(keys, Pairs) and start.compared is not None and start.layer.query is None:
-            # All layers compare the same rows.
-            contexts = (replace(cast("Pairs", layer.context), key=keys.key) for layer in layers)
-            layers = [replace(one, context=c) for one, c in zip(layers, contexts, strict=True)]
+        if start.compared is not None and start.layer.query is None and KEY in layers[0].tensors:
+            shared = {KEY: layers[0].tensors[KEY]}  # all layers compare the same rows
+            layers = [FrozenLayer(each.kind, each.tensors | shared) for each in layers]
         return cls(model, layers, *degrees(start.exchange.graph, start.first))
 
     def forward(
@@ -184,13 +181,12 @@ class FrozenDIFFormer(nn.Module):
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Its tensors and its description, for a file or a part of one."""
         tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()}
-        contexts = [layer.context for layer in self._frozen]
-        kinds = [None if context is None else type(context).__name__ for context in contexts]
         for index, layer in enumerate(self._frozen):
-            kept = layer.tensors()
-            if index and kept.get(KEY) is tensors.get(f"layer.0.{KEY}"):
-                kept.pop(KEY, None)  # all layers share it
-            tensors |= {f"layer.{index}.{n}": t for n, t in kept.items()}
+            for name, tensor in layer.tensors.items():
+                # A key that all layers share is kept once.
+                if not (index and name == KEY and tensor is tensors[f"layer.0.{KEY}"]):
+                    tensors[f"layer.{index}.{name}"] = tensor
+        kinds = [layer.kind for layer in self._frozen]
         if self._degree is not None:
             tensors["degree"] = self._degree
         description = describe_model(self.model)
@@ -211,15 +207,16 @@ class FrozenDIFFormer(nn.Module):
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ModelFileError(f"{path}: tensor {name!r} holds NaN or infinity")
         try:
+            shared = {KEY: tensors[f"layer.0.{KEY}"]} if f"layer.0.{KEY}" in tensors else {}
             layers = [
-                FrozenLayer.from_tensors(kind, index, tensors)
+                FrozenLayer(kind, shared | under(f"layer.{index}.", tensors))
                 for index, kind in enumerate(description["contexts"])
             ]
             if len(layers) != len(model.layers):
                 raise ValueError(f"{len(layers)} contexts for {len(model.layers)} layers")
             degree = tensors.get("degree")
-            for layer in layers:
-                if layer.value is not None and (degree is None or len(degree) != len(layer.value)):
+            for value in (layer.tensors["value"] for layer in layers if "value" in layer.tensors):
+                if degree is None or len(degree) != len(value):
                     raise ValueError("values and degrees must be of the same rows")
             frozen = cls(model, layers, degree, bool(description["loops"]))
             # Run one row of zeros: this reveals shapes and types that do not match.
@@ -233,10 +230,13 @@ class FrozenDIFFormer(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> FrozenDIFFormer:
         """Moves and casts also apply to the frozen tensors."""
         super()._apply(fn, recurse)
-        kept = [tensor for layer in self._frozen for tensor in layer.tensors().values()]
+        kept = {id(t): t for layer in self._frozen for t in layer.tensors.values()}
         # What layers share is moved once, so that they go on sharing it.
-        moved = {id(tensor): fn(tensor) for tensor in {id(t): t for t in kept}.values()}
-        self._frozen = [layer.map(lambda t: moved[id(t)]) for layer in self._frozen]
+        moved = {key: fn(tensor) for key, tensor in kept.items()}
+        self._frozen = [
+            FrozenLayer(layer.kind, {name: moved[id(t)] for name, t in layer.tensors.items()})
+            for layer in self._frozen
+        ]
         self._degree = None if self._degree is None else fn(self._degree)
         return self
 
