@@ -60,18 +60,6 @@ def test_a_backtest_goes_over_consecutive_origins_and_every_step() -> None:
     np.testing.assert_array_equal(last[0], np.repeat(series[89:90], 3, axis=0))
 
 
-def test_the_seasonal_naive_forecast_repeats_the_last_season() -> None:
-    pandas = pytest.importorskip("pandas")
-    days = pandas.date_range("2020-01-01", periods=70, freq="D")
-    week = np.tile(np.arange(7.0), 10)[:, None] + np.random.default_rng(0).normal(0, 0.1, (70, 2))
-    frame = pandas.DataFrame(week, index=days, columns=["a", "b"])
-    tested = DIFFormerForecaster(**FAST).backtest(frame, horizon=9, origins=5)
-    assert tested.season == 7
-    origin = tested.origins[0]
-    found = tested.forecasts["seasonal naive"][0, :7]
-    np.testing.assert_array_equal(found, week[origin - 7 : origin])
-
-
 def test_classical_forecasts_stand_beside_ours_where_statsforecast_is_installed() -> None:
     pytest.importorskip("statsforecast", reason="needs the extra forecast")
     draw = np.random.default_rng(0)

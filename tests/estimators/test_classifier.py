@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,17 +23,6 @@ Array = NDArray[Any]
 QUICK: dict[str, Any] = {"epochs": 30, "hidden_channels": 16, "random_state": 0}
 NUMBERS: dict[str, Any] = {**QUICK, "epochs": 80}
 Iris = tuple[Array, Array]
-
-
-@pytest.mark.parametrize("which", ["alone", "joined"])
-def test_few_labels_are_enough_for_the_other_rows(
-    which: str, iris: Iris, few: Array, request: pytest.FixtureRequest
-) -> None:
-    model: DIFFormerClassifier = request.getfixturevalue(which)
-    hidden = few < 0
-    assert (model.transduction_[hidden] == iris[1][hidden]).mean() > 0.85
-    assert model.label_distributions_.shape == (150, 3)
-    np.testing.assert_allclose(model.label_distributions_.sum(1), 1)
 
 
 @pytest.mark.parametrize("which", ["alone", "joined"])
@@ -199,18 +187,6 @@ def test_unknown_values_are_predicted_in_their_own_units(
     assert np.corrcoef(model.transduction_[100:], y[100:])[0, 1] > 0.8
     assert abs(model.transduction_.mean() - 1000) < 30
     assert model.score(X[100:], y[100:]) > 0.4
-
-
-def test_several_targets_with_their_own_gaps(plane: tuple[Array, Array], tmp_path: Path) -> None:
-    X, y = plane
-    both = np.stack([y, -y], axis=1)
-    both[50:, 0] = np.nan
-    both[:100, 1] = np.nan
-    model = DIFFormerRegressor(**NUMBERS).fit(X, both)
-    assert model.predict(X).shape == (200, 2)
-    model.save(tmp_path / "m.safetensors")
-    again = DIFFormerRegressor.load(tmp_path / "m.safetensors")
-    assert np.array_equal(again.predict(X + 1), model.predict(X + 1))
 
 
 def test_minus_one_for_most_rows_is_told_of(plane: tuple[Array, Array]) -> None:

@@ -58,12 +58,16 @@ def test_nine_of_ten_intervals_hold_the_truth_of_rows_held_back(tmp_path: Path) 
     np.testing.assert_array_equal(again.predict_interval(X[400:], level=0.5), narrow)
 
 
-def test_intervals_of_several_targets_are_each_in_its_own_units() -> None:
+def test_intervals_of_several_targets_are_each_in_its_own_units(tmp_path: Path) -> None:
     X, y = make_friedman1(300, noise=0.5, random_state=0)
     many = np.stack([y, 1000 * y], axis=1)
     many[200:] = np.nan
     many[0, 1] = np.nan  # one target of a row may be unknown
-    found = DIFFormerRegressor(**FEW).fit(X, many).predict_interval(X[200:])
+    model = DIFFormerRegressor(**FEW).fit(X, many)
+    model.save(tmp_path / "m.safetensors")
+    again = DIFFormerRegressor.load(tmp_path / "m.safetensors")
+    assert np.array_equal(again.predict(X[200:]), model.predict(X[200:]))
+    found = model.predict_interval(X[200:])
     assert found.shape == (100, 2, 2)
     width = (found[..., 1] - found[..., 0])[0]
     assert 200 < width[1] / width[0] < 5000

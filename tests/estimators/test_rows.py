@@ -16,6 +16,7 @@ from scipy import sparse
 from difformer import DIFFormerClassifier, DIFFormerRegressor, Graph
 from difformer.data.graphs import read_graph
 from difformer.errors import ModelFileError
+from difformer.estimators import base
 from difformer.tensorfiles import read_tensors, write_tensors
 
 pandas = pytest.importorskip("pandas", reason="data frames need pandas")
@@ -142,6 +143,17 @@ def test_new_rows_may_be_joined_to_one_another(
     weights, rows = model.influence(np.eye(7)[[3] * 4], into, top_k=2)
     assert (weights > 0).all()
     assert (rows[0] >= 70).all()
+
+
+def test_weights_of_edges_reach_the_model_in_its_own_precision(
+    field: tuple[Array, Array, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y, edges = field
+    weight = torch.from_numpy(np.random.default_rng(0).random(N) + 0.1)
+    monkeypatch.setattr(base, "read_graph", lambda *_, **__: (torch.from_numpy(edges), weight))
+    model = DIFFormerClassifier(recipe="stable", directed=True, **QUICK).fit(X, y, edges)
+    degree = torch.ones(N).double().index_add(0, torch.from_numpy(edges[0]), weight)
+    torch.testing.assert_close(model.frozen_.pack()[0]["degree"], degree, rtol=1e-15, atol=0)
 
 
 def test_influence_of_a_row_of_fit_names_its_neighbours(

@@ -14,7 +14,7 @@ from scipy.special import ndtri, stdtrit
 from sklearn.metrics import mean_pinball_loss
 
 from difformer.data.series import fill
-from difformer.estimators.mix import OURS, auto_forecasts, forecast_each, simple_forecasts
+from difformer.estimators.mix import OURS, auto_forecasts, simple_forecasts
 from difformer.estimators.network import known_mean, steps_after
 from difformer.estimators.outcome import conformal_quantile
 from difformer.settings import check_count
@@ -23,9 +23,7 @@ Array = NDArray[Any]
 
 MOST_NODES = 60  # above this many, statsforecast is left out: it takes about a second per node
 ADAPT = 0.6  # how fast the logarithm of an interval's width follows the share of values outside
-TRUSTED = (
-    30  # errors that do not overlap from which on a step's own scale counts more than the line
-)
+TRUSTED = 30  # errors that do not overlap, from which on a step's own scale counts more
 OVERLAP = 0.7  # m errors of step j count as m / j ** OVERLAP where the scale is uncertain
 
 
@@ -86,7 +84,7 @@ class Backtest:
             season=self.season,
             neighbours=self.neighbours,
         )
-        each = forecast_each(simple, self._filled, self.origins, self.horizon)
+        each = {n: one(self._filled, self.origins, self.horizon) for n, one in simple.items()}
         return {OURS: self.predicted, **each}
 
     @cached_property

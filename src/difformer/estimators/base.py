@@ -93,21 +93,20 @@ class BaseDIFFormer(
             )
         if graph is None and isinstance(X, Dataset) and X.edge_index is not None:
             graph = X.edge_index, X.edge_weight
-        seed, given = int(check_random_state(self.random_state).randint(2**31 - 1)), validation
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         graphs = self._graphs(rows, graph)
         data = Dataset("X", to_tensor(rows.features), targets, self._outcome.task)
         split = self._split(data, validation, seed, choosing=len(graphs) > 1)
         weight = row_weight(rows.features, class_weight, sample_weight, split)
         if data.task != "multiclass":
             self.refuse({"consistency": "only one class per row uses it"})
-        run = Search(
-            self, self._outcome, data, self.encoder_, split, weight, seed, given=given is not None
-        )
+        given = validation is not None
+        run = Search(self, self._outcome, data, self.encoder_, split, weight, seed, given=given)
         if self.searches:
             run.average(list(graphs.values())[-1], neighbours="knn" in graphs)
         else:
             forms = named_forms(self, graphs, len(rows))
-            run.choose(forms, refit=given is None and not self.early_stopping)
+            run.choose(forms, refit=not given and not self.early_stopping)
         self._take(run)
         if self.graph_ is not None and (name := repeated(rows.ids or ())) is not None:
             raise ValueError(f"ids (or the index of X) must be different, got {name!r} twice")
@@ -164,8 +163,8 @@ class BaseDIFFormer(
         if named and given not in ("knn", "auto"):
             raise ValueError(f'graph must be None, "knn", "auto" or edges, got {given!r}')
         if not named:
-            unused = ("n_neighbors", "metric")
-            self.refuse(dict.fromkeys(unused, 'only graph="knn" or "auto" uses it'))
+            reason = 'only graph="knn" or "auto" uses it'
+            self.refuse(dict.fromkeys(("n_neighbors", "metric"), reason))
         if given is None:
             return {"none": None}
         if named:
@@ -270,7 +269,6 @@ class BaseDIFFormer(
             yield alone[start : start + size]
 
     def _new_edges(self, rows: Rows, graph: Any) -> Edges | None:
-        """Edges from known rows, or from new ones, numbered after these, to new rows from 0 on."""
         known = len(self.embedding_)
         if self.graph_ is None:
             if graph is not None:
@@ -356,9 +354,7 @@ class BaseDIFFormer(
             return features
         if not sparse.issparse(features):
             return features.clip(-USUAL, USUAL)
-        near = features.copy()
-        near.data = near.data.clip(-USUAL, USUAL)
-        return near
+        return features.minimum(USUAL).maximum(-USUAL)
 
     def _metric(self) -> str:
         """The metric of neighbours; "auto" is cosine for sparse rows, such as counts of words."""

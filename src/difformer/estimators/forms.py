@@ -69,8 +69,7 @@ class Form:
         return DIFFormerConfig(**self.options)
 
 
-# Above this many rows an epoch of -a, quadratic in them, costs seconds on a CPU.
-SLOW_ROWS = 4096
+SLOW_ROWS = 4096  # above, an epoch of -a costs seconds on a CPU
 
 
 def named_forms(
@@ -96,8 +95,8 @@ def pick_kernels(kernel: Any, num_rows: int, width: int) -> list[Any]:
     """The kernels to train: the one asked for; for "auto", -s, and -a if it fits in memory.
 
     -a stores keys, values, states and their gradients for every layer, and a tile of scores: about
-    4 bytes · rows · (10 width · layers + 2 · 512) in training, which may take up to half of the
-    free memory. Its time is quadratic in the rows; above `SLOW_ROWS` rows, a warning says so.
+    4 bytes · rows · (10 width + 2 · 512) in training, `width` being that of all layers together,
+    which may take up to half of the free memory. Its time is quadratic in the rows.
     """
     if kernel != "auto":
         return [kernel]
@@ -122,8 +121,7 @@ KEPT = {  # arrays of a view
     "steps": ["knots", "scale", "shift"],
     "near": ["centres", "scale", "shift", "width"],
 }
-# The length that sparse rows are scaled to: only their direction matters, and weight decay then
-# has the same effect as for standardised columns.
+# The length that sparse rows are scaled to, so that weight decay acts as on standardised columns.
 SPARSE_LENGTH = 10.0
 # Standardised values are clipped to ± this: one odd cell must not decide a row's neighbours.
 FARTHEST = 4.0
@@ -283,14 +281,12 @@ _WEAK = {"num_layers": 2, "tau": 0.5, "source": 0.33}
 _ALONE = {"kernel": "identity", "num_layers": 1}
 # A row's own state and the mean of its neighbours have separate weights, and a layer adds to the
 # state: this suits graphs that join rows of different classes.
+_GIVEN = {"kernel": "identity", "graph_weight": 1.0}
+_OWN = {"self_weight": True, "use_weight": True, "residual": True, "activation": "relu"}
 _TRANSFORMING = {
-    "kernel": "identity",
-    "graph_weight": 1.0,
+    **_GIVEN,
+    **_OWN,
     "graph_norm": "row",
-    "self_weight": True,
-    "use_weight": True,
-    "residual": True,
-    "activation": "relu",
     "norm": "none",
     "tau": 0.5,
     "learn_qk": False,
@@ -322,12 +318,9 @@ def portfolio(run: Search, graph: Graph | None, *, neighbours: bool) -> Iterator
     if neighbours:
         return
     if run.in_the_running(_linear("standard")):
-        yield (_hidden_long if _has_many_labels(run) else _hidden)("standard")
+        many = run.split.train.numel() >= MANY_LABELS
+        yield (_hidden_long if many else _hidden)("standard")
     yield from _transforming(run, graph)
-
-
-def _has_many_labels(run: Search) -> bool:
-    return run.split.train.numel() >= MANY_LABELS
 
 
 def _linear(view: str) -> Form:
@@ -349,10 +342,11 @@ def _hidden_long(view: str) -> Form:
 
 def _forms_of_rows(run: Search) -> Iterator[Form]:
     """Forms without a graph: each row by itself, and rows compared by their features."""
+    many = run.split.train.numel() >= MANY_LABELS
     views = [view for view in VIEWS if run.view(view) is not None]
     yield from (_linear(view) for view in views if view != "common")
     yield _hidden("standard")
-    if _has_many_labels(run):
+    if many:
         yield from (_hidden_long(view) for view in views if view not in ("common", "near"))
     if not run.sharp:
         return
@@ -370,7 +364,7 @@ def _forms_of_rows(run: Search) -> Iterator[Form]:
     yield from sharp
     # A hidden layer in the view, and with the number of steps, of the best sharp form.
     best = min((one for one in run.judged if one.form in sharp), key=lambda one: one.loss).form
-    if _has_many_labels(run) and not run.in_the_running(best):
+    if many and not run.in_the_running(best):
         return
     options = {**best.options, **_HIDDEN, "input_activation": "relu"}
     yield replace(best, name="sharp, hidden layer", options=options, train=_CAREFUL)
@@ -379,7 +373,7 @@ def _forms_of_rows(run: Search) -> Iterator[Form]:
 def _averages_on_a_graph(run: Search, graph: Graph) -> Iterator[Form]:
     """Averages over few or many steps, linear ones first; the best also with a hidden layer."""
     far = {"num_layers": 10, "tau": 0.9, "source": 0.1}
-    given = {**_LINEAR, "kernel": "identity", "graph_weight": 1.0, "tau": 1.0}
+    given = {**_LINEAR, **_GIVEN, "tau": 1.0}
     for name, options, train in (
         ("graph, 1 layer", {"num_layers": 1}, {"weight_decay": 0.03}),
         ("graph, 2 layers", {"num_layers": 2}, {"weight_decay": 0.01}),

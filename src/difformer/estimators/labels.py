@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import (
+    KFold,
+    RepeatedStratifiedKFold,
+    StratifiedKFold,
+    StratifiedShuffleSplit,
+)
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight  # pyright: ignore[reportPrivateUsage]
@@ -22,6 +27,9 @@ from difformer.data.table.cells import as_number, is_missing
 Array = NDArray[Any]
 TYPES: dict[str, Any] = {"text": object, "bool": np.bool_, "float": np.float64, "int": np.int64}
 KINDS = ("multiclass", "multilabel", "multioutput")
+# Up to this many labelled rows there are several folds; above, one held-out part is enough.
+FEW_LABELS = 2000
+FOLDS, REPEATS, HELD_OUT = 5, 2, 0.2
 
 
 @dataclass(frozen=True)
@@ -236,6 +244,27 @@ def hold_out(strata: Array, fraction: float, seed: int) -> Array:
         rows = generator.permutation(np.flatnonzero(strata == label))
         drawn.append(rows[: min(len(rows) - 1, max(1, round(len(rows) * fraction)))])
     return np.sort(np.concatenate(drawn))
+
+
+def parts_of(train: Tensor, strata: Array, seed: int) -> list[Split]:
+    """Of the labelled rows, those to train on and those to judge by, several times.
+
+    With one label in every class nothing can be held out: no parts.
+    """
+    own, none = strata[train.numpy()], train[:0]
+    folds = int(min(FOLDS, np.bincount(own).min(), len(train)))
+    if folds < 2:  # a class with one label, which stays in training
+        held = torch.from_numpy(hold_out(strata, HELD_OUT, seed))
+        return [Split("part", train[~torch.isin(train, held)], held, none)] if len(held) else []
+    if len(train) > FEW_LABELS:
+        size = max(HELD_OUT, len(np.unique(own)) / len(train))
+        drawn = StratifiedShuffleSplit(1, test_size=size, random_state=seed)
+    else:
+        drawn = RepeatedStratifiedKFold(n_splits=folds, n_repeats=REPEATS, random_state=seed)
+    return [
+        Split("part", train[a].sort().values, train[b].sort().values, none)
+        for a, b in drawn.split(own, own)
+    ]
 
 
 def read_validation(validation: Any, strata: Array) -> Array:

@@ -52,21 +52,27 @@ def simple_forecasts(
         neighbours: (n, n), may be sparse: row i holds the weights of node i's neighbours; None for
             the mean of all other nodes.
     """
-    found: dict[str, Forecast] = {"last value": lambda s, o, h: _repeated(s[o - 1], h)}
+
+    def last(series: Array, origins: Array, steps: int) -> Array:
+        return np.repeat(series[origins - 1][:, None], steps, axis=1)
+
+    def mean(series: Array, origins: Array, steps: int) -> Array:
+        return np.repeat(steps_before(series, origins, lags).mean(1)[:, None], steps, axis=1)
+
+    found: dict[str, Forecast] = {"last value": last}
     if season is not None and season < len(values):
-        found["seasonal naive"] = _seasonal(season)
-    found["mean of lags"] = lambda s, o, h: _repeated(steps_before(s, o, lags).mean(1), h)
+
+        def seasonal(series: Array, origins: Array, steps: int) -> Array:
+            place = origins[:, None] - season + np.arange(steps) % season
+            early = (origins < season)[:, None]  # before a season has been: the last value
+            return series[np.where(early, origins[:, None] - 1, place)]
+
+        found["seasonal naive"] = seasonal
+    found["mean of lags"] = mean
     found["AR"] = autoregression(filled, values, lags)
     if values.shape[1] > 1:
         found["AR with neighbours"] = autoregression(filled, values, lags, averaging(neighbours))
     return found
-
-
-def forecast_each(
-    simple: Mapping[str, Forecast], filled: Array, origins: Array, steps: int
-) -> dict[str, Array]:
-    """Forecasts (o, steps, n) of a series without missing values, by name."""
-    return {name: one(filled, origins, steps) for name, one in simple.items()}
 
 
 def autoregression(
@@ -97,21 +103,6 @@ def autoregression(
             after = (_features(window[:, -lags:], average) * weights).sum(2)
             window = np.concatenate([window, np.clip(after, *reach)[:, None]], axis=1)
         return window[:, lags:]
-
-    return forecast
-
-
-def _repeated(values: Array, steps: int) -> Array:
-    return np.repeat(values[:, None], steps, axis=1)
-
-
-def _seasonal(season: int) -> Forecast:
-    """Repeat the last season; the last value where less than one season has passed."""
-
-    def forecast(series: Array, origins: Array, steps: int) -> Array:
-        place = origins[:, None] - season + np.arange(steps) % season
-        early = (origins < season)[:, None]
-        return series[np.where(early, origins[:, None] - 1, place)]
 
     return forecast
 
@@ -301,8 +292,9 @@ class MixedForecast:
         self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int
     ) -> list[Array]:
         """The forecasts that are mixed, each (o, steps, n): first that of the network."""
-        simple = forecast_each(self.simple, self.filled(data), origins, steps)
-        return [self.network.ahead(data, edges, origins, steps), *simple.values()]
+        filled = self.filled(data)
+        simple = (one(filled, origins, steps) for one in self.simple.values())
+        return [self.network.ahead(data, edges, origins, steps), *simple]
 
     def _shares_at(self, data: Series, edges: tuple[Edges, ...], origins: Array) -> Array:
         """The share of each forecast at each origin (o, k), by errors after fit too."""

@@ -27,7 +27,6 @@ from difformer.train.folder import FitResult
 from difformer.train.loop import fit
 from difformer.train.objective import SquaredError
 from difformer.train.seeding import seeded
-from difformer.train.settings import TrainSettings
 
 Array = NDArray[Any]
 
@@ -259,14 +258,8 @@ class Network:
                 kernel=settings.kernel,
                 **{**RECIPES[settings.recipe], **(settings.options or {})},
             )
-        training = TrainSettings(
-            epochs=epochs,
-            lr=settings.lr,
-            weight_decay=settings.weight_decay,
-            patience=settings.patience if kept else None,
-            device=settings.device,
-            seed=seed,
-        )
+        patience = settings.patience if kept else None
+        training = settings.loop(epochs=epochs, patience=patience, seed=seed)
         graphs = [part for edges, weight in snapshots.edges for part in (edges, single(weight))]
         shape = {"lags": windows.lags, "hidden_channels": settings.hidden_channels}
         config = {

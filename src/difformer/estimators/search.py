@@ -22,16 +22,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.model_selection import RepeatedStratifiedKFold, StratifiedShuffleSplit
 from torch import Tensor
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Dataset, csr_tensor, fingerprint, scipy_csr, single
 from difformer.data.split import Split
 from difformer.estimators.forms import Form, View, learn_view, portfolio
-from difformer.estimators.labels import hold_out, strata_of
+from difformer.estimators.labels import FOLDS, parts_of, strata_of
 from difformer.estimators.outcome import Judged, Outcome, judge, summarise, weighed
 from difformer.estimators.settings import FitSettings
 from difformer.metrics import METRICS, TEMPERED
@@ -45,9 +43,6 @@ from difformer.train.replicas import averages, fit_replicas, is_linear
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
-# Up to this many labelled rows there are several folds; above, one held-out part is enough.
-FEW_LABELS = 2000
-FOLDS, REPEATS, HELD_OUT = 5, 2, 0.2
 # Up to this many rows, comparing all pairs, as the sharp form does, takes half a minute at most.
 SHARP_ROWS = 16_000
 # The most numbers (labelled rows × rows) of the linear map that averaging forms keep in training.
@@ -98,16 +93,8 @@ class Search:
         self.asked, self.outcome, self.data, self.encoder = asked, outcome, data, encoder
         self.split, self.weight, self.seed, self.given = split, weight, seed, given
         self.outputs = outcome.outputs(data.y)
-        self.settings = TrainSettings(
-            epochs=asked.epochs,
-            lr=asked.lr,
-            weight_decay=asked.weight_decay,
-            consistency=asked.consistency,
-            patience=asked.patience if asked.early_stopping else None,
-            pick_by=asked.pick_by,
-            device=asked.device,
-            seed=seed,
-        )
+        patience = asked.patience if asked.early_stopping else None
+        self.settings = asked.loop(patience=patience, seed=seed)
         self.taken: list[tuple[Form, DIFFormer, float, float]] = []
         self.tried: dict[str, float] = {}
         self.validation: dict[str, float] = {}
@@ -286,25 +273,9 @@ class Search:
     @cached_property
     def parts(self) -> list[Split]:
         """Rows to train on and rows to judge by, several times."""
-        train, none = self.split.train, self.split.train[:0]
         if self.given:
-            return [replace(self.split, test=none)]
-        strata, seed = strata_of(self.data)[train.numpy()], self.seed
-        folds = int(min(FOLDS, np.bincount(strata).min(), len(train)))
-        if folds < 2:  # a class with one label, which stays in training
-            held = torch.from_numpy(hold_out(strata_of(self.data), HELD_OUT, seed))
-            rest = train[~torch.isin(train, held)]
-            # With one label in every class nothing can be held out: all forms get equal weights.
-            return [Split("part", rest, held, none)] if len(held) else []
-        if len(train) > FEW_LABELS:
-            size = max(HELD_OUT, len(np.unique(strata)) / len(train))
-            drawn = StratifiedShuffleSplit(1, test_size=size, random_state=seed)
-        else:
-            drawn = RepeatedStratifiedKFold(n_splits=folds, n_repeats=REPEATS, random_state=seed)
-        return [
-            Split("part", train[a].sort().values, train[b].sort().values, none)
-            for a, b in drawn.split(strata, strata)
-        ]
+            return [replace(self.split, test=self.split.train[:0])]
+        return parts_of(self.split.train, strata_of(self.data), self.seed)
 
     @cached_property
     def rows(self) -> Tensor:

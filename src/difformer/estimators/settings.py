@@ -49,6 +49,11 @@ class Parameters:
         settings: Any = self
         Options.__post_init__(settings)
 
+    def loop(self, **own: Any) -> TrainSettings:
+        """The settings of the training loop that these parameters are, and some of its own."""
+        shared = {name for name in TrainSettings.names() if hasattr(self, name)}
+        return TrainSettings(**{**{name: getattr(self, name) for name in shared}, **own})
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FitSettings(Parameters):
