@@ -45,11 +45,9 @@ def poster_of(folder: Path, dataset: Dataset) -> dict[str, Any]:
     "before" and "after" diffusion, each class has the x and y of its rows by t-SNE; "energies" has
     that of Z⁽⁰⁾, then after each layer.
     """
-    from difformer.report.states import project
-
     from difformer.nn.model import DIFFormer
     from difformer.report.energy import check_energy
-    from difformer.report.inside import sample_rows
+    from difformer.report.inside import project, sample_rows
     from difformer.runs.open import load_run
 
     run = load_run(folder, dataset=dataset)

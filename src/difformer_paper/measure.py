@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from math import isfinite
@@ -29,12 +29,10 @@ from difformer_paper.specs import Cell, Spec
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
-    from difformer.train.callbacks import Callback
     from difformer.train.folder import Run
 
 
 ABSENT = "not measured:"  # how a result says that its data is not available
-Look = Callable[[Cell, Experiment, int], "Sequence[Callback]"]
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ def measure_cell(
     dataset: Callable[[Experiment], Dataset],
     runs: Path | None = None,
     fresh: bool = False,
-    look: Look | None = None,
+    quiet: bool = True,
     say: Callable[[str], None] = lambda _: None,
 ) -> tuple[CellResult, bool]:
     """Make the missing runs of a cell; also returns whether it was interrupted.
@@ -172,9 +170,11 @@ def measure_cell(
         dataset: returns the data of an experiment; called only if there is something to run.
         runs: where to keep the run folders, so that interrupted runs can be resumed; None to keep
             none.
+        quiet: shows no progress.
         say: called with the reason if data is not available.
     """
     from difformer.jobs.rows import CannotRunError, run_experiment
+    from difformer.train.callbacks import Progress
     from difformer.train.memory import forget_peak_memory
 
     path = result_path(out, spec, cell)
@@ -191,13 +191,14 @@ def measure_cell(
         if (split, seed) not in result.missing:
             continue
         one = replace(experiments[split], seeds=(seed,))
+        title = f"{cell.name} {split} seed {seed}"
         forget_peak_memory()
         try:
             done = run_experiment(
                 one,
                 dataset=dataset(one),
                 folder=None if runs is None else run_path(runs, cell, split, seed),
-                callbacks=None if look is None else lambda s, e=one: look(cell, e, s),
+                callbacks=lambda _, title=title: [Progress(title, quiet=quiet)],
             )
         except CannotRunError as error:
             result = replace(result, cannot=str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,10 +117,8 @@ def command(
             results = (read_cell(spec, cell, out) for cell in cells)
             found, stopped = [result for result in results if result is not None], False
         else:
-            load = _loader(data_dir)
-            found, stopped = _measure_all(
-                spec, cells, out, runs, fresh=fresh, load=load, quiet=quiet or json
-            )
+            how: Any = {"dataset": _loader(data_dir), "fresh": fresh, "quiet": quiet or json}
+            found, stopped = _measure_all(spec, cells, out, runs, **how)
         if drawn := table in FIGURES and not stopped and any(result.runs for result in found):
             made = [run_path(runs, cell, *pair) for cell in cells for pair in cell.runs if runs]
             folders = [folder for folder in made if folder.is_dir()]
@@ -147,30 +146,14 @@ def _figure(
 
 
 def _measure_all(
-    spec: Spec,
-    cells: list[Cell],
-    out: Path,
-    runs: Path | None,
-    *,
-    fresh: bool,
-    load: Callable[[Experiment], Dataset],
-    quiet: bool,
+    spec: Spec, cells: list[Cell], out: Path, runs: Path | None, **how: Any
 ) -> tuple[list[CellResult], bool]:
     """What the cells measure, one after the other, and whether Ctrl-C ended it."""
-    from difformer.train.callbacks import Callback, Progress
-
-    def look(cell: Cell, experiment: Experiment, seed: int) -> list[Callback]:
-        return [Progress(f"{cell.name} {experiment.split} seed {seed}", quiet=quiet)]
-
-    def tell(message: str) -> None:
-        say(message, quiet=quiet)
-
+    tell = partial(say, quiet=how["quiet"])
     found: list[CellResult] = []
     stopped = False
     for cell in cells:
-        result, stopped = measure_cell(
-            spec, cell, out, dataset=load, runs=runs, fresh=fresh, look=look, say=tell
-        )
+        result, stopped = measure_cell(spec, cell, out, runs=runs, say=tell, **how)
         found.append(result)
         if result.runs:
             figure = mean_std(*result.spread(spec.metric_of(result.column)), "{:.4f}".format)
@@ -213,18 +196,16 @@ def _loader(data_dir: str | None) -> Callable[[Experiment], Dataset]:
 
 
 def _records(spec: Spec, results: list[CellResult]) -> dict[str, Any]:
-    cells: list[dict[str, Any]] = []
-    for result in results:
+    def record(result: CellResult) -> dict[str, Any]:
         figures = result.spread(spec.metric_of(result.column)) if result.runs else (None, None)
-        cells.append(
-            {
-                "cell": result.cell,
-                "mean": figures[0],
-                "std": figures[1],
-                "runs": len(result.runs),
-                "missing": len(result.missing),
-                "cannot": result.cannot,
-                "published": spec.published.get(result.system, {}).get(result.column),
-            }
-        )
-    return {"table": spec.name, "metric": spec.metric, "cells": cells}
+        return {
+            "cell": result.cell,
+            "mean": figures[0],
+            "std": figures[1],
+            "runs": len(result.runs),
+            "missing": len(result.missing),
+            "cannot": result.cannot,
+            "published": spec.published.get(result.system, {}).get(result.column),
+        }
+
+    return {"table": spec.name, "metric": spec.metric, "cells": list(map(record, results))}

@@ -33,22 +33,26 @@ def found(*trials: Trial) -> TuneResult:
     return TuneResult(Experiment.make("covid", system="mlp"), "mse", "min", trials)
 
 
-BEST = tried(0.70, source=0.0, lr=0.05, weight_decay=0.0, dropout=0.0)
-NEAR = tried(0.72, source=0.0, lr=0.01, weight_decay=0.0, dropout=0.2)
-NEAR_SLOW = tried(0.74, source=0.0, lr=0.005, weight_decay=0.0, dropout=0.2)
-OTHER_SOURCE = tried(0.71, source=0.5, lr=0.01, weight_decay=0.005, dropout=0.5)
-FAR = tried(0.80, source=0.0, lr=0.01, weight_decay=0.005, dropout=0.5)
-ALL = found(NEAR, FAR, OTHER_SOURCE, BEST, NEAR_SLOW)
+def one(table: str, **names: str) -> Any:
+    """The spec, and its only cell of these names."""
+    spec = load_spec(table)
+    (cell,) = spec.cells(columns=["covid"], **{key: [name] for key, name in names.items()})
+    return spec, cell
 
 
 def test_the_most_regularised_of_the_best_structure_within_one_error_is_chosen() -> None:
-    assert ALL.best is BEST
-    assert ALL.simplest is NEAR_SLOW
+    best = tried(0.70, source=0.0, lr=0.05, weight_decay=0.0, dropout=0.0)
+    near = tried(0.72, source=0.0, lr=0.01, weight_decay=0.0, dropout=0.2)
+    slow = tried(0.74, source=0.0, lr=0.005, weight_decay=0.0, dropout=0.2)
+    other_source = tried(0.71, source=0.5, lr=0.01, weight_decay=0.005, dropout=0.5)
+    far = tried(0.80, source=0.0, lr=0.01, weight_decay=0.005, dropout=0.5)
+    every = found(near, far, other_source, best, slow)
+    assert every.best is best
+    assert every.simplest is slow
 
 
 def test_both_rules_are_printed_each_for_its_variant_and_can_be_read_back() -> None:
-    spec = load_spec("table5")
-    (cell,) = spec.cells(systems=["mlp"], columns=["covid"], variants=["baseline"])
+    _, cell = one("table5", systems="mlp", variants="baseline")
     low = tried(0.70, lr=0.05, weight_decay=0.0, dropout=0.0)
     near = tried(0.72, lr=0.01, weight_decay=0.0, dropout=0.2)
     text = rules(cell, found(low, near))
@@ -62,29 +66,22 @@ protocols.time = { splits = ["time"], seeds = [0] }
 variants.baseline = { systems = ["mlp"] }
 variants.baseline-lowest = { systems = ["mlp"] }
 """
-    read = {c.variant: c for c in parse_spec("toy", toy + text).cells()}
-    assert read["baseline"].model == {"dropout": 0.2}
-    assert read["baseline"].train == {"lr": 0.01, "weight_decay": 0.0}
-    assert read["baseline-lowest"].model == {"dropout": 0.0}
-    assert read["baseline-lowest"].train == {"lr": 0.05, "weight_decay": 0.0}
+    read = {c.variant: (c.model, c.train) for c in parse_spec("toy", toy + text).cells()}
+    assert read["baseline"] == (near.model, near.train)
+    assert read["baseline-lowest"] == (low.model, low.train)
 
 
 def test_a_variant_may_take_the_lowest_error_alone() -> None:
-    (cell,) = load_spec("table5").cells(systems=["node-ar"], columns=["covid"], variants=["naive"])
+    _, cell = one("table5", systems="node-ar", variants="naive")
     text = rules(cell, found(tried(0.7, ridge=1.0), tried(0.72, ridge=10.0)))
     assert text.count("[[cells]]") == 1
     assert "model = { ridge = 1.0 }" in text
 
 
 def test_every_point_of_a_grid_of_ones_own_is_tried_and_nothing_else() -> None:
-    generator = torch.Generator().manual_seed(0)
-    data = TemporalDataset(
-        "toy",
-        torch.randn(40, 3, generator=generator),
-        torch.randn(40, 1, generator=generator),
-        "regression",
-        num_nodes=4,
-    )
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 3), torch.randn(40, 1)
+    data = TemporalDataset("toy", x, y, "regression", num_nodes=4)
     experiment = Experiment.make("covid", system="mlp", seeds=(3, 4), train={"epochs": 2})
     grid = {"train.lr": [0.01, 0.1], "model.dropout": [0.0, 0.5]}
     split = time_split(10, 4)
@@ -108,8 +105,7 @@ def test_a_choice_is_kept_with_every_point_and_goes_on_where_it_was_cut_short(
         return experiment.model["ridge"], 0.5
 
     monkeypatch.setattr(search, "_validate", judge)
-    spec = load_spec("table5")
-    (cell,) = spec.cells(systems=["node-ar"], columns=["covid"], variants=["naive"])
+    spec, cell = one("table5", systems="node-ar", variants="naive")
     with pytest.raises(KeyboardInterrupt):
         choose(spec, cell, seeds=2, out=tmp_path)
     result = choose(spec, cell, seeds=2, out=tmp_path)
@@ -142,6 +138,12 @@ choose = { lr = [0.01, 1e-9], dropout = [0.0, 0.1, 0.2] }
 """
 
 
+def slow(folder: Path, old: str = "", new: str = "") -> Any:
+    """That spec with a change, its cell, and where the results of its table are."""
+    spec = parse_spec("toy", SLOW.replace(old, new) if old else SLOW)
+    return spec, *spec.cells(), folder / "tables"
+
+
 def test_a_rule_says_what_to_choose_and_the_budget_how_many_are_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,9 +154,7 @@ def test_a_rule_says_what_to_choose_and_the_budget_how_many_are_tried(
         return experiment.train.lr, None
 
     monkeypatch.setattr(search, "_validate", judge)
-    spec = parse_spec("toy", SLOW)
-    (cell,) = spec.cells()
-    tables = tmp_path / "tables"
+    spec, cell, tables = slow(tmp_path)
     result = choose(spec, cell, seeds=1, out=tmp_path, measured=tables)
     assert {e.model["hidden_channels"] for e in asked} == {24}
     assert [e.seeds for e in asked] == [(100,)] * 4
@@ -178,9 +178,7 @@ def test_a_choice_that_is_not_better_by_the_runs_of_the_table_is_not_taken(
         return 1.0 - experiment.train.lr, None
 
     monkeypatch.setattr(search, "_validate", lucky)
-    spec = parse_spec("toy", SLOW.replace("lr = 1e-9 }", "lr = 0.01 }"))
-    (cell,) = spec.cells()
-    tables = tmp_path / "tables"
+    spec, cell, tables = slow(tmp_path, "lr = 1e-9 }", "lr = 0.01 }")
     result = choose(spec, cell, seeds=1, out=tmp_path, measured=tables)
     assert result.best.settings == {}
     assert rules(cell, result) == ""
@@ -193,9 +191,7 @@ def test_a_choice_that_is_not_better_by_the_runs_of_the_table_is_not_taken(
 def test_no_run_is_made_twice_and_the_table_keeps_those_of_the_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = parse_spec("toy", SLOW.replace("budget = 4", "budget = 2"))
-    (cell,) = spec.cells()
-    tables = tmp_path / "tables"
+    spec, cell, tables = slow(tmp_path, "budget = 4", "budget = 2")
     measure_cell(spec, cell, tables, dataset=lambda _: load_dataset("digits"))
     ran: list[tuple[float, tuple[int, ...]]] = []
 
@@ -225,9 +221,7 @@ def test_no_run_is_made_twice_and_the_table_keeps_those_of_the_choice(
 def test_a_full_disk_at_the_end_of_a_search_loses_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = parse_spec("toy", SLOW.replace("budget = 4", "budget = 2"))
-    (cell,) = spec.cells()
-    tables = tmp_path / "tables"
+    spec, cell, tables = slow(tmp_path, "budget = 4", "budget = 2")
 
     def full(*args: object, **options: object) -> None:
         raise OSError("no space left")

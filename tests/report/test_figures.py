@@ -12,7 +12,7 @@ import torch
 from difformer.core.diffusivity import Sigmoid, Simple
 from difformer.errors import RunError
 from difformer.jobs.rows import run_experiment
-from difformer_paper.figures import FIGURES, looked, make_figure, measured, penalty
+from difformer_paper.figures import FIGURES, looked, make_figure, measured
 from difformer_paper.figures.drawing import Work
 from difformer_paper.measure import CellResult, read_results, result_path
 from difformer_paper.specs import load_spec
@@ -20,11 +20,11 @@ from difformer_paper.specs import load_spec
 
 def test_the_flow_of_figure_3_goes_down_its_energy() -> None:
     """The flow is a positive multiple of the energy's negative gradient, by autograd."""
-    points = penalty.random_points()
+    points = looked.random_points()
     generator = torch.Generator().manual_seed(0)
     grid = torch.rand(20, 2, dtype=torch.float64, generator=generator).requires_grad_()
     for kind in (Simple(), Sigmoid()):
-        field = penalty.field_of(kind, grid, points)
+        field = looked.field_of(kind, grid, points)
         (gradient,) = torch.autograd.grad(field["energy"].sum(), grid)
         cosine = torch.cosine_similarity(field["flow"].detach(), -gradient, dim=1)
         torch.testing.assert_close(cosine, torch.ones_like(cosine))

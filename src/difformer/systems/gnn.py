@@ -42,7 +42,6 @@ class GCN(GraphModel):
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
     """
 
-    title = "GCN"
     activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(F.relu)
     drops_residual: ClassVar[bool] = True  # the first residual has its own dropout of the features
 
@@ -101,8 +100,6 @@ class GraphSAGE(GCN):
     row has its own weight. Left out: sampled neighbours (all are taken) and rows of unit length.
     """
 
-    title = "GraphSAGE"
-
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__(in_channels, out_channels, replace(config, residual=True))
 
@@ -148,7 +145,6 @@ class GAT(GCN):
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels per head.
     """
 
-    title = "GAT"
     activation = staticmethod(F.elu)
     drops_residual = False
     layer: ClassVar[type[EdgeGATConv]] = EdgeGATConv
@@ -185,8 +181,6 @@ class LabelPropagation(GraphModel):
     The output is the logarithm of each row's shares, so that a softmax recovers them; a row that no
     label reaches gets equal shares. Left out: class mass normalisation.
     """
-
-    title = "label propagation"
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
@@ -234,8 +228,6 @@ class CorrectAndSmooth(GraphModel):
     The MLP is trained by the loop; correcting and smoothing happen when it predicts, and validation
     picks the epoch by the smoothed answer. Left out: spectral features beside the given ones.
     """
-
-    title = "correct and smooth"
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class GraphModel(nn.Module):
     `run`.
     """
 
-    title: ClassVar[str] = "this system"
+    needs_graph: bool = True  # whether it must be called with edges
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,11 +41,6 @@ class GraphModel(nn.Module):
     ) -> Tensor | Prediction:
         """x (n, in_channels), dense or sparse CSR -> (n, out_channels)."""
         return self.run(x, self.graph(edge_index, edge_weight, x), batch)
-
-    @property
-    def needs_graph(self) -> bool:
-        """Whether it must be called with edges."""
-        return True
 
     def run(self, x: Tensor, graph: Any, batch: Tensor | None) -> Tensor | Prediction:
         """The output on a prepared graph, which is None only if none is needed."""
@@ -64,7 +59,7 @@ class GraphModel(nn.Module):
         n = x.shape[0]
         if edge_index is None:
             if self.needs_graph:
-                raise ValueError(f"edge_index must be given: {self.title} needs a graph")
+                raise ValueError(f"edge_index must be given: {type(self).__name__} needs a graph")
             return None
         if isinstance(edge_index, Graph):
             if edge_index.num_nodes != n:
@@ -76,7 +71,7 @@ class GraphModel(nn.Module):
     def one_graph(self, batch: Tensor | None) -> None:
         """ValueError for a batch of several graphs, where rows of different graphs would mix."""
         if batch is not None and batch.numel() and bool((batch != batch[0]).any()):
-            raise ValueError(f"batch must be None: {self.title} takes one graph at a time")
+            raise ValueError(f"batch must be None: {type(self).__name__} takes one graph at a time")
 
 
 class FeatureLinear(nn.Module):
@@ -265,8 +260,6 @@ class APPNP(GraphModel):
 
     Left out: dropout on the adjacency.
     """
-
-    title = "APPNP"
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()

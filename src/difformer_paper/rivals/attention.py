@@ -93,20 +93,16 @@ class DenseGAT(GAT):
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels); hidden_channels per head.
     """
 
-    title = "Dense GAT"
+    needs_graph = False
     layer = AllPairsGATConv
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__(in_channels, out_channels, config)
         if config.attention_dropout:
             raise ValueError(
-                f"attention_dropout must be 0 with {self.title}, which forms no weights, "
+                f"attention_dropout must be 0 with Dense GAT, which forms no weights, "
                 f"got {config.attention_dropout}"
             )
-
-    @property
-    def needs_graph(self) -> bool:
-        return False
 
     def run(self, x: Tensor, graph: Graph | None, batch: Tensor | None) -> Tensor:
         if graph is not None:
@@ -124,7 +120,7 @@ class BiasedDenseGAT(DenseGAT):
     it tends to GAT as b grows. It is not in the paper; it shows what the edges add to Dense GAT.
     """
 
-    title = "Dense GAT with edges"
+    needs_graph = True
     layer = BiasedGATConv
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
@@ -132,10 +128,6 @@ class BiasedDenseGAT(DenseGAT):
         for conv in self.convs:
             assert isinstance(conv, BiasedGATConv)
             nn.init.constant_(conv.edge_bias, config.edge_bias)
-
-    @property
-    def needs_graph(self) -> bool:
-        return True
 
     def run(self, x: Tensor, graph: Graph, batch: Tensor | None) -> Tensor:  # type: ignore[override]
         self.one_graph(batch)
@@ -154,8 +146,6 @@ class SGFormer(GraphModel):
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels) log-probabilities.
     """
-
-    title = "SGFormer"
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()

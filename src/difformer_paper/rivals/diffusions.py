@@ -38,8 +38,6 @@ class SGC(GraphModel):
     its versions; here it is the loop's Adam.
     """
 
-    title = "SGC"
-
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
         self.linear = nn.Linear(in_channels, out_channels)
@@ -72,8 +70,6 @@ class DGC(SGC):
     two augmented normalisations of its appendix.
     """
 
-    title = "DGC-Euler"
-
     def step(self, x: Tensor, graph: Graph) -> Tensor:
         return torch.lerp(x, graph.propagate(x), self.config.time / self.config.steps)
 
@@ -89,8 +85,6 @@ class GraphHeat(FilteredStack):
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
     """
-
-    title = "GraphHeat"
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
@@ -124,8 +118,6 @@ class GDC(GraphModel):
     are exact to single precision, but never formed whole: PyTorch Geometric inverts an n × n
     matrix. Left out: the approximate push algorithm.
     """
-
-    title = "GDC"
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         # Importing PyTorch Geometric takes long, and only this system of the file needs it.
@@ -214,8 +206,6 @@ class GRAND(GraphModel):
 
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
     """
-
-    title = "GRAND"
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
@@ -313,17 +303,15 @@ class ManiReg(GraphModel):
     probabilities, because logits can shrink it without becoming smooth.
     """
 
-    title = "ManiReg"
-
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
         self.mlp = MLP(in_channels, out_channels, config)
         self.penalty = config.penalty
         self.classes = config.classes and out_channels > 1
 
-    @property
-    def needs_graph(self) -> bool:
-        return self.training
+    def train(self, mode: bool = True) -> ManiReg:
+        self.needs_graph = mode
+        return super().train(mode)
 
     def run(self, x: Tensor, graph: Graph | None, batch: Tensor | None) -> Tensor | Prediction:
         output = self.mlp(x)

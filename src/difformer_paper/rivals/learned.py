@@ -41,8 +41,6 @@ class GLCN(FilteredStack):
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
     """
 
-    title = "GLCN"
-
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
         self.project = FeatureLinear(
@@ -255,7 +253,6 @@ class LDS(GraphModel):
     Shapes: x (n, in_channels) -> (n, out_channels); pairs (2, k), theta (k,).
     """
 
-    title = "LDS"
     pairs: Tensor
     theta: Tensor
 

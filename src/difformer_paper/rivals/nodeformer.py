@@ -162,7 +162,7 @@ class NodeFormer(GraphModel):
     Shapes: x (n, in_channels) dense or sparse CSR -> (n, out_channels).
     """
 
-    title = "NodeFormer"
+    needs_graph = False
 
     def __init__(self, in_channels: int, out_channels: int, config: Any) -> None:
         super().__init__()
@@ -174,10 +174,6 @@ class NodeFormer(GraphModel):
         self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(config.num_layers + 1))
         self.last = nn.Linear(d, out_channels)
         self.config = config
-
-    @property
-    def needs_graph(self) -> bool:
-        return False
 
     def run(self, x: Tensor, graph: Graph | None, batch: Tensor | None) -> Tensor | Prediction:
         self.one_graph(batch)
