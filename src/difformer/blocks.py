@@ -12,17 +12,9 @@ EMPTY = "—"  # in place of a figure that there is none of
 
 # Ten colours that are distinct with any colour vision (Paul Tol's bright and muted) and on white.
 COLOURS = (
-    "#4477aa",
-    "#cc6677",
-    "#228833",
-    "#aa7700",
-    "#882255",
-    "#117799",
-    "#aa3377",
-    "#666633",
-    "#332288",
-    "#777777",
-)
+    "#4477aa", "#cc6677", "#228833", "#aa7700", "#882255",
+    "#117799", "#aa3377", "#666633", "#332288", "#777777",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

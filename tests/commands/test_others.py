@@ -1,4 +1,4 @@
-"""difformer compare, tune, shard, features and bench, as a person calls them."""
+"""difformer report, energy, compare, tune, shard, features and bench, as a person calls them."""
 
 from __future__ import annotations
 
@@ -86,6 +86,42 @@ def test_ctrl_c_says_whether_the_same_command_goes_on(
     assert tuple(capsys.readouterr()) == ("", f"interrupted: nothing is kept without {option}\n")
     assert run(*words, option, tmp_path / where) == 130
     assert tuple(capsys.readouterr()) == ("", "interrupted: the same command resumes it\n")
+
+
+# --- report, energy and figures --------------------------------------------------------------
+
+
+def test_energies_are_logged_shown_on_the_page_and_checked(
+    run: Run, capsys: Printed, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    words = ["--epochs", "3", "--num-layers", "2", "--hidden-channels", "8", "--quiet"]
+    words += ["--monitor", "energy", "--no-report", "--out", str(folder)]
+    assert run("train", "digits", *words) == 0
+    header = (folder / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert header[-2:] == ["energy_1", "energy_2"]
+    assert run("report", folder, "--projection", "pca") == 0
+    assert str(folder / "report.html") in capsys.readouterr().out
+    assert "curve-energy" in (folder / "report.html").read_text(encoding="utf-8")
+    assert run("report", folder, "--points", "50", "--projection", "pca", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["bytes"] > 1_000_000
+    assert run("energy", folder) == 0
+    assert "A bare step" in capsys.readouterr().out
+    assert run("energy", folder, "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert [layer["layer"] for layer in record["layers"]] == [1, 2]
+    assert record["lambda"] == pytest.approx(1 / 1797)
+
+
+def test_figure_3_is_written_with_its_numbers(run: Run, tmp_path: Path, capsys: Printed) -> None:
+    assert run("reproduce", "fig3", "--out", tmp_path, "--json") == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    names = {Path(file).name for file in files}
+    assert names == {"fig3.png", "fig3.svg", "curves.csv", "field.csv", "points.csv", "README.md"}
+    assert all(Path(file).stat().st_size > 100 for file in files)
+    for words, message in ((["fig9"], "fig9"), (["fig3", "--show", "--out", "x"], "--show")):
+        assert run("reproduce", *words) == 2
+        assert message in capsys.readouterr().err
 
 
 # --- shard -----------------------------------------------------------------------------------

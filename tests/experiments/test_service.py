@@ -331,19 +331,6 @@ def test_more_waiting_rows_than_allowed_are_a_503(run: Path) -> None:
     assert not any(isinstance(f, Exception) for f in roomy)
 
 
-def test_two_hundred_clients_at_once_are_answered_without_an_error(run: Path) -> None:
-    httpx = pytest.importorskip("httpx", reason="the service needs the extra serve")
-
-    async def ask() -> list[Any]:
-        transport = httpx.ASGITransport(app=Service(run))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            posts = [client.post("/predict", json={"rows": [row]}) for row in [FISH, ROW] * 100]
-            return await asyncio.gather(*posts)
-
-    kinds = [answer.json()["predictions"][0]["kind"] for answer in asyncio.run(ask())]
-    assert kinds == ["fish", "ape"] * 100
-
-
 # --- slow and greedy clients, over sockets ---------------------------------------------------
 
 

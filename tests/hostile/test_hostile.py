@@ -22,11 +22,7 @@ import pytest
 from benchmarks import hostile
 from difformer.app import COMMANDS
 from difformer.app.cli import main
-from difformer.errors import DataError
 from difformer.extensions import added
-from difformer.shards.build import make_shards
-from difformer.shards.folder import ShardFolder
-from difformer.shards.partition import ShardSettings
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits and forks as Linux has them"
@@ -182,29 +178,6 @@ def test_what_is_no_file_is_called_what_it_is(kind: str, run: Path, tmp_path: Pa
         errors = told.getvalue().splitlines()
         assert (ended.value.code, len(errors)) == (2, 1)
         assert said.get(kind, "no such file") in errors[0] or words[0] == "shard"
-
-
-def test_a_damaged_part_of_a_sharded_dataset_is_refused(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("duckdb", reason="sharding needs the extra shards")
-    settings = ShardSettings(
-        nodes=[str(run.parent / "t.csv")],
-        label=["kind"],
-        id="name",
-        edges=[str(run.parent / "edges.csv")],
-        parts=2,
-    )
-    make_shards(settings, tmp_path / "parts", tell=lambda *_: None)
-    files = [*tmp_path.glob("parts/part-*/*"), tmp_path / "parts" / "manifest.json"]
-    assert len(files) > 16
-    for path in files:
-        whole = path.read_bytes()
-        half, flipped = whole[: len(whole) // 2], whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:]
-        for content in (half, flipped, b""):
-            path.write_bytes(content)
-            with pytest.raises(DataError):
-                ShardFolder(tmp_path / "parts").hold(0, 2)
-        path.write_bytes(whole)
-    ShardFolder(tmp_path / "parts").hold(0, 2)
 
 
 def test_a_long_run_goes_on_after_the_cases_that_its_result_counts(

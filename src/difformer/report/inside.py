@@ -374,16 +374,15 @@ def _thin(drawn: Tensor) -> bool:
 
 def _piled(across: Tensor) -> Tensor:
     """Rows at their places on a line, those of one of its steps above each other."""
-    n = across.shape[0]
-    low, width = across.min(), across.max() - across.min()
-    step = width / math.ceil(4 * n**0.5)
+    n, low = across.shape[0], across.min()
+    step = (across.max() - low) / math.ceil(4 * n**0.5)
     piles = ((across - low) / step.clamp_min(1e-300)).floor().long()
     order = (across - low).argsort(stable=True)
     order = order[piles[order].argsort(stable=True)]
-    _, sizes = piles[order].unique_consecutive(return_counts=True)
-    first = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    piles = piles[order]
+    first, end = (torch.searchsorted(piles, piles, right=right) for right in (False, True))
     up = torch.empty_like(across)
-    up[order] = torch.arange(n, dtype=up.dtype) - first - (sizes.repeat_interleave(sizes) - 1) / 2
+    up[order] = torch.arange(n, dtype=up.dtype) - (first + end - 1) / 2
     return torch.stack([across, step * up], 1)
 
 

@@ -20,35 +20,11 @@ from difformer.errors import DifformerError
 
 # Modules of benchmarks/ that measure something and write results/benchmarks/NAME.json.
 BENCHMARKS = (
-    "steps",
-    "memory",
-    "peers",
-    "limit",
-    "profiles",
-    "growth",
-    "imports",
-    "snapshots",
-    "large",
-    "outofcore",
-    "scale",
-    "forecast_peers",
-    "forecast_scatter",
-    "fit_growth",
-    "frozen_distance",
-    "few_labels",
-    "suite",
-    "coverage",
-    "intervals",
-    "alone_recipe",
-    "kernel_choice",
-    "all_pair",
-    "time_to_model",
-    "neighbour_classes",
-    "equal_weights",
-    "service_load",
-    "hostile",
-    "simclr",
-)
+    "steps", "memory", "peers", "limit", "profiles", "growth", "imports", "snapshots", "large",
+    "outofcore", "scale", "forecast_peers", "forecast_scatter", "fit_growth", "frozen_distance",
+    "few_labels", "suite", "coverage", "intervals", "alone_recipe", "kernel_choice", "all_pair",
+    "time_to_model", "neighbour_classes", "equal_weights", "service_load", "hostile", "simclr",
+)  # fmt: skip
 SUITE = "Of the suite"  # the heading of its options in --help
 
 
