@@ -36,7 +36,7 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 
 from benchmarks.measure import given_words, in_fresh_process, result_file, status, write_results
-from difformer.shards.settings import memory_bytes
+from difformer.shards.partition import memory_bytes
 
 COMMUNITY, WITHIN = 4_000, 0.6
 ROWS_TOGETHER, EDGES_TOGETHER = 200_000, 2_000_000
@@ -144,7 +144,7 @@ def duckdb_sort(folder: Path, memory: int, sender: Any) -> None:
 def shard(folder: Path, partition: str, parts: int, memory: int, sender: Any) -> None:
     """`make_shards`, and the processor seconds of each of its stages."""
     from difformer.shards.build import make_shards
-    from difformer.shards.settings import ShardSettings
+    from difformer.shards.partition import ShardSettings
     from difformer.train.memory import resident_memory
 
     limited(memory)

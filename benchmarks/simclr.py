@@ -23,7 +23,7 @@ from torch import Tensor
 
 from benchmarks.measure import write_results
 from difformer.app.encoders import FeatureSettings, make_features
-from difformer.data.images import Images, load_raw
+from difformer.data.raw import Images, load_raw
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import Row
 from difformer.train.loop import Fit

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from difformer.train.formulas import broadcast_mse
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
@@ -26,7 +25,7 @@ from difformer.systems import fitted
 from difformer.systems.registry import SYSTEMS
 from difformer.train.batches import FullBatch, Snapshots
 from difformer.train.loop import fit
-from difformer.train.objective import SnapshotError
+from difformer.train.objective import SnapshotError, broadcast_mse
 from difformer.train.settings import TrainSettings
 from tests.systems.small import SMALL, THIRDS, X, build
 from tests.systems.small import run as run_any
