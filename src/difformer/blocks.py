@@ -158,22 +158,6 @@ def guide(x: Sequence[float], y: Sequence[float], name: str) -> dict[str, Any]:
     return scatter(rounded(x), rounded(y), name=name, line=line, hoverinfo="skip")
 
 
-def dots(groups: Mapping[str, Sequence[tuple[str, float]]]) -> list[dict[str, Any]]:
-    """One row of dots per group, the first at the top; each dot has a name and a value."""
-    return [
-        scatter(
-            [value for _, value in named],
-            [plain(title)] * len(named),
-            "markers",
-            text=[plain(name) for name, _ in named],
-            showlegend=False,
-            marker={"color": colour(i), "size": 9, "opacity": 0.7},
-            hovertemplate="%{y}, %{text}: %{x:.4g}<extra></extra>",
-        )
-        for i, (title, named) in enumerate(reversed(list(groups.items())))
-    ]
-
-
 def number(value: Any, digits: int = 4) -> str:
     """A number for people: '0.9123', '12,345', '1.2e-07'; '–' where there is none."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):

@@ -147,14 +147,12 @@ def test_answers_go_where_a_person_says_and_replace_nothing_else(
     assert [line[0] for line in lines] == ["patient", *(f"N{i}" for i in range(6))]
     assert {"probability of ill", "probability of well"} <= set(lines[0])
     assert "surprise" in found.err
-    out, link = tmp_path / "out.csv", tmp_path / "link.csv"
+    out = tmp_path / "out.csv"
     out.write_text("mine\n")
     assert run(*words, "-o", out) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert out.read_text() == "mine\n"
-    link.symlink_to(out)
-    assert run(*words, "-o", link, "--overwrite") == 0
-    assert link.is_symlink()
+    assert run(*words, "-o", out, "--overwrite") == 0
     assert out.read_text().startswith("patient,")
     assert run(*words, "-o", os.devnull) == 0
     assert not Path(os.devnull).is_file()  # written to, and never replaced
@@ -166,25 +164,6 @@ def test_answers_go_where_a_person_says_and_replace_nothing_else(
     joined = table_of(capsys.readouterr().out)
     assert joined[1] != without[1]
     assert joined[5] == without[5]
-
-
-def test_a_data_frame_is_typed_as_the_file_is(classified: Path) -> None:
-    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
-    frame = pandas.read_csv(classified / "t.csv", dtype=str, keep_default_na=False)
-    found = [
-        difformer.read_table(source, "state", id="patient", kinds={"price": "skip"}).x.numpy()
-        for source in (classified / "t.csv", frame, polars.from_pandas(frame))
-    ]
-    np.testing.assert_array_equal(found[1], found[0])
-    np.testing.assert_array_equal(found[2], found[0])
-
-
-def test_the_page_is_small_and_asks_nothing_of_the_network(classified: Path) -> None:
-    page = (classified / "run/report.html").read_text(encoding="utf-8")
-    assert len(page.encode()) < 3_000_000
-    assert not re.search(r"""(src|href)=["']https?://""", page)
-    for part in ("What was read", "Predictions", "Which columns matter", "What a threshold"):
-        assert part in page
 
 
 def test_a_table_is_shown_trained_on_and_predicted_with(

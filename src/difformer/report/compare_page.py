@@ -14,7 +14,6 @@ from difformer.blocks import (
     Table,
     axis,
     colour,
-    dots,
     mean_std,
     number,
     plain,
@@ -80,9 +79,23 @@ def _points(result: Comparison, rows: Sequence[Row]) -> Plot:
 def _dots(
     name: str, caption: str, alt: str, groups: Mapping[str, Sequence[tuple[str, float]]]
 ) -> Plot:
-    """One row of dots per system or run; its caption begins with what they measure."""
-    title = caption.partition(":")[0].lower()
-    return Plot(name, caption, alt, dots(groups), {"xaxis": axis(title)})
+    """One row of named dots per system or run, the first at the top.
+
+    The caption begins with what they measure.
+    """
+    data = [
+        scatter(
+            [value for _, value in named],
+            [plain(title)] * len(named),
+            "markers",
+            text=[plain(name) for name, _ in named],
+            showlegend=False,
+            marker={"color": colour(i), "size": 9, "opacity": 0.7},
+            hovertemplate="%{y}, %{text}: %{x:.4g}<extra></extra>",
+        )
+        for i, (title, named) in enumerate(reversed(list(groups.items())))
+    ]
+    return Plot(name, caption, alt, data, {"xaxis": axis(caption.partition(":")[0].lower())})
 
 
 def _differences(result: Comparison, rows: Sequence[Row]) -> Plot:

@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from difformer import __version__
-from difformer.blocks import (
-    Explorer,
-    Finder,
-    Plot,
-    Section,
-    Table,
-)
+from difformer.blocks import Explorer, Finder, Plot, Section, Table
 from difformer.files import json_text, write_atomic
 
 
@@ -46,13 +40,13 @@ def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "") 
         for block in blocks
         if isinstance(block, Plot)
     }
-    explorers = [block.data for block in blocks if isinstance(block, Explorer)]
+    explorer = next((block.data for block in blocks if isinstance(block, Explorer)), None)
     finders = {block.name: _finder(block) for block in blocks if isinstance(block, Finder)}
-    drawn = bool(plots or explorers or any(f["curves"] for f in finders.values()))
+    drawn = bool(plots or explorer or any(each["curves"] for each in finders.values()))
     script = _asset("page.js") if drawn or finders else ""
     hashes = [_hash(script)] if script else ["'none'"]
     policy = " ".join([*hashes, *([_packed_plotly()[1], "'unsafe-eval'"] if drawn else [])])
-    data = {"plots": plots, "explorer": next(iter(explorers), None), "finders": finders}
+    data = {"plots": plots, "explorer": explorer, "finders": finders}
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(_asset("page.html.j2"))
     return template.render(
@@ -69,9 +63,8 @@ def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "") 
 
 
 def _finder(block: Finder) -> dict[str, Any]:
-    kept = ("header", "rows", "near", "near_caption", "orders", "curves")
-    texts = Table("", block.header, block.rows[:100]).texts
-    return {**{name: getattr(block, name) for name in kept}, "texts": texts}
+    """What the page looks records up in, and which of their columns hold words."""
+    return {**vars(block), "texts": Table("", block.header, block.rows[:100]).texts}
 
 
 def safe_json(value: Any) -> str:
