@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.measure import write_results
 from difformer.app.encoders.features import make_features
 from difformer.app.encoders.settings import FeatureSettings
-from difformer.data.images import Images, load_raw
+from difformer.data.raw import Images, load_raw
 from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import Row
 from difformer.train.loop import Fit
