@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from difformer.data.table.cells import THOUSANDS, read_numbers
-from difformer.data.table.columns import Numbers, standardise
 from difformer.data.table.encoder import TableEncoder
 from difformer.data.table.read import read_table
+from difformer.data.table.scales import Numbers, standardise
 
 
 def ages(n: int = 1800) -> dict[str, list[Any]]:

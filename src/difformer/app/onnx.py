@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from difformer.core.context import Pairs
-from difformer.data.table.columns import FIGURES, Column, encode_numbers
+from difformer.data.table.columns import Column, encode_numbers
+from difformer.data.table.scales import FIGURES
 from difformer.errors import DifformerError, missing_extra
 from difformer.estimators.base import USUAL
 from difformer.estimators.classifier import DIFFormerClassifier

@@ -70,11 +70,8 @@ def write_features(path: str | Path, features: FeatureFile) -> Path:
     arrays: dict[str, Array] = {"features": features.x.numpy()}
     if features.y is not None:
         arrays["labels"] = features.y.numpy()
-    for key, texts in (("classes", features.class_names), ("files", features.names)):
-        if texts:
-            arrays[key] = np.array(texts)
-    if features.made:
-        arrays["made"] = np.array(features.made)
+    told = {"classes": features.class_names, "files": features.names, "made": features.made}
+    arrays |= {key: np.array(texts) for key, texts in told.items() if texts}
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
     write_atomic(path, content.getvalue(), error=DataError)
@@ -89,39 +86,27 @@ def standardize(x: Tensor) -> Tensor:
 
 
 def _checked(arrays: dict[str, Array], path: Path) -> FeatureFile:
-    x = arrays["features"]
+    x, y = arrays["features"], arrays.get("labels")
     if x.ndim != 2 or x.dtype.kind not in "fiu" or 0 in x.shape:
         raise DataError(f"{path}: features must be (rows, columns) numbers, not {_kind(x)}")
-    n = x.shape[0]
-    x = x.astype(np.float32)
-    bad = int((~np.isfinite(x)).any(axis=1).sum())
+    n = len(x)
+    bad = int((~np.isfinite(x.astype(np.float32))).any(axis=1).sum())
     if bad:
         raise DataError(f"{path}: features must be finite, {bad} of {n} rows are not")
-    y = arrays.get("labels")
     if y is not None and (y.ndim != 1 or y.dtype.kind not in "iu"):
         raise DataError(f"{path}: labels must be (rows,) whole numbers, not {_kind(y)}")
-    if y is not None and y.shape[0] != n:
-        raise DataError(f"{path} has {n} rows of features, but {y.shape[0]} labels")
-    classes, files = _texts(arrays, "classes", path), _texts(arrays, "files", path)
+    if y is not None and len(y) != n:
+        raise DataError(f"{path} has {n} rows of features, but {len(y)} labels")
+    texts = {key: arrays.get(key, np.array([], str)) for key in ("classes", "files")}
+    for key, each in texts.items():
+        if each.ndim != 1 or each.dtype.kind != "U":
+            raise DataError(f"{path}: {key} must be a list of text, not {_kind(each)}")
+    classes, files = (tuple(each.tolist()) for each in texts.values())
     if y is not None and classes and y.size and int(y.max()) >= len(classes):
         raise DataError(f"{path} names {len(classes)} classes, but has label {int(y.max())}")
-    made = arrays.get("made")
-    return FeatureFile(
-        x=torch.from_numpy(x),
-        y=None if y is None else torch.from_numpy(y.astype(np.int64)),
-        class_names=classes,
-        names=files,
-        made="" if made is None else str(made),
-    )
-
-
-def _texts(arrays: dict[str, Array], key: str, path: Path) -> tuple[str, ...]:
-    texts = arrays.get(key)
-    if texts is None:
-        return ()
-    if texts.ndim != 1 or texts.dtype.kind != "U":
-        raise DataError(f"{path}: {key} must be a list of text, not {_kind(texts)}")
-    return tuple(texts.tolist())
+    labels = None if y is None else torch.from_numpy(y.astype(np.int64))
+    made = str(arrays.get("made", ""))
+    return FeatureFile(torch.from_numpy(x.astype(np.float32)), labels, classes, files, made)
 
 
 def _kind(array: Array) -> str:

@@ -169,8 +169,8 @@ class Source:
 
     def damaged(self, root: Path) -> list[str]:
         """The files whose checksum is not the pinned one. O(bytes)."""
-        there = [name for name in self.files if (root / self.folder / name).is_file()]
-        return [n for n in there if not is_whole(root / self.folder / n, self.files[n])]
+        places = {name: root / self.folder / name for name in self.files}
+        return [n for n, at in places.items() if at.is_file() and not is_whole(at, self.files[n])]
 
 
 def cache_dir() -> Path:
@@ -232,9 +232,8 @@ def fetch(name: str, sources: Sequence[Source], root: Path | None = None) -> Pat
         try:
             # Another process that fetches the same files is waited for; then they are there.
             with alone_in(folder):
-                wanted = {*source.missing(place), *source.damaged(place)}
-                if files := {name: sha for name, sha in source.files.items() if name in wanted}:
-                    source.origin.fetch(files, folder)
+                if wanted := [*source.missing(place), *source.damaged(place)]:
+                    source.origin.fetch({name: source.files[name] for name in wanted}, folder)
             return folder
         except FetchError as error:
             reasons.append(f"{source.origin}: {error}")

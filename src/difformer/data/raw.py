@@ -252,15 +252,14 @@ def _feature_path(name: str, root: Path | None, features: str) -> Path:
     if features != "auto":
         return Path(features).expanduser()
     places = [place / name for place in search_path(root)]
-    for folder in places:
-        found = sorted(folder.glob("*.npz"))
-        if len(found) > 1:
-            names = ", ".join(path.name for path in found)
-            raise DataError(
-                f"{folder} has several feature files ({names}): name one, features=PATH"
-            )
-        if found:
-            return found[0]
+    found = next((files for place in places if (files := sorted(place.glob("*.npz")))), [])
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(path.name for path in found)
+        raise DataError(
+            f"{found[0].parent} has several feature files ({names}): name one, features=PATH"
+        )
     raise DataError(
         f"{name} has no feature file in {', '.join(map(str, places))}: run `difformer features "
         f"{name} --out FILE.npz` and give features=FILE.npz, or features=pixels"

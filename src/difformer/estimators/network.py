@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from difformer.data.dataset import fingerprint, single
 from difformer.data.series import Series, fill
 from difformer.data.snapshots import Edges, TemporalDataset, time_split
-from difformer.data.table.columns import standardise
+from difformer.data.table.scales import standardise
 from difformer.data.times import calendar, cycles_of, following
 from difformer.estimators.settings import ForecastSettings
 from difformer.nn.config import RECIPES

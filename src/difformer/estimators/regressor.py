@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from difformer.data.dataset import Dataset
-from difformer.data.table.columns import standardise
+from difformer.data.table.scales import standardise
 from difformer.estimators.base import BaseDIFFormer
 from difformer.estimators.labels import dataset_targets, read_targets
 from difformer.estimators.outcome import UNKNOWN, Outcome

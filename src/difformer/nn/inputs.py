@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from difformer.core.diffusivity import KERNELS, Diffusivity
 from difformer.core.rows import check_finite, check_within
 from difformer.core.sparse import SparseMatrix
 from difformer.errors import ModelFileError
 from difformer.nn.config import DIFFormerConfig
 
 if TYPE_CHECKING:
+    from difformer.core.diffusivity import Diffusivity
     from difformer.nn.model import DIFFormer
 
 
@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 def describe_model(model: DIFFormer) -> dict[str, Any]:
     """The widths and options of a model as plain values."""
+    from difformer.core.diffusivity import Diffusivity
+
     config = {name: getattr(model.config, name) for name in DIFFormerConfig.names()}
     if isinstance(config["kernel"], Diffusivity):
         config["kernel"] = None
@@ -47,6 +49,8 @@ def build_model(
     kernel: Diffusivity | None,
 ) -> M:
     """The described model with these weights; nothing is built before their shapes are checked."""
+    from difformer.core.diffusivity import KERNELS
+
     try:
         config = dict(description["config"])
         widths = [description[n] for n in WIDTHS]

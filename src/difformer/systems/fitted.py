@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from difformer.data.dataset import Batch, scipy_csr
-from difformer.data.table.columns import standardise
+from difformer.data.table.scales import standardise
 from difformer.nn.inputs import Remembered
 
 LEAST = 1e-6  # the smallest probability whose logarithm is taken

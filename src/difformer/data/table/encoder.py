@@ -14,16 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from difformer.data.table.cells import PLAIN, SAMPLE, Array, place
-from difformer.data.table.columns import (
-    FIGURES,
-    KINDS,
-    Away,
-    Column,
-    Survey,
-    encode_numbers,
-    standardise,
-    usual_range,
-)
+from difformer.data.table.columns import KINDS, Away, Column, Survey, encode_numbers
 from difformer.data.table.files import (
     CHUNK,
     Chunk,
@@ -36,6 +27,7 @@ from difformer.data.table.files import (
     read_chunks,
     rows_of,
 )
+from difformer.data.table.scales import FIGURES, standardise, usual_range
 from difformer.errors import DataError
 from difformer.files import MISREAD, json_text, reason_of
 
