@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -93,7 +94,9 @@ def test_several_processes_write_the_predictions_of_one(
     assert "was trained from shards" in capsys.readouterr().err
 
 
-def test_a_finished_run_writes_its_predictions_again(parts: Path, tmp_path: Path) -> None:
+def test_a_finished_run_writes_its_predictions_again(
+    parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "run"
     batches = ("--batch-size", "40", "--no-report")
     assert run("train", parts, "--out", out, *batches, *OPTIONS) == 0
@@ -103,6 +106,12 @@ def test_a_finished_run_writes_its_predictions_again(parts: Path, tmp_path: Path
     assert run("train", parts, "--out", out, "--resume", *batches, *OPTIONS) == 0
     assert [p.name for p in out.glob("predictions-*")] == [file.name]
     assert predictions(out) == before
+    monkeypatch.setattr("difformer.jobs.shards.find_spec", lambda _: None)  # without pyarrow
+    assert run("train", parts, "--out", out, "--resume", *batches, *OPTIONS) == 0
+    with (out / "predictions-00000-of-00001.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    found = {r["id"]: (r["prediction"], float(r["p(up)"]), r["split"]) for r in lines}
+    assert found == before
 
 
 def said_by_rank_1(done: subprocess.CompletedProcess[str]) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,7 +16,7 @@ from torch import Tensor, nn
 
 from difformer.data.split import PARTS
 from difformer.errors import DataError, DifformerError, RunError
-from difformer.files import counted, one_line, replacing
+from difformer.files import counted, csv_lines, one_line, replacing
 from difformer.jobs.job import AUTO_SPLIT, FINGERPRINT, Experiment
 from difformer.jobs.rows import Callbacks, CannotRunError, build_model
 from difformer.nn.model import DIFFormer
@@ -35,16 +33,13 @@ WRITTEN = 65_536  # predictions that are written together
 
 
 def run_shards(
-    experiment: Experiment,
-    *,
-    folder: Path | str | None = None,
-    callbacks: Callbacks | None = None,
+    experiment: Experiment, *, folder: Path, callbacks: Callbacks | None = None
 ) -> Run:
     """Train on the shards that an experiment names; each process opens only its own parts.
 
-    With a folder, the run is saved there as `fit` saves it, and each process writes the predictions
-    for its rows to predictions-RANK-of-SIZE.parquet (.csv without pyarrow): id, split, prediction,
-    and the probability of each class or label.
+    The run is saved in the folder as `fit` saves it, and each process writes the predictions for
+    its rows to predictions-RANK-of-SIZE.parquet (.csv without pyarrow): id, split, prediction, and
+    the probability of each class or label.
     """
     keep_freed_memory()
     shards = ShardFolder(experiment.dataset)
@@ -74,8 +69,8 @@ def run_shards(
             config=config,
             callbacks=() if callbacks is None else callbacks(seed),
         )
-        if folder is not None and not result.interrupted:
-            _write_predictions(Path(folder), trained, source, manifest)
+        if not result.interrupted:
+            _write_predictions(folder, trained, source, manifest)
     return Run({f"seed {seed}": result}, result.interrupted)
 
 
@@ -103,20 +98,19 @@ def _write(path: Path, outputs: Tensor, held: Held, manifest: Manifest) -> None:
     """Write one line per row held, piece by piece."""
     pieces = _pieces(outputs, held, manifest)
     first = next(pieces)  # a part has at least one row
-    with replacing(path, error=DataError) as part, ExitStack() as stack:
+    with replacing(path, error=DataError) as part:
         if path.suffix == ".csv":
-            file: Any = stack.enter_context(part.open("w", encoding="utf-8", newline=""))
-            lines = csv.writer(file, lineterminator="\n")
-            lines.writerow(first)
-            for columns in chain([first], pieces):
-                lines.writerows(zip(*columns.values(), strict=True))
+            with part.open("w", encoding="utf-8", newline="") as file:
+                file.write(csv_lines([first]))
+                for columns in chain([first], pieces):
+                    file.write(csv_lines(zip(*columns.values(), strict=True)))
             return
         import pyarrow
         import pyarrow.parquet as parquet
 
-        file = stack.enter_context(parquet.ParquetWriter(part, pyarrow.table(first).schema))
-        for columns in chain([first], pieces):
-            file.write_table(pyarrow.table(columns))
+        with parquet.ParquetWriter(part, pyarrow.table(first).schema) as table:
+            for columns in chain([first], pieces):
+                table.write_table(pyarrow.table(columns))
 
 
 def _pieces(outputs: Tensor, held: Held, manifest: Manifest) -> Iterator[dict[str, Sequence[Any]]]:

@@ -241,15 +241,15 @@ class _Stages:
                 raise DataError(f"{self.nodes}: changed while it was read: it has fewer rows now")
 
     def _write_edges(self, layout: Layout, table: EdgeTable) -> None:
-        """Write the edges of each part that has none yet, in order."""
-        done = sum("edges" in record_of(self.out, k) for k in layout.parts)
-        bounds = layout.starts[done:].tolist()
-        if done == len(layout.parts):
+        """Write the edges of each part from the first on that has none yet, in order."""
+        missing = [k for k in layout.parts if "edges" not in record_of(self.out, k)]
+        if not missing:
             return
+        bounds = layout.starts[missing[0] :].tolist()
         for place, pieces in groupby(table.between(bounds), itemgetter(0)):
             self.tell("writing edges", place / (len(bounds) - 1))
             ends, found = (bounds[place], bounds[place + 1]), (piece for _, piece in pieces)
-            write_edges(self.out, done + place, ends, found, table.weighted)
+            write_edges(self.out, missing[0] + place, ends, found, table.weighted)
 
     def _manifest(self, made: RowEncoder) -> Manifest:
         """The manifest of the written parts."""

@@ -131,20 +131,18 @@ def _finish(dataset: Any) -> None:
 def encoded_rows(
     batch: Mapping[str, Array], made: RowEncoder, wanted: list[int], of: Any
 ) -> Iterator[dict[str, Any]]:
-    """Encode row groups and keep the rows of wanted parts; `of` has the part of each row."""
+    """Encode a row group and keep the rows of wanted parts; `of` has the part of each row."""
     from pyarrow import parquet
     from ray import get
 
-    part: Array = get(of)
-    groups = zip(batch["file"].tolist(), batch["group"].tolist(), batch["first"], strict=True)
-    for name, group, first in groups:
-        with parquet.ParquetFile(name, pre_buffer=False) as file:
-            for cells in file.iter_batches(CHUNK, row_groups=[group]):
-                encoded = made.encode(cells_of(cells), int(first))
-                first += cells.num_rows
-                rows = np.flatnonzero(np.isin(part[encoded["row"]], wanted))
-                found = {name: values[rows] for name, values in encoded.items()}
-                yield {"part": part[found["row"]], **found}
+    part, first = get(of), int(batch["first"][0])
+    with parquet.ParquetFile(str(batch["file"][0]), pre_buffer=False) as file:
+        for cells in file.iter_batches(CHUNK, row_groups=[int(batch["group"][0])]):
+            encoded = made.encode(cells_of(cells), first)
+            first += cells.num_rows
+            rows = np.flatnonzero(np.isin(part[encoded["row"]], wanted))
+            found = {name: values[rows] for name, values in encoded.items()}
+            yield {"part": part[found["row"]], **found}
 
 
 def write_rows(group: Mapping[str, Array], out: Path) -> Any:

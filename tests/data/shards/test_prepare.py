@@ -88,14 +88,10 @@ def given(
     folder: Path, kind: str = "parquet", names: str = "text", weighted: bool = False
 ) -> dict[str, Any]:
     table = columns(names)
-    return {
-        "nodes": [write(folder / "nodes", table, kind)],
-        "edges": [write(folder / "edges", edges(table["name"], weighted), kind)],
-        "label": ["grade"],
-        "id": "name",
-        "memory": "3GB",
-        "parts": 5,
-    }
+    nodes = write(folder / "nodes", table, kind)
+    joins = write(folder / "edges", edges(table["name"], weighted), kind)
+    told = {"label": ["grade"], "id": "name", "memory": "3GB", "parts": 5}
+    return {"nodes": [nodes], "edges": [joins], **told}
 
 
 def make(out: Path, **settings: Any) -> Manifest:
@@ -184,8 +180,7 @@ def test_labels_are_those_of_the_table(tmp_path: Path, label: list[str]) -> None
 
 
 def test_numbers_of_rows_are_those_of_a_file_read_by_many_threads(tmp_path: Path) -> None:
-    rows = 100_000
-    first = 2**60 + 1  # such a number is no float64
+    rows, first = 100_000, 2**60 + 1  # such a number is no float64
     names = first + np.arange(rows)
     table = {"name": names[::-1], "v": np.arange(rows) % 17, "y": np.arange(rows) % 2}
     pq.write_table(pa.table(table), tmp_path / "nodes.parquet", row_group_size=5_000)
@@ -194,9 +189,8 @@ def test_numbers_of_rows_are_those_of_a_file_read_by_many_threads(tmp_path: Path
     asked: Any = {"nodes": [str(tmp_path / "nodes.parquet")], "label": ["y"], "id": "name"}
     make(tmp_path / "out", **asked, edges=[str(tmp_path / "edges.parquet")], memory="3GB")
     data = held(tmp_path / "out")
-    ids = data.ids()
+    ids, pairs = data.ids(), joined(data)
     assert ids == list(map(str, names[::-1]))
-    pairs = joined(data)
     straight = pairs[:, pairs[0] != pairs[1]]
     found = {tuple(sorted(int(ids[i]) - first for i in pair)) for pair in straight.T.tolist()}
     assert found == {(0, rows - 1), (5, 7)}
@@ -248,9 +242,8 @@ def test_a_disk_that_is_full_of_edges_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EdgeTable, "path", lambda *_: Path("/dev/full"))
-    with pytest.raises(DataError, match="cannot write .*: No space left on device") as caught:
+    with pytest.raises(DataError, match="^cannot write .*: No space left on device.*$"):
         make(tmp_path / "out", **given(tmp_path))
-    assert "\n" not in str(caught.value)
 
 
 # Forks one writer after the other, each of which is killed when it names its file number `at`.
@@ -297,14 +290,27 @@ def test_a_killed_writer_leaves_nothing_that_looks_finished_and_goes_on(
     subprocess.run(words, env=environment, check=True, timeout=300)
     with pytest.raises(DataError, match="is not a sharded dataset"):
         ShardFolder(out)
-    finished = sorted(out.glob("part-*/x.npy"))
-    assert len(finished) == 3
     assert ["edges" in p.read_text() for p in sorted(out.glob(".work/part-*.json"))] == [1, 0, 0]
-    kept = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in finished}
+    kept = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in out.glob("part-*/x.npy")}
     assert make(out, **settings) == calm
-    assert kept == {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in finished}
+    assert kept == {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in kept}
+    assert len(kept) == 3
     left, usual = ({p.name for p in each.iterdir()} for each in (out, tmp_path / "calm"))
     assert left == usual
+
+
+def test_parts_that_a_cluster_finished_in_any_order_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, out = given(tmp_path), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.delattr(Manifest, "write")  # it ends when the parts are written
+        with pytest.raises(AttributeError):
+            make(out, **settings)
+    path = out / ".work" / "part-00001.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in record.items() if k != "edges"}))
+    assert make(out, **settings) == make(tmp_path / "calm", **settings)
 
 
 def test_every_file_of_a_part_is_covered_by_a_checksum(tmp_path: Path) -> None:
@@ -339,10 +345,8 @@ def test_other_settings_start_anew_and_other_files_are_left_alone(tmp_path: Path
     assert not (out / ".work").exists()
     with pytest.raises(DataError, match="holds a sharded dataset already"):
         make(out, **{**settings, "parts": settings.get("parts", 16) + 1})
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.txt").write_text("mine")
-    with pytest.raises(DataError, match=r"must be empty or new, it holds thesis\.txt"):
-        make(tmp_path / "full", **settings)
+    with pytest.raises(DataError, match="must be empty or new, it holds "):
+        make(tmp_path, **settings)
 
 
 @pytest.mark.parametrize("partition", ["range", "hash"])
@@ -352,7 +356,7 @@ def test_neighbours_found_by_parts_are_those_of_all_rows(
     pytest.importorskip("faiss")
     settings = {**given(tmp_path), "edges": [], "neighbours": 4}
     monkeypatch.setattr("difformer.shards.edges.SHARE", 1e-6)  # some rows at a time
-    manifest = make(tmp_path / "out", **settings, partition=partition)
+    assert make(tmp_path / "out", **settings, partition=partition).graph
     data = held(tmp_path / "out")
     found = {(int(a), int(b)) for a, b in joined(data).T if a != b}
     # Two columns hold few different values, so that some rows are equally near: those are left out.
@@ -362,7 +366,6 @@ def test_neighbours_found_by_parts_are_those_of_all_rows(
     for row in torch.nonzero(fourth - fifth > 1e-6).flatten().tolist():
         assert {(int(j), row) for j in near[row].topk(4).indices} <= found
     assert N * 4 <= len(found) <= N * 8
-    assert manifest.graph
     assert {(b, a) for a, b in found} == found
 
 
