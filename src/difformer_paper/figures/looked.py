@@ -63,14 +63,12 @@ def _look_at_states(run: LoadedRun) -> Tables:
     tables: Tables = {"points": [], "edges": [], "layers": []}
     for layer, k in (("first layer", 0), ("last layer", -1)):
         weights, (x, y) = layers[k], project(after[k][rows], "tsne").T.tolist()
-        title = [layer] * len(rows)
-        tables["points"] += table(
-            {"layer": title, "row": rows.tolist(), "class": names, "x": x, "y": y}
-        )
+        places = {"row": rows.tolist(), "class": names, "x": x, "y": y}
+        tables["points"] += table(places, layer=layer)
         pairs = strongest(weights, k=EDGES, rows=rows)
         ends = {"target": pairs.target.tolist(), "source": pairs.source.tolist()}
         strength = (pairs.weight / pairs.uniform).tolist()
-        tables["edges"] += table({"layer": [layer] * len(strength), **ends, "strength": strength})
+        tables["edges"] += table({**ends, "strength": strength}, layer=layer)
         flow, each = flow_between(weights, data.y), spread(weights, rows)
         same = (data.y[pairs.target] == data.y[pairs.source]).float().mean()
         tables["layers"].append(
