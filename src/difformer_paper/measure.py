@@ -227,14 +227,11 @@ def _new_result(spec: Spec, cell: Cell, experiment: Experiment) -> CellResult:
     words = ["difformer", "reproduce", spec.name, "--models", cell.system, "--datasets"]
     words += [cell.column, "--variants", cell.variant, "--protocols", cell.protocol]
     train = {k: v for k, v in asdict(experiment.train).items() if k not in UNIMPORTANT}
+    same = ("system", "column", "variant", "protocol", "dataset", "note")
     return CellResult(
         table=spec.name,
         cell=cell.name,
-        system=cell.system,
-        column=cell.column,
-        variant=cell.variant,
-        protocol=cell.protocol,
-        dataset=cell.dataset,
+        **{name: getattr(cell, name) for name in same},
         command=shlex.join(words),
         settings={
             "recipe": experiment.recipe,
@@ -246,7 +243,6 @@ def _new_result(spec: Spec, cell: Cell, experiment: Experiment) -> CellResult:
         machine=describe_machine(),
         date=datetime.now(timezone.utc).date().isoformat(),
         version=difformer.__version__,
-        note=cell.note,
     )
 
 

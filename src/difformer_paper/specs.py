@@ -26,7 +26,7 @@ No torch here: `difformer reproduce --help` lists the tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import product
@@ -45,7 +45,11 @@ SELECTORS = ("systems", "columns", "variants", "protocols")
 CHANGES = ("data", "model", "train", "choose", "budget", "splits", "seeds", "note", "skip")
 NEEDED = ("title", "metric", "systems", "columns", "protocols", "variants")
 PLAIN = ("title", "note", "metric", "beside", "percent", "budget", "reasons")
-FORMS = ("title", "systems", "recipe", "model", "train", "grid", "choose", "lowest")  # of a variant
+PARTS = {
+    "columns": ("title", "dataset", "data", "metric"),
+    "protocols": ("title", "splits", "seeds"),
+    "variants": ("title", "systems", "recipe", "model", "train", "grid", "choose", "lowest"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,13 +207,17 @@ def parse_spec(name: str, text: str) -> Spec:
             raise ValueError(f"spec {name} must give {key}")
     systems = tuple(content["systems"])
     _known(f"spec {name}: systems", systems, {**SYSTEMS, **FORECASTS})
+    parts = {
+        kind: {n: _part(f"spec {name} [{kind}.{n}]", n, kind, c) for n, c in content[kind].items()}
+        for kind in PARTS
+    }
     spec = Spec(
         name=name,
         **{key: content[key] for key in PLAIN if key in content},
         systems=systems,
-        columns={n: _column(name, n, c) for n, c in content["columns"].items()},
-        protocols={n: _protocol(name, n, c) for n, c in content["protocols"].items()},
-        variants={k: v for n, c in content["variants"].items() for k, v in _forms(name, n, c)},
+        columns=parts["columns"],
+        protocols=parts["protocols"],
+        variants={k: v for n, form in parts["variants"].items() for k, v in _points(n, form)},
         published=_published(name, content.get("published", {}), content["columns"]),
         rules=content.get("cells", []),
     )
@@ -230,37 +238,29 @@ def parse_spec(name: str, text: str) -> Spec:
     return spec
 
 
-def _column(spec: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    where = f"spec {spec} [columns.{name}]"
-    check_keys(given, ("title", "dataset", "data", "metric"), where)
-    _known(f"{where}: dataset", [given.get("dataset", name)], DATASETS)
-    return {"title": name, "dataset": name, **given}
-
-
-def _protocol(spec: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    where = f"spec {spec} [protocols.{name}]"
-    check_keys(given, ("title", "splits", "seeds"), where)
-    if not given.get("splits") or not given.get("seeds"):
+def _part(where: str, name: str, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A column, protocol or variant with its title, and what else it must have."""
+    check_keys(given, PARTS[kind], where)
+    if kind == "protocols" and not (given.get("splits") and given.get("seeds")):
         raise ValueError(f"{where} must give splits and seeds")
-    return {"title": name, **given}
+    part: dict[str, Any] = {"title": name, **given}
+    if kind == "columns":
+        _known(f"{where}: dataset", [part.setdefault("dataset", name)], DATASETS)
+    if kind == "variants":
+        systems = part.setdefault("systems", tuple(SYSTEMS))
+        _known(f"{where}: systems", systems, {**SYSTEMS, **FORECASTS})
+        _lists(where, part)
+    return part
 
 
-def _forms(spec: str, name: str, given: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _points(name: str, form: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The variants of one name, one for each point of its grid."""
-    where = f"spec {spec} [variants.{name}]"
-    check_keys(given, FORMS, where)
-    form: dict[str, Any] = {"title": name, "systems": tuple(SYSTEMS), **given}
-    _known(f"{where}: systems", form["systems"], {**SYSTEMS, **FORECASTS})
-    _lists(where, form)
     grid: dict[str, list[Any]] = form.pop("grid", {})
-    found: list[tuple[str, dict[str, Any]]] = []
     for values in product(*grid.values()):
         varied = dict(zip(grid, values, strict=True))
         point = ",".join(f"{key}={value}" for key, value in varied.items())
         title = f"{form['title']}, {point}" if point else form["title"]
-        full = f"{name}:{point}" if point else name
-        found.append((full, {**form, "title": title, "varied": varied}))
-    return found
+        yield f"{name}:{point}" if point else name, {**form, "title": title, "varied": varied}
 
 
 def _published(

@@ -193,7 +193,7 @@ def _told(view: View, line: Line, others: list[Line]) -> str:
         figures = [(_mean(spec, theirs), who) for theirs, who in there if theirs and theirs.runs]
         ahead = [f for f in figures if own < sign * round(scale * f[0], digits)]
         if ahead:
-            best, who = max(ahead)
+            best, who = max(ahead, key=lambda f: (sign * f[0], f[1]))
             more = f" and {len(ahead) - 1} more" if ahead[1:] else ""
             told.append(f"{who} {spec.shown(best)}{more}")
         if told:

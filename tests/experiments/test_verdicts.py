@@ -40,10 +40,11 @@ def result(
     table: str = "toy",
     column: str = "digits",
     protocol: str = "random",
+    metric: str = "accuracy",
 ) -> CellResult:
     """One run per split; None where a split was not run."""
     runs: list[dict[str, Any]] = [
-        {"split": f"random:{i}", "seed": 0, "metrics": {"test": {"accuracy": value}}}
+        {"split": f"random:{i}", "seed": 0, "metrics": {"test": {metric: value}}}
         for i, value in enumerate(accuracies)
         if value is not None
     ]
@@ -147,6 +148,26 @@ def test_losses_name_the_published_figure_and_the_best_system_ahead() -> None:
     behind = "Cora 80.0, behind the published 85.9 and GAT 82.0 and 1 more."
     assert told == f"- DIFFormer-s, stable recipe: {behind}"
     assert best == "- DIFFormer-s, stable recipe: nowhere."
+
+
+def test_the_best_system_ahead_has_the_lowest_error() -> None:
+    spec = parse_spec("toy", ERRORS)
+    results = [
+        result(system, "own", error, metric="mse")
+        for system, error in (("difformer-s", 0.9), ("mlp", 0.7), ("gcn", 0.8))
+    ]
+    told = losses(View(spec, results))
+    assert told == "- DIFFormer-s, own: digits 0.900, behind MLP 0.700 and 1 more."
+
+
+ERRORS = """
+title = "Errors"
+metric = "mse"
+systems = ["difformer-s", "mlp", "gcn"]
+columns.digits = {}
+protocols.random = { splits = ["random:0"], seeds = [0] }
+variants.own = {}
+"""
 
 
 @pytest.fixture(scope="module")

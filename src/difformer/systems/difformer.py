@@ -15,7 +15,7 @@ from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.files import write_atomic
 from difformer.nn.model import DIFFormer
-from difformer.systems.fitted import LEAST, Fitted
+from difformer.systems.fitted import Fitted
 
 Estimator = DIFFormerClassifier | DIFFormerRegressor
 
@@ -53,21 +53,14 @@ class Auto(Fitted):
         """The estimator, once it is fitted."""
         return self._fitted
 
-    def _predict(self, x: Tensor, batch: Batch) -> Tensor:
-        if self._fitted is None:
-            with torch.enable_grad():  # the first prediction is an evaluation
-                self._fitted = self._fit(batch)
-        model: Estimator = self._fitted
-        ours = x is batch.x or fingerprint(x) == fingerprint(batch.x)
-        rows: Any = None if ours else self._features(x)
-        if isinstance(model, DIFFormerRegressor):
-            found = torch.from_numpy(model.transduction_ if ours else model.predict(rows))
-            return found.reshape(-1, self.out_channels).to(batch.y)
-        share: Any = model.label_distributions_ if ours else model.predict_proba(rows)
-        output = torch.full((x.shape[0], self.out_channels), LEAST)
-        output[:, model.classes_] = torch.from_numpy(share).float().clamp_min(LEAST)
-        return output.log().to(x.device)
+    def _answer(self, x: Tensor, batch: Batch) -> Any:
+        model, numbers = self._fitted, batch.y.is_floating_point()
+        if x is batch.x or fingerprint(x) == fingerprint(batch.x):
+            return model.transduction_ if numbers else model.label_distributions_
+        rows = self._features(x)
+        return model.predict(rows) if numbers else model.predict_proba(rows)
 
+    @torch.enable_grad()  # the first prediction is an evaluation
     def _fit(self, batch: Batch) -> Estimator:
         y, judges = batch.y.detach().cpu().clone(), None
         if self._judges is not None:

@@ -58,19 +58,24 @@ class Fitted(nn.Module):
             from sklearn.exceptions import ConvergenceWarning
 
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model = self._fit(batch) if self._fitted is None else self._fitted
-        self._fitted = model
+            self._fitted = self._fit(batch) if self._fitted is None else self._fitted
+        found = np.asarray(self._answer(x, batch), np.float64)
         if batch.y.is_floating_point():
-            found = np.asarray(model.predict(self._scaled(self._features(x))), np.float64)
-            found = found.reshape(-1, self.out_channels) * self._units[1] + self._units[0]
-            return torch.from_numpy(found).to(batch.y)
-        if self.spreads and x is batch.x and hasattr(model, "label_distributions_"):
-            share = model.label_distributions_
-        else:
-            share = model.predict_proba(self._scaled(self._features(x)))
+            return torch.from_numpy(found.reshape(-1, self.out_channels)).to(batch.y)
         output = np.full((x.shape[0], self.out_channels), LEAST)
-        output[:, model.classes_] = np.clip(share, LEAST, None)
+        output[:, self._fitted.classes_] = np.clip(found, LEAST, None)
         return torch.from_numpy(np.log(output).astype(np.float32)).to(x.device)
+
+    def _answer(self, x: Tensor, batch: Batch) -> Any:
+        """The shares of the estimator's classes, or numbers, for the rows of x."""
+        model = self._fitted
+        if self.spreads and x is batch.x and hasattr(model, "label_distributions_"):
+            return model.label_distributions_
+        rows = self._scaled(self._features(x))
+        if not batch.y.is_floating_point():
+            return model.predict_proba(rows)
+        found = np.asarray(model.predict(rows), np.float64)
+        return found.reshape(-1, self.out_channels) * self._units[1] + self._units[0]
 
     def _fit(self, batch: Batch) -> Any:
         y = batch.y.detach().cpu().numpy()

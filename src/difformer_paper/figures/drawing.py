@@ -31,14 +31,15 @@ def few(value: float, digits: int = 5) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def table(columns: Mapping[str, Sequence[Any]], digits: int = 5) -> list[Row]:
-    """The rows of some columns; numbers with their first digits only."""
+def table(columns: Mapping[str, Sequence[Any]], digits: int = 5, **same: Any) -> list[Row]:
+    """The rows of some columns, after what is the `same` in all; numbers with few digits only."""
     return [
-        {name: few(v, digits) if isinstance(v, float) else v for name, v in row.items()}
-        for row in (
-            dict(zip(columns, values, strict=True))
-            for values in zip(*columns.values(), strict=True)
-        )
+        same
+        | {
+            k: few(v, digits) if isinstance(v, float) else v
+            for k, v in zip(columns, row, strict=True)
+        }
+        for row in zip(*columns.values(), strict=True)
     ]
 
 

@@ -69,14 +69,12 @@ def _look_at_states(run: LoadedRun) -> Tables:
     tables: Tables = {"points": [], "edges": [], "layers": []}
     for layer, k in (("first layer", 0), ("last layer", -1)):
         weights, (x, y) = layers[k], project(after[k][rows], "tsne").T.tolist()
-        title = [layer] * len(rows)
-        tables["points"] += table(
-            {"layer": title, "row": rows.tolist(), "class": names, "x": x, "y": y}
-        )
+        places = {"row": rows.tolist(), "class": names, "x": x, "y": y}
+        tables["points"] += table(places, layer=layer)
         target, source, weight = strongest(weights, k=EDGES, rows=rows)
         ends = {"target": target.tolist(), "source": source.tolist()}
         strength = (weight * weights.n).tolist()
-        tables["edges"] += table({"layer": [layer] * len(strength), **ends, "strength": strength})
+        tables["edges"] += table({**ends, "strength": strength}, layer=layer)
         _, within, alike = flow_between(weights, data.y)
         same = (data.y[target] == data.y[source]).float().mean()
         tables["layers"].append(
