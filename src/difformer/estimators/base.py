@@ -159,7 +159,7 @@ class BaseDIFFormer(
         named = isinstance(given, str)
         if named and given not in ("knn", "auto"):
             raise ValueError(f'graph must be None, "knn", "auto" or edges, got {given!r}')
-        if not named:
+        if not named and self.graph is None:
             reason = 'only graph="knn" or "auto" uses it'
             self.refuse(dict.fromkeys(("n_neighbors", "metric"), reason))
         if given is None:
