@@ -261,15 +261,6 @@ def test_predict_warns_of_cells_unlike_all_of_fit(
         model.transform(new.set_axis([f"p{i}" for i in range(20)]))
 
 
-def test_a_column_of_a_frame_that_is_mostly_missing_is_named(model: DIFFormerClassifier) -> None:
-    new = people(60, 2)
-    new.loc[:40, "height"] = np.nan
-    with pytest.warns(
-        DriftWarning, match="column 'height' is empty in 68 % of the rows, 0 % in training"
-    ):
-        model.predict(new)
-
-
 def test_arrays_are_judged_too(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     X = draw.normal(size=(200, 3))

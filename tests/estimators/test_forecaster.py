@@ -207,7 +207,7 @@ def test_a_transform_is_undone_and_chosen_for_counts_by_validation() -> None:
     for name in ("sqrt", "log"):
         model = DIFFormerForecaster(**FAST, transform=name).fit(values)
         assert (model.predict(4) >= 0).all()
-        nodes = model._forecast.network.windows
+        nodes = model._network.windows
         back = nodes.back(nodes.forward(values))
         np.testing.assert_allclose(back[:, :4], values[:, :4], atol=1e-9)
     auto = DIFFormerForecaster(**FAST, transform="auto").fit(values)
@@ -287,7 +287,7 @@ def test_what_is_known_of_later_steps_moves_only_what_is_learned_with_them(
 def test_what_validates_is_not_learned_from() -> None:
     """The targets of training snapshots end where validation begins."""
     model = DIFFormerForecaster(**FAST, horizon=3).fit(waves())
-    data, windows = model.series_, model._forecast.network.windows
+    data, windows = model.series_, model._network.windows
     y = windows.snapshots(data, (), train=60).y.reshape(76, 5, 3)
     assert not y[:58].isnan().any()
     assert y[58:60].isnan().any(1).tolist() == [[False, False, True], [False, True, True]]

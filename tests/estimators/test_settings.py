@@ -64,6 +64,7 @@ def test_only_neighbours_use_what_is_said_about_them(
         with pytest.raises(ValueError, match=f'^{name} must be left at .*graph="knn" or "auto"'):
             model.fit(iris[0], few, graph)
     model.fit(iris[0], few, "knn")
+    model.set_params(graph="knn").fit(iris[0], few, [[0, 1], [1, 2]])  # edges take its place
 
 
 @pytest.mark.parametrize("name", ["lr", "weight_decay", "consistency", "early_stopping"])

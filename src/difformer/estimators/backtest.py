@@ -14,8 +14,13 @@ from scipy.special import ndtri, stdtrit
 from sklearn.metrics import mean_pinball_loss
 
 from difformer.data.series import fill
-from difformer.estimators.mix import OURS, auto_forecasts, simple_forecasts
-from difformer.estimators.network import known_mean, steps_after
+from difformer.estimators.mix import (
+    OURS,
+    auto_forecasts,
+    known_mean,
+    simple_forecasts,
+    steps_after,
+)
 from difformer.estimators.outcome import conformal_quantile
 from difformer.settings import check_count
 

@@ -1,7 +1,4 @@
-"""What the classifier and the regressor share: `fit`, and answers for rows of fit and for new ones.
-
-They read the targets and turn outputs into predictions.
-"""
+"""What the classifier and the regressor share: `fit`, and answers for rows of fit and new ones."""
 
 from __future__ import annotations
 
@@ -111,8 +108,8 @@ class BaseDIFFormer(
         if self.graph_ is not None and (name := repeated(rows.ids or ())) is not None:
             raise ValueError(f"ids (or the index of X) must be different, got {name!r} twice")
         # New rows find their own neighbours among these.
-        near = self.graph_ is not None and self.graph_ is graphs.get("knn")
-        self._neighbours = self._near(rows.features) if near else None
+        joined = self.graph_ is not None and self.graph_ is graphs.get("knn")
+        self._neighbours = self._near(rows.features) if joined else None
         self.ids_, self._digests = rows.ids, digests_of(rows)
         self._outputs = self._freeze(run).numpy()
         self._keep(self._outputs)
@@ -142,7 +139,7 @@ class BaseDIFFormer(
     def _split(self, data: Dataset, validation: Any, seed: int, *, choosing: bool) -> Split:
         """Training and validation rows among the labelled ones."""
         strata = strata_of(data)
-        val = nothing = np.empty(0, np.int64)
+        val = np.empty(0, np.int64)
         if validation is not None:
             val = read_validation(validation, strata)
         elif not self.searches and (self.early_stopping or self.kernel == "auto" or choosing):
@@ -153,8 +150,8 @@ class BaseDIFFormer(
         train = np.setdiff1d(np.flatnonzero(strata >= 0), val)
         if not len(train):
             raise ValueError("validation must leave labelled rows to train on, it leaves none")
-        parts = [torch.from_numpy(part) for part in (train, val, nothing)]
-        return Split("fit", parts[0], parts[1], parts[2])
+        none = torch.empty(0).long()
+        return Split("fit", torch.from_numpy(train), torch.from_numpy(val), none)
 
     def _graphs(self, rows: Rows, graph: Any) -> Mapping[str, Graph | None]:
         """The graphs between the rows of fit to choose from, by name."""
@@ -162,7 +159,7 @@ class BaseDIFFormer(
         named = isinstance(given, str)
         if named and given not in ("knn", "auto"):
             raise ValueError(f'graph must be None, "knn", "auto" or edges, got {given!r}')
-        if not named:
+        if not named and self.graph is None:
             reason = 'only graph="knn" or "auto" uses it'
             self.refuse(dict.fromkeys(("n_neighbors", "metric"), reason))
         if given is None:
@@ -203,10 +200,11 @@ class BaseDIFFormer(
         seen: dict[str, Tensor] = {}  # the features through each view, made once
         for form, model, weight, temperature in run.taken:
             view, data = run.seen(form)
-            x = seen.setdefault(form.view, data.x.double())
+            if form.view not in seen:
+                seen[form.view] = data.x.double()
             graph = None if form.graph is None else form.graph.to(torch.zeros(0).double())
             with torch.no_grad():
-                passages = model.cpu().double().eval().passages(x, graph)
+                passages = model.cpu().double().eval().passages(seen[form.view], graph)
                 outputs.append(model.output(passages[-1].after))
             frozen = FrozenDIFFormer.from_passages(model, passages)
             kept = Member(form.key, view, frozen, weight, temperature)
@@ -238,8 +236,8 @@ class BaseDIFFormer(
         """The outputs of the members as one."""
         if len(outputs) == 1 and self.members_[0].temperature == 1:
             return outputs[0]
-        each = zip(outputs, self.members_, strict=True)
-        return self._outcome.combine([(out, m.weight, m.temperature) for out, m in each])
+        how = [(member.weight, member.temperature) for member in self.members_]
+        return self._outcome.combine([(o, *own) for o, own in zip(outputs, how, strict=True)])
 
     def _located(self, X: Any, graph: Any, ids: Any) -> tuple[Rows, Array, Edges | None]:
         """Encoded rows, each with its position in fit, or -1 if it is new, and their edges.
@@ -287,8 +285,7 @@ class BaseDIFFormer(
             return torch.stack([source, target - known]), weight
         if self._neighbours is None:
             return None
-        count = min(int(self.n_neighbors), known)
-        near = self._near(rows.features)
+        count, near = min(int(self.n_neighbors), known), self._near(rows.features)
         found = nearest_known(self._neighbours, near, count, metric=self._metric())
         target = torch.arange(len(rows)).repeat_interleave(count)
         return torch.stack([torch.from_numpy(found).flatten(), target]), None

@@ -19,7 +19,7 @@ from difformer.data.series import Series, read_series, with_known
 from difformer.data.snapshots import Edges, TemporalDataset
 from difformer.data.times import cycles_of, following, season_of
 from difformer.estimators.backtest import Backtest, origins_of
-from difformer.estimators.mix import MixedForecast, neighbours_of
+from difformer.estimators.mix import neighbours_of
 from difformer.estimators.network import (
     TRANSFORMS,
     Network,
@@ -111,16 +111,14 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         kept = self._kept(len(data.values) - self.lags_)
         network = self._chosen(seed, kept)
         self.result_ = result = network.result
-        forecast = MixedForecast(data, network)
         if kept and not result.interrupted:
-            if self.linear != "none":
-                forecast = MixedForecast.learn(data, self._edges, network, kept)
+            mixed = network if self.linear == "none" else network.mixed(self._edges, kept)
             best, epochs = network.windows.preprocessing, max(1, result.best_epoch or 0)
             network = self._learn(best, seed, 0, "all", epochs)
-            forecast = replace(forecast, network=network)
+            network = replace(network, simple=mixed.simple, past=mixed.past)
             if network.result.interrupted:
                 self.result_ = replace(result, stopped=network.result.stopped)
-        self._forecast, self.model_ = forecast, network.model
+        self._network, self.model_ = network, network.model
         self.transform_, self.level_, self.calendar_ = network.windows.preprocessing
         own = network.windows
         self.mean_, self.scale_ = own.mean, own.scale
@@ -184,15 +182,15 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
     def _error(self, network: Network, kept: int) -> float:
         """The mean squared validation error, in the units of the series."""
         steps = len(self.series_.values)
-        alone = MixedForecast(self.series_, network)
-        errors = np.square(alone.errors(self.series_, self._edges, np.arange(steps - kept, steps)))
+        errors = network.errors(self.series_, self._edges, np.arange(steps - kept, steps))
+        errors = np.square(errors)
         return float(np.nanmean(errors)) if np.isfinite(errors).any() else float("inf")
 
     @property
     def shares_(self) -> dict[str, float]:
         """The share of the network, and of each simple forecast, after the steps of `fit`."""
         check_is_fitted(self, "model_")
-        return self._forecast.shares
+        return self._network.shares
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -209,7 +207,7 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
     def snapshots(self) -> TemporalDataset:
         """The series of `fit` as the model sees it: scaled windows, one snapshot per step."""
         check_is_fitted(self, "model_")
-        return self._forecast.network.windows.snapshots(self.series_, self._edges)
+        return self._network.windows.snapshots(self.series_, self._edges)
 
     # --- forecasting -----------------------------------------------------------------------
 
@@ -227,14 +225,14 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
         check_count("steps", steps)
         data = with_known(self.series_ if series is None else self._history(series), known)
         edges = self._edges if series is None else self._graphs(graph, data)
-        if self._forecast.network.windows.known is not None and data.known is not None:
+        if self._network.windows.known is not None and data.known is not None:
             ahead = len(data.known) - len(data.values)
             if ahead < steps:
                 raise ValueError(
                     f"known must have rows for the {steps} steps ahead, it has {ahead}"
                 )
         origins = np.array([len(data.values)])
-        values = self._forecast.ahead(data, edges, origins, int(steps))[0]
+        values = self._network.ahead(data, edges, origins, int(steps))[0]
         frame = self._frame if series is None else _frame_type(series)
         if frame is None or not frame.__module__.startswith("pandas"):
             return values
@@ -260,12 +258,12 @@ class DIFFormerForecaster(ForecastSettings, BaseEstimator):
             raise ValueError(
                 f"origins must lie in {self.lags_} (lags) to {len(data.values)}, got {origins!r}"
             )
-        return self._forecast.ahead(data, self._graphs(graph, data), places, steps)
+        return self._network.ahead(data, self._graphs(graph, data), places, steps)
 
     def score(self, series: Any, graph: Any = None) -> float:
         """R² of the one-step forecasts of a series, over all nodes in units of their scale."""
         data = self._history(series, least=1)
-        nodes = self._forecast.network.windows
+        nodes = self._network.windows
         actual = nodes.forward(data.values[self.lags_ :])
         error = nodes.forward(self.predict_next(data, graph)) - actual
         known = ~np.isnan(actual) & ~nodes.naive

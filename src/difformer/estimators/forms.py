@@ -4,10 +4,9 @@
 be similar or not, a graph may join rows of the same class or of different ones, labels may be few
 or many. The held-out loss of the first forms decides which others are tried.
 
-A view changes the distances between rows. Which one is best depends on the table: columns in one
-unit (pixels) should keep it, columns in different units should be standardised, skewed ones
-replaced by their ranks, and for classes that lie in separate regions, the distances to some centres
-are better features. A view is learned from all rows, kept with the model and used for new rows.
+A view changes the distances between rows: columns in one unit (pixels) should keep it, others be
+standardised, skewed ones be replaced by their ranks, and for classes that lie in separate regions,
+the distances to some centres are better. It is learned from all rows, and used for new ones too.
 """
 
 from __future__ import annotations
@@ -268,10 +267,8 @@ def _nearness(x: Tensor, centres: Tensor, width: Tensor, **_: Tensor) -> Tensor:
 
 # --- recipe="auto" -----------------------------------------------------------------------------
 
-# From this many labelled rows on, a hidden layer is also trained longer, with less dropout.
-MANY_LABELS = 200
-# Up to this many rows, the sharp form compares all pairs in every view; above, in one.
-SHARP_VIEWS_ROWS = 4_000
+MANY_LABELS = 200  # from here on, a hidden layer is also trained longer, with less dropout
+SHARP_VIEWS_ROWS = 4_000  # up to here, the sharp form compares all pairs in every view
 
 _AVERAGING = {"use_weight": False, "learn_qk": False, "dropout_at": "ends"}
 _LINEAR = {**_AVERAGING, "norm": "none", "input_activation": None}
@@ -304,9 +301,7 @@ _PROBE = 60
 def portfolio(run: Search, graph: Graph | None, *, neighbours: bool) -> Iterator[Form]:
     """Every form to try on such data.
 
-    Args:
-        neighbours: the graph was made from the features, so it joins similar rows, and forms for
-            other graphs are left out.
+    `neighbours`: the graph was made from the features, so forms for other graphs are left out.
     """
     if graph is None or neighbours:
         yield from _forms_of_rows(run)

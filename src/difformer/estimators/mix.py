@@ -1,13 +1,9 @@
-"""Simple forecasts, and their mix with that of a network.
-
-The share of each depends on its errors, newest ones most.
-"""
+"""Simple forecasts of a series, and the share of each forecast of a mix by its errors so far."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import nnls
 
-from difformer.data.series import Series, fill
 from difformer.data.snapshots import Edges
-from difformer.data.times import season_of
-from difformer.estimators.network import Network, reach_of, steps_before
 
 Array = NDArray[Any]
 Average = Callable[[Array], Array]
@@ -39,6 +32,34 @@ STEPS, VALUES = 5, 40
 
 TINY = 1e-12  # added to the errors, relative to their mean, so that exact forecasts are no problem
 SUM = 1e3  # weight of the constraint that shares sum to one
+
+
+def steps_before(values: Array, origins: Array, lags: int) -> Array:
+    """The last `lags` values (T, n) before each origin (o,): (o, lags, n)."""
+    return values[origins[:, None] + np.arange(-lags, 0)]
+
+
+def steps_after(values: Array, origins: Array, ahead: int) -> Array:
+    """The `ahead` values (T, n) from each origin (o,) on, nan after the last: (o, ahead, n)."""
+    padded = np.vstack([values, np.full((ahead, values.shape[1]), np.nan)])
+    return padded[origins[:, None] + np.arange(ahead)]
+
+
+def known_mean(values: Array, axis: int | tuple[int, ...] = 0) -> Array:
+    """The mean of the values that are not nan; 0 where all are."""
+    known = ~np.isnan(values)
+    return np.where(known, values, 0.0).sum(axis) / np.maximum(known.sum(axis), 1)
+
+
+def reach_of(values: Array) -> Array:
+    """(2, n) the lowest and the highest forecast, so that none runs away over many steps.
+
+    With the range of a node's values (T, n): one range below its lowest value, but not below 0 if
+    no value is, and one range above its highest.
+    """
+    low, high = values.min(0), values.max(0)
+    least = np.where(low < 0, 2 * low - high, np.maximum(0.0, 2 * low - high))
+    return np.stack([least, 2 * high - low])
 
 
 def simple_forecasts(
@@ -226,94 +247,3 @@ def shares_of(past: Past) -> Array:
     sides = np.vstack([root, np.full((1, count), SUM)]), np.append(np.zeros(count), SUM)
     shares = np.asarray(nnls(*sides)[0], float)
     return shares / shares.sum()
-
-
-@dataclass(frozen=True, eq=False)
-class MixedForecast:
-    """The forecasts of a network, mixed with simple ones.
-
-    Args:
-        data: the series of fit.
-        simple: the simple forecasts by name; none without a mix.
-        past: the errors of the network and of each of them in fit; None for the network alone.
-    """
-
-    data: Series
-    network: Network
-    simple: Mapping[str, Forecast] = field(default_factory=dict[str, Forecast])
-    past: Past | None = None
-
-    @classmethod
-    def learn(
-        cls, data: Series, edges: tuple[Edges, ...], network: Network, kept: int
-    ) -> MixedForecast:
-        """Learn the shares from the last `kept` steps, then the simple forecasts from all steps."""
-        alone, lags, steps = cls(data, network), network.windows.lags, len(data.values)
-        if steps - kept < lags + 2:
-            return alone
-        filled, season = alone.filled(data), season_of(data.stamps)
-        near = neighbours_of(edges[-1:], data.values.shape[1])
-        early, late = (
-            simple_forecasts(filled[:end], data.values[:end], lags, season=season, neighbours=near)
-            for end in (steps - kept, steps)
-        )
-        errors = replace(alone, simple=early).errors(data, edges, np.arange(steps - kept, steps))
-        return cls(data, network, {name: late[name] for name in early}, pasts(errors)[-1])
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """The share of the network, and of each simple forecast, after the steps of fit."""
-        shares = [1.0] if self.past is None else shares_of(self.past).tolist()
-        return dict(zip((OURS, *self.simple), shares, strict=True))
-
-    def filled(self, data: Series) -> Array:
-        """Values (T, n): missing ones are the last known one, or the node's mean."""
-        return fill(data.values, self.network.windows.level)
-
-    def ahead(self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int) -> Array:
-        """Forecasts from each origin (o, steps, n), each by the steps before its origin only."""
-        each = self._each(data, edges, origins, steps)
-        shares = self._shares_at(data, edges, origins).T
-        mixed: Any = sum(w[:, None, None] * one for w, one in zip(shares, each, strict=True))
-        last = fill(data.values, np.full(data.values.shape[1], np.nan))[origins - 1]
-        return np.where(self.network.windows.naive, last[:, None], mixed)
-
-    def errors(self, data: Series, edges: tuple[Edges, ...], origins: Array) -> Array:
-        """Those of the network and of each simple forecast, (o, horizon, n, k).
-
-        They are nan for unknown values and for naive nodes.
-        """
-        windows = self.network.windows
-        truth = windows.targets(data.values, origins)
-        each = self._each(data, edges, origins, windows.horizon)
-        return np.stack(each, axis=-1) - truth[..., None]
-
-    def _each(
-        self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int
-    ) -> list[Array]:
-        """The forecasts that are mixed, each (o, steps, n): first that of the network."""
-        filled = self.filled(data)
-        simple = (one(filled, origins, steps) for one in self.simple.values())
-        return [self.network.ahead(data, edges, origins, steps), *simple]
-
-    def _shares_at(self, data: Series, edges: tuple[Edges, ...], origins: Array) -> Array:
-        """The share of each forecast at each origin (o, k), by errors after fit too."""
-        if self.past is None:
-            return np.ones((len(origins), 1))
-        first = max(self._seen(data), self.network.windows.lags)
-        newer = np.arange(first, max(first, int(origins.max())))
-        found = [self.past]
-        if len(newer):
-            found = pasts(self.errors(data, edges, newer), self.past)
-        return np.array([shares_of(found[max(0, origin - first)]) for origin in origins])
-
-    def _seen(self, data: Series) -> int:
-        """How many of the first steps of a series were in fit.
-
-        By their times; without times, those of fit if the series begins with the same values.
-        """
-        known, both = self.data, min(len(data.values), len(self.data.values))
-        if data.stamps and known.stamps:
-            return sum(stamp <= known.stamps[-1] for stamp in data.stamps)
-        same = np.array_equal(data.values[:both], known.values[:both], equal_nan=True)
-        return both if same else 0

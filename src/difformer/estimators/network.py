@@ -5,8 +5,8 @@ Every node has a scale of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,20 @@ from difformer.data.dataset import fingerprint, single
 from difformer.data.series import Series, fill
 from difformer.data.snapshots import Edges, TemporalDataset, time_split
 from difformer.data.table.scales import standardise
-from difformer.data.times import calendar, cycles_of, following
+from difformer.data.times import calendar, cycles_of, following, season_of
+from difformer.estimators.mix import (
+    OURS,
+    Forecast,
+    Past,
+    known_mean,
+    neighbours_of,
+    pasts,
+    reach_of,
+    shares_of,
+    simple_forecasts,
+    steps_after,
+    steps_before,
+)
 from difformer.estimators.settings import ForecastSettings
 from difformer.nn.config import RECIPES
 from difformer.nn.model import DIFFormer
@@ -38,34 +51,6 @@ TRANSFORMS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]]
     "log": (np.log1p, lambda z: np.expm1(np.maximum(z, 0.0))),
 }
 ENOUGH = 5  # steps at which a node must differ from its median, to be learned from
-
-
-def steps_before(values: Array, origins: Array, lags: int) -> Array:
-    """The last `lags` values (T, n) before each origin (o,): (o, lags, n)."""
-    return values[origins[:, None] + np.arange(-lags, 0)]
-
-
-def steps_after(values: Array, origins: Array, ahead: int) -> Array:
-    """The `ahead` values (T, n) from each origin (o,) on, nan after the last: (o, ahead, n)."""
-    padded = np.vstack([values, np.full((ahead, values.shape[1]), np.nan)])
-    return padded[origins[:, None] + np.arange(ahead)]
-
-
-def known_mean(values: Array, axis: int | tuple[int, ...] = 0) -> Array:
-    """The mean of the values that are not nan; 0 where all are."""
-    known = ~np.isnan(values)
-    return np.where(known, values, 0.0).sum(axis) / np.maximum(known.sum(axis), 1)
-
-
-def reach_of(values: Array) -> Array:
-    """(2, n) the lowest and the highest forecast, so that none runs away over many steps.
-
-    With the range of a node's values (T, n): one range below its lowest value, but not below 0 if
-    no value is, and one range above its highest.
-    """
-    low, high = values.min(0), values.max(0)
-    least = np.where(low < 0, 2 * low - high, np.maximum(0.0, 2 * low - high))
-    return np.stack([least, 2 * high - low])
 
 
 def looks_like_counts(values: Array) -> bool:
@@ -224,11 +209,20 @@ class Windows:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A fitted network and the windows that it sees."""
+    """A fitted network and the windows that it sees; its forecasts may be mixed with simple ones.
 
+    Args:
+        data: the series of fit.
+        simple: the simple forecasts by name; none without a mix.
+        past: the errors of the network and of each of them in fit; None for the network alone.
+    """
+
+    data: Series
     windows: Windows
     model: DIFFormer
     result: FitResult
+    simple: Mapping[str, Forecast] = field(default_factory=dict[str, Forecast])
+    past: Past | None = None
 
     @classmethod
     def learn(
@@ -268,10 +262,82 @@ class Network:
         }
         source = Snapshots(snapshots, split)
         result = fit(model, source, SquaredError(), split, training, folder=folder, config=config)
-        return cls(windows, model.cpu().eval(), result)
+        return cls(data, windows, model.cpu().eval(), result)
+
+    def mixed(self, edges: tuple[Edges, ...], kept: int) -> Network:
+        """Learn the shares from the last `kept` steps, then the simple forecasts from all steps."""
+        data, lags, steps = self.data, self.windows.lags, len(self.data.values)
+        if steps - kept < lags + 2:
+            return self
+        filled, season = self.filled(data), season_of(data.stamps)
+        near = neighbours_of(edges[-1:], data.values.shape[1])
+        early, late = (
+            simple_forecasts(filled[:end], data.values[:end], lags, season=season, neighbours=near)
+            for end in (steps - kept, steps)
+        )
+        errors = replace(self, simple=early).errors(data, edges, np.arange(steps - kept, steps))
+        return replace(self, simple={name: late[name] for name in early}, past=pasts(errors)[-1])
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of the network, and of each simple forecast, after the steps of fit."""
+        shares = [1.0] if self.past is None else shares_of(self.past).tolist()
+        return dict(zip((OURS, *self.simple), shares, strict=True))
+
+    def filled(self, data: Series) -> Array:
+        """Values (T, n): missing ones are the last known one, or the node's mean."""
+        return fill(data.values, self.windows.level)
 
     def ahead(self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int) -> Array:
-        """Forecasts from each origin, (o, steps, n), in the units of the series.
+        """Forecasts from each origin (o, steps, n), each by the steps before its origin only."""
+        each = self._each(data, edges, origins, steps)
+        shares = self._shares_at(data, edges, origins).T
+        mixed: Any = sum(w[:, None, None] * one for w, one in zip(shares, each, strict=True))
+        last = fill(data.values, np.full(data.values.shape[1], np.nan))[origins - 1]
+        return np.where(self.windows.naive, last[:, None], mixed)
+
+    def errors(self, data: Series, edges: tuple[Edges, ...], origins: Array) -> Array:
+        """Those of the network and of each simple forecast, (o, horizon, n, k).
+
+        They are nan for unknown values and for naive nodes.
+        """
+        windows = self.windows
+        truth = windows.targets(data.values, origins)
+        each = self._each(data, edges, origins, windows.horizon)
+        return np.stack(each, axis=-1) - truth[..., None]
+
+    def _each(
+        self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int
+    ) -> list[Array]:
+        """The forecasts that are mixed, each (o, steps, n): first that of the network."""
+        filled = self.filled(data)
+        simple = (one(filled, origins, steps) for one in self.simple.values())
+        return [self._alone(data, edges, origins, steps), *simple]
+
+    def _shares_at(self, data: Series, edges: tuple[Edges, ...], origins: Array) -> Array:
+        """The share of each forecast at each origin (o, k), by errors after fit too."""
+        if self.past is None:
+            return np.ones((len(origins), 1))
+        first = max(self._seen(data), self.windows.lags)
+        newer = np.arange(first, max(first, int(origins.max())))
+        found = [self.past]
+        if len(newer):
+            found = pasts(self.errors(data, edges, newer), self.past)
+        return np.array([shares_of(found[max(0, origin - first)]) for origin in origins])
+
+    def _seen(self, data: Series) -> int:
+        """How many of the first steps of a series were in fit.
+
+        By their times; without times, those of fit if the series begins with the same values.
+        """
+        known, both = self.data, min(len(data.values), len(self.data.values))
+        if data.stamps and known.stamps:
+            return sum(stamp <= known.stamps[-1] for stamp in data.stamps)
+        same = np.array_equal(data.values[:both], known.values[:both], equal_nan=True)
+        return both if same else 0
+
+    def _alone(self, data: Series, edges: tuple[Edges, ...], origins: Array, steps: int) -> Array:
+        """Those of the network from each origin, (o, steps, n), in the units of the series.
 
         Each uses only the steps before its origin. `horizon` steps are predicted at once; later
         ones are forecast from them.

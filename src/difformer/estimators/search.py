@@ -43,6 +43,8 @@ from difformer.train.replicas import averages, fit_replicas, is_linear
 from difformer.train.seeding import seeded
 from difformer.train.settings import TrainSettings
 
+Trained = tuple[Form, DIFFormer, FitResult]
+
 # Up to this many rows, comparing all pairs, as the sharp form does, takes half a minute at most.
 SHARP_ROWS = 16_000
 # The most numbers (labelled rows × rows) of the linear map that averaging forms keep in training.
@@ -161,12 +163,12 @@ class Search:
         split, monitor = self.split, self.outcome.objective.monitor
         if split.val.numel() == 0:
             forms = forms[:1]
-        best: tuple[Form, DIFFormer, FitResult] | None = None
+        best: Trained | None = None
         if len(forms) > 1 or not refit:
             for form in forms:
                 model, result = self.train(form, split)
                 self.tried[form.name] = result.metrics.get("val", {}).get(monitor.name, math.nan)
-                if best is None or result.interrupted or self._beats(form, result, *best):
+                if best is None or result.interrupted or self._beats((form, model, result), best):
                     best = form, model, result
                 if result.interrupted:
                     break
@@ -181,14 +183,15 @@ class Search:
         form, model, self.result = best
         self.taken = [(form, model, 1.0, 1.0)]
 
-    def _beats(self, form: Form, result: FitResult, best: Form, _: Any, least: FitResult) -> bool:
+    def _beats(self, one: Trained, best: Trained) -> bool:
         """Whether its validation metric is better, or equal with a lower loss at no more cost."""
         sign = self.outcome.objective.monitor.better
-        mine, theirs = self.tried[form.name], self.tried[best.name]
+        mine, theirs = (self.tried[form.name] for form, _, _ in (one, best))
         if mine != theirs:
             return sign * mine > sign * theirs
-        costs_more = form.options["kernel"] == "sigmoid" != best.options["kernel"]
-        return not costs_more and result.metrics["val"]["loss"] < least.metrics["val"]["loss"]
+        costs_more = one[0].options["kernel"] == "sigmoid" != best[0].options["kernel"]
+        loss, least = (result.metrics["val"]["loss"] for _, _, result in (one, best))
+        return not costs_more and loss < least
 
     # --- an average ------------------------------------------------------------------------------
 
