@@ -284,12 +284,15 @@ class Softmax(Diffusivity):
 def softmax_average(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Σ_j softmax_j(scale q_i·k_j) v_j (..., n, e), in O(n + m) memory."""
     width = max(q.shape[-1], v.shape[-1])
-    lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
-    # Equal widths and four dimensions let PyTorch take its fused kernel, which keeps no n × m
-    # matrix.
+    # Equal widths let PyTorch take its fused kernel, which keeps no n × m matrix.
+    q, k = F.pad(q, (0, width - q.shape[-1])), F.pad(k, (0, width - k.shape[-1]))
+    value = F.pad(v, (0, width - v.shape[-1]))
+    lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], value.shape[:-2])
     q4, k4, v4 = (
-        F.pad(t, (0, width - t.shape[-1])).expand(*lead, -1, -1).reshape(-1, 1, t.shape[-2], width)
-        for t in (q, k, v)
+        t.expand(*lead, *t.shape[-2:]).flatten(0, -4)
+        if len(lead) > 1
+        else t.expand(*lead, *t.shape[-2:]).unsqueeze(0)
+        for t in (q, k, value)
     )
     out = F.scaled_dot_product_attention(q4, k4, v4, scale=scale)
     return out.reshape(*lead, *out.shape[-2:])[..., : v.shape[-1]]
