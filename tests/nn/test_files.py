@@ -64,60 +64,63 @@ def test_round_trip_is_exact_and_draws_no_random_number(make, options, tmp_path)
     assert torch.equal(loaded(x), model(x))
 
 
-def test_a_truncated_file_is_named(saved):
-    _, path = saved
-    for length in (3, 40, path.stat().st_size - 5):
-        path.write_bytes(path.read_bytes()[:length])
-        with pytest.raises(ModelFileError, match="not a whole safetensors file"):
-            DIFFormer.load(path)
+def cut(length):
+    return lambda path, _: path.write_bytes(path.read_bytes()[:length])
 
 
-def test_a_missing_file_and_another_kind_of_file_are_named(tmp_path):
-    with pytest.raises(ModelFileError, match="the model .*: no such file"):
-        DIFFormer.load(tmp_path / "absent")
-    save_file({"a": torch.zeros(1)}, tmp_path / "other")
-    with pytest.raises(ModelFileError, match="not a difformer model"):
-        DIFFormer.load(tmp_path / "other")
+def flip(place):
+    def change(path, _):
+        blob = bytearray(path.read_bytes())
+        blob[place] ^= 1
+        path.write_bytes(blob)
+
+    return change
+
+
+def header(**changes):
+    return lambda path, _: rewrite_header(path, **changes)
+
+
+def tensors(**changes):
+    def change(path, model):
+        kept = {n.replace(".", "_"): (n, t) for n, t in model.state_dict().items()}
+        kept |= {n: (kept.get(n, (n,))[0], t) for n, t in changes.items()}
+        found = {n: t for n, t in kept.values() if t is not None}
+        write_tensors(path, "model", found, describe_model(model))
+
+    return change
 
 
 WIDTHS = {"in_channels": 1, "hidden_channels": 1, "out_channels": 1}
+FEW = {"config": {"num_layers": -1, "kernel": "simple"}, **WIDTHS}
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("damage", "message"),
     [
-        ({"version": 99}, "format version 99, this difformer reads version 1"),
-        ({"raw": "not json"}, "description is not JSON"),
-        ({"raw": "[]"}, "not a difformer model"),
-        ({"description": None}, "no description of a model"),
-        ({"description": {}}, "does not fit a DIFFormer"),
-        ({"description": {"config": {"bogus": 1}, **WIDTHS}}, "does not fit a DIFFormer"),
-        (
-            {"description": {"config": {"num_layers": -1, "kernel": "simple"}, **WIDTHS}},
-            "num_layers",
-        ),
+        *((cut(length), "not a whole safetensors file") for length in (3, 40, -5)),
+        *((flip(place), "changed after it was written") for place in (-1, -40)),
+        (lambda path, _: path.unlink(), "the model .*: no such file"),
+        (lambda path, _: save_file({"a": torch.zeros(1)}, path), "not a difformer model"),
+        (header(version=99), "format version 99, this difformer reads version 1"),
+        (header(raw="not json"), "description is not JSON"),
+        (header(raw="[]"), "not a difformer model"),
+        (header(description=None), "no description of a model"),
+        (header(description={}), "does not fit a DIFFormer"),
+        (header(description={"config": {"bogus": 1}, **WIDTHS}), "does not fit a DIFFormer"),
+        (header(description=FEW), "num_layers"),
+        (tensors(output_bias=None), "misses tensor 'output.bias'"),
+        (tensors(extra=torch.zeros(1)), "has an unknown tensor 'extra'"),
+        (tensors(output_bias=torch.zeros(9)), r"'output.bias' has shape \(9,\)"),
+        (tensors(output_bias=torch.full((3,), torch.inf)), "NaN or infinity"),
     ],
 )
-def test_a_tampered_description_is_named(saved, changes, message):
-    _, path = saved
-    rewrite_header(path, **changes)
-    with pytest.raises(ModelFileError, match=message):
-        DIFFormer.load(path)
-
-
-def test_missing_unknown_misshapen_and_infinite_tensors_are_named(saved):
+def test_a_damaged_file_is_refused_in_one_line(saved, damage, message):
     model, path = saved
-    for change, message in (
-        (lambda t: t.pop("output.bias"), "misses tensor 'output.bias'"),
-        (lambda t: t.update(extra=torch.zeros(1)), "has an unknown tensor 'extra'"),
-        (lambda t: t.update({"output.bias": torch.zeros(9)}), r"'output.bias' has shape \(9,\)"),
-        (lambda t: t.update({"output.bias": torch.full((3,), torch.inf)}), "NaN or infinity"),
-    ):
-        tensors = dict(model.state_dict())
-        change(tensors)
-        write_tensors(path, "model", tensors, describe_model(model))
-        with pytest.raises(ModelFileError, match=message):
-            DIFFormer.load(path)
+    damage(path, model)
+    with pytest.raises(ModelFileError, match=message) as caught:
+        DIFFormer.load(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_custom_diffusivity_must_be_passed_again(tmp_path):
@@ -195,14 +198,3 @@ def test_what_a_library_says_in_many_lines_is_quoted_in_one():
     torch_said = "it does not fit (Overflow\nException raised from a.h:79\nframe #0: c10::Error)"
     assert str(ModelFileError(torch_said)) == "it does not fit (Overflow"
     assert str(ModelFileError()) == ""
-
-
-def test_a_changed_bit_is_refused(saved):
-    _, path = saved
-    blob = bytearray(path.read_bytes())
-    for position in (len(blob) - 1, len(blob) - 40):
-        changed = bytearray(blob)
-        changed[position] ^= 1
-        path.write_bytes(changed)
-        with pytest.raises(ModelFileError, match="changed after it was written"):
-            DIFFormer.load(path)

@@ -6,7 +6,6 @@ machines, separate graphs and frozen predictors all rest on that one property.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -35,10 +34,6 @@ class Context:
     def tensors(self) -> dict[str, Tensor]:
         """The fields by name, for saving and for sending in one message."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    def map(self: C, function: Callable[[Tensor], Tensor]) -> C:
-        """The context with `function` applied to each tensor."""
-        return type(self)(**{name: function(value) for name, value in self.tensors().items()})
 
 
 @dataclass(frozen=True)

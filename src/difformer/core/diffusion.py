@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from difformer.core.diffusivity import Diffusivity, make_diffusivity
+from difformer.core.diffusivity import make_diffusivity
 from difformer.core.graph import Graph
 from difformer.core.rows import check_finite
 from difformer.core.tiled import chunk_rows, tiles
@@ -39,7 +39,7 @@ class Diffusion:
     """The process for one diffusivity: `step`, `trajectory`, `energy`, `check_descent`.
 
     Args:
-        kernel: a diffusivity or its name. MLP is `"identity"` without a graph.
+        kernel: a Diffusivity, or the name of one. MLP is `"identity"` without a graph.
         tau: the step size, in (0, 1].
         graph: optional; GCN is `"identity"` with a graph and coupling "paper" (Table 1).
         graph_scale: c, the factor on Ã ("joint" only); by default the number of rows, which makes
@@ -49,7 +49,7 @@ class Diffusion:
         proximal: applied after each step (appendix C); `relu_proximal` is the ReLU.
     """
 
-    kernel: str | Diffusivity = "simple"
+    kernel: Any = "simple"
     tau: float = 0.5
     graph: Graph | None = None
     graph_scale: float | None = None
@@ -67,12 +67,6 @@ class Diffusion:
         if self.edges_only and self.graph is None:
             raise ValueError("graph must be given when edges_only is set")
         object.__setattr__(self, "kernel", make_diffusivity(self.kernel))
-
-    @property
-    def diffusivity(self) -> Diffusivity:
-        """The diffusivity object."""
-        assert isinstance(self.kernel, Diffusivity)
-        return self.kernel
 
     def masses(self, z: Tensor) -> Tensor:
         """The weight each row's average is divided by (n,): Σ_j ω_ij + c Σ_j Ã_ij + μ."""
@@ -113,7 +107,7 @@ class Diffusion:
         # Sums over n² pairs need the precision.
         z = z.double()
         share = weight if self.graph is None else weight / 2
-        total = (z - previous.double()).square().sum() + share * self.diffusivity.pair_penalty(z)
+        total = (z - previous.double()).square().sum() + share * self.kernel.pair_penalty(z)
         if self.graph is not None:
             total = total + share * self._scale(z) * self._graph_penalty(z)
         if source is not None and self.source_weight:
@@ -160,7 +154,7 @@ class Diffusion:
         """Each row's weighted sum, without the source, and the weight it is divided by."""
         if self.edges_only:
             return self._edge_sums(z)
-        numerator, mass = self.diffusivity.pair_sums(z)
+        numerator, mass = self.kernel.pair_sums(z)
         if self.coupling == "joint" and self.graph is not None:
             scale = self._scale(z)
             numerator = numerator + scale * self.graph.propagate(z)
@@ -170,7 +164,7 @@ class Diffusion:
     def _edge_sums(self, z: Tensor) -> tuple[Tensor, Tensor]:
         assert self.graph is not None
         source, target = self.graph.edge_index[0], self.graph.edge_index[1]
-        omega = self.diffusivity.f((z[target] - z[source]).square().sum(-1, keepdim=True))
+        omega = self.kernel.f((z[target] - z[source]).square().sum(-1, keepdim=True))
         numerator = torch.zeros_like(z).index_add(0, target, omega * z[source])
         mass = torch.zeros_like(z[:, :1]).index_add(0, target, omega)
         mass = mass + self.source_weight
@@ -183,11 +177,11 @@ class Diffusion:
             raise ValueError(f"z must have shape (n, d) with n, d at least 1, got {tuple(z.shape)}")
         check_finite("z", z)
         # A ball of radius r holds no two points further apart than 2 r.
-        radius2 = float(z.square().sum(-1).max())
-        if 4 * radius2 > self.diffusivity.domain * (1 + 1e-6):
+        radius2, kernel = float(z.square().sum(-1).max()), self.kernel
+        if 4 * radius2 > kernel.domain * (1 + 1e-6):
             raise ValueError(
-                f"z must lie in the ball of radius {self.diffusivity.domain**0.5 / 2:g} for the "
-                f"{self.diffusivity.name} diffusivity (f is negative beyond), got a row of length "
+                f"z must lie in the ball of radius {kernel.domain**0.5 / 2:g} for the "
+                f"{kernel.name} diffusivity (f is negative beyond), got a row of length "
                 f"{radius2**0.5:g}: scale the rows first"
             )
 

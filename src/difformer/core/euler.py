@@ -21,15 +21,12 @@ Affine = tuple[Tensor, Tensor] | None
 
 
 class StepWeights(NamedTuple):
-    """What an Euler step gives the state, the all-pair average, the neighbours and the source.
+    """What an Euler step gives the state, the all-pair average, the neighbours and the source."""
 
-    Numbers, or scalar tensors where the step size is learned.
-    """
-
-    state: Any
-    pairs: Any
-    neighbours: Any
-    source: Any
+    state: float
+    pairs: float
+    neighbours: float
+    source: float
 
 
 Tensors = Sequence[Tensor | None]

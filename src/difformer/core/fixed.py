@@ -46,7 +46,8 @@ class FixedAverage:
 class FixedWeights(FixedAverage):
     """Ŝ itself: a product of matrices, with what is left of each row spread evenly."""
 
-    factors: tuple[SparseMatrix | Tensor, ...]  # of three, the first and the last only reorder rows
+    factors: tuple[SparseMatrix | Tensor, ...]
+    ordered: bool = False  # whether the first and the last of three only reorder rows
     rest: Tensor | None = None  # (n, 1): the share of each row that is spread evenly
     offset: Tensor | None = None  # (n, 1) by which the rows were calibrated, where they were
     missed: float = 0.0  # the mean share of a row's weight that the search for partners missed
@@ -62,13 +63,13 @@ class FixedWeights(FixedAverage):
 
     def block(self, rows: slice) -> FixedWeights:
         first, *others = self.factors
-        if len(others) == 2 and isinstance(first, SparseMatrix):
+        if self.ordered and isinstance(first, SparseMatrix):
             chosen = first.coo[1][rows]
             first, *others = others[0][chosen], others[1]
         else:
             first = first[rows]
         rest = None if self.rest is None else self.rest[rows]
-        return FixedWeights((first, *others), rest)
+        return FixedWeights((first, *others), rest=rest)
 
 
 def row_parts(own: slice, n: int) -> list[slice]:
@@ -88,7 +89,7 @@ def keep_partners(omega: OmegaOfRows, own: slice, n: int) -> FixedWeights:
     share = _affordable(omega, n)
     parts = ((omega(rows), None) for rows in row_parts(own, n))
     matrix, rest = _keep(parts, share, n)
-    return FixedWeights((matrix,), rest)
+    return FixedWeights((matrix,), rest=rest)
 
 
 def keep_pairs(omega: Tensor, columns: Tensor, group: Tensor) -> FixedWeights:
@@ -101,13 +102,10 @@ def keep_pairs(omega: Tensor, columns: Tensor, group: Tensor) -> FixedWeights:
     """
     row = torch.argsort(group, stable=True)
     place = torch.argsort(row)
-    columns, sorting = place[columns[row]].sort(-1)
-    matrix, rest = _keep([(omega[row].gather(1, sorting), columns)], LOST[-1], len(row))
-    ones = omega.new_ones(len(row))
-    order = SparseMatrix.from_sorted(
-        torch.arange(len(row), device=row.device), row, ones, (len(row), len(row))
-    )
-    return FixedWeights((order.T, matrix, order), rest[place])
+    matrix, rest = _keep([(omega[row], place[columns[row]])], LOST[-1], len(row))
+    ones, each = omega.new_ones(len(row)), torch.arange(len(row), device=row.device)
+    order = SparseMatrix.from_sorted(each, row, ones, (len(row), len(row)))
+    return FixedWeights((order.T, matrix, order), ordered=True, rest=rest[place])
 
 
 def _keep(
@@ -115,7 +113,7 @@ def _keep(
 ) -> tuple[SparseMatrix, Tensor]:
     """The large weights (n, m) of rows, and the rest of each row, from parts of ω.
 
-    With each part come the sorted columns of its entries, or None where it has all.
+    With each part come the columns of its entries, or None where it has all of them in order.
     """
     counts: list[Tensor] = []
     columns: list[Tensor] = []
@@ -124,10 +122,13 @@ def _keep(
     for omega, column in parts:
         weights = _normalised(omega)
         kept = weights > _threshold(weights, share)
+        rest.append((weights * ~kept).sum(-1, keepdim=True))
+        if column is not None:
+            column, order = column.sort(-1)
+            weights, kept = weights.gather(1, order), kept.gather(1, order)
         counts.append(kept.sum(-1))
         columns.append((kept.nonzero()[:, 1] if column is None else column[kept]).int())
         values.append(weights[kept])
-        rest.append((weights * ~kept).sum(-1, keepdim=True))
     row = torch.repeat_interleave(torch.cat(counts))
     spread = torch.cat(rest)
     shape = (spread.shape[0], m)

@@ -131,7 +131,7 @@ class RowAverage:
 
     def _per_mass(self, q: Tensor, s: Tensor, n: Tensor) -> Tensor:
         """1/m of some queries."""
-        return torch.mv(q, s).add_(n, alpha=self.constant).reciprocal_()
+        return torch.mv(q, s).add_(self.constant * float(n)).reciprocal_()
 
     def _everywhere(self, heads: list[Sums]) -> list[Sums]:
         """The sums over the rows of all processes, in one message."""

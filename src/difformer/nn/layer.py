@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,7 @@ class DiffusionLayer(nn.Module):
         Z' = [Z +] σ'(LayerNorm(U − mean over rows of U))                (the mean only if `center`)
 
     Cost: O(n d² h) for separable diffusivities, O(n² d h) otherwise, and O(e d) for the graph.
-    The step is project → summarise → merge → apply → step → finish, for every caller. How rows
+    The step is project → summarise → merge → apply → mix → finish, for every caller. How rows
     interact is an `Exchange`: frozen, chunked and distributed runs have their own.
     """
 
@@ -205,7 +205,7 @@ class DiffusionLayer(nn.Module):
         exchange: Exchange = WHOLE,
         carried: Tensor | None = None,
     ) -> Tensor:
-        """U from queries, keys and values: summarise, merge, apply, step.
+        """U from queries, keys and values: summarise, merge, apply, mix.
 
         `carried` (n, d) is what the graph carries: by default the mean of v over heads.
         """
@@ -259,6 +259,19 @@ class DiffusionLayer(nn.Module):
             pairs = exchange.average(self.diffusivity, q.float(), k.float(), v.float())
         return pairs.to(v.dtype)
 
+    def mix(
+        self, z: Tensor, pairs: Tensor, neighbours: Tensor | None, first: Tensor | None
+    ) -> Tensor:
+        """U: the Euler step from z towards the averages, all (n, d)."""
+        if neighbours is not None:
+            w = self.config.graph_weight
+            pairs = pairs + neighbours if w is None else torch.lerp(pairs, neighbours, w)
+        if self.config.source and first is not None:
+            pairs = torch.lerp(pairs, first, self.config.source)
+        if self.own is not None:
+            return (1 - self.tau) * self.own(z) + self.tau * pairs
+        return z + self.tau * (pairs - z)
+
     def _step(
         self,
         z: Tensor,
@@ -268,31 +281,31 @@ class DiffusionLayer(nn.Module):
         carried: Tensor | None,
         maps: Sequence[Affine] = (),
     ) -> Tensor:
-        """The Euler step from z, in place if possible, and with an average of states."""
-        fused = self.logit_tau is None and exchange.here and _exact(z)
-        near = None if fused else exchange.neighbours(carried)
-        w = self.config.graph_weight
-        w = None if (exchange.graph if fused else near) is None else w
+        """`mix`, in place if possible, with the graph's product and with an average of states."""
+        if self.logit_tau is not None or not exchange.here or not _exact(z):
+            pairs = average
+            if not isinstance(pairs, Tensor):
+                pairs = average_of_states(z, pairs, maps)
+            return self.mix(z, pairs, exchange.neighbours(carried), first)
+        tau, w = self.config.tau, self.config.graph_weight
         beta = 0.0 if first is None else self.config.source
-        moved = self.tau * (1 - beta)
-        weights = StepWeights(
-            state=0.0 if self.own is not None else 1 - self.tau,
-            pairs=moved if w is None else moved * (1 - w),
-            neighbours=moved if w is None else moved * w,
-            source=self.tau * beta,
+        pull, near = (1.0, 1.0) if w is None else (1 - w, w)
+        if exchange.graph is None:
+            pull, near = 1.0, 0.0
+        moved = tau * (1 - beta)
+        state = 0.0 if self.own is not None else 1 - tau
+        weights = StepWeights(state, moved * pull, moved * near, tau * beta)
+        out = euler_step(
+            weights,
+            z,
+            average,
+            maps,
+            first=first if weights.source else None,
+            adjacency=exchange.adjacency,
+            value=None if carried is z or exchange.graph is None else carried,
         )
-        first = first if beta else None
-        if fused:
-            value = None if carried is z or exchange.graph is None else carried
-            rest: Any = {"first": first, "adjacency": exchange.adjacency, "value": value}
-            out = euler_step(weights, z, average, maps, **rest)
-            out = exchange.add_beyond(out, carried, weights.neighbours)
-        else:
-            if not isinstance(average, Tensor):
-                average = average_of_states(z, average, maps)
-            terms = zip(weights, (z, average, near, first), strict=True)
-            out = cast("Tensor", sum(one * term for one, term in terms if term is not None))
-        return out if self.own is None else out + (1 - self.tau) * self.own(z)
+        out = exchange.add_beyond(out, carried, weights.neighbours)
+        return out if self.own is None else torch.add(out, self.own(z), alpha=1 - tau)
 
     def finish(self, u: Tensor, z: Tensor) -> Tensor:
         """Norm, activation, dropout; added to the state z it came from if `residual`."""

@@ -195,7 +195,7 @@ class DIFFormer(nn.Module):
 
         Where the layers hold no parameters, d may be any width.
         """
-        _, exchange, compared = self._begin(x, edge_index, None, None)
+        _, exchange, compared = self._begin(x, edge_index)
         return self._diffused(first, exchange, compared)
 
     def _diffused(self, first: Tensor, exchange: Exchange, compared: Tensor | None) -> Tensor:
@@ -312,15 +312,12 @@ class DIFFormer(nn.Module):
     def _layer(self) -> DiffusionLayer:
         return cast("DiffusionLayer", self.layers[0])
 
-    def passages(
-        self,
-        x: Tensor,
-        edge_index: Edges = None,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> list[Passage]:
-        """The input and output of each layer, in order: for inspection and for freezing."""
-        first, exchange, compared = self._begin(x, edge_index, edge_weight, batch)
+    def passages(self, x: Tensor, *graph: Any) -> list[Passage]:
+        """The input and output of each layer, in order: for inspection and for freezing.
+
+        `graph` is what `forward` takes after x.
+        """
+        first, exchange, compared = self._begin(x, *graph)
         if compared is None and exchange.fixed is not None:  # needed for inspection
             compared = self.comparison(self._remembered_features(x), first, exchange)
         z, found = first, list[Passage]()
@@ -332,7 +329,11 @@ class DIFFormer(nn.Module):
         return found
 
     def _begin(
-        self, x: Tensor, edge_index: Edges, edge_weight: Tensor | None, batch: Tensor | None
+        self,
+        x: Tensor,
+        edge_index: Edges = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
     ) -> tuple[Tensor, Exchange, Tensor | None]:
         """The first state, how rows interact, and what they are compared by."""
         features = self._remembered_features(x)

@@ -333,25 +333,28 @@ class Simple(Diffusivity):
         return 1.0 + FLOOR + unit_rows(q) @ unit_rows(k).mT
 
     def summarise(self, k: Tensor, v: Tensor, q: Tensor | None = None) -> Moments:
-        key = unit_rows(k)
-        return Moments(
-            value_sum=v.sum(-2, keepdim=True),
-            key_value=key.mT @ v,
-            key_sum=key.sum(-2).unsqueeze(-1),
-            count=row_count(k),
-        )
+        return Moments(**_moments(unit_rows(k), v))
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, Moments)
-        return self._average(unit_rows(q), context)
+        return _average(unit_rows(q), context)
 
     def closed_form(self, heads: int) -> AverageOfStates:
         return RowAverage(heads, 1.0 + FLOOR)
 
-    def _average(self, query: Tensor, c: Moments) -> Tensor:
-        numerator = c.value_sum * (1.0 + FLOOR) + query @ c.key_value
-        mass = c.count * (1.0 + FLOOR) + query @ c.key_sum
-        return numerator / mass
+
+def _moments(key: Tensor, value: Tensor) -> dict[str, Tensor]:
+    return {
+        "value_sum": value.sum(-2, keepdim=True),
+        "key_value": key.mT @ value,
+        "key_sum": key.sum(-2).unsqueeze(-1),
+        "count": row_count(key),
+    }
+
+
+def _average(query: Tensor, c: Moments) -> Tensor:
+    mass = c.count * (1.0 + FLOOR) + query @ c.key_sum
+    return (c.value_sum * (1.0 + FLOOR) + query @ c.key_value) / mass
 
 
 class WholeTensorSimple(Simple):
@@ -362,16 +365,12 @@ class WholeTensorSimple(Simple):
     """
 
     def omega(self, q: Tensor, k: Tensor) -> Tensor:
-        return self._omega_of(slice(None), q, k)
+        return 1.0 + FLOOR + (q / _square(q).sqrt()) @ (k / _square(k).sqrt()).mT
 
     def weights_of(self, rows: Tensor | slice, q: Tensor, k: Tensor) -> Tensor:
-        omega = self._omega_of(rows, q, k)
-        return omega / omega.sum(-1, keepdim=True)
-
-    def _omega_of(self, rows: Tensor | slice, q: Tensor, k: Tensor) -> Tensor:
         # The norm is that of all queries, not of the chosen ones.
-        query = (q / _square(q).sqrt())[..., rows, :]
-        return 1.0 + FLOOR + query @ (k / _square(k).sqrt()).mT
+        some = (q / _square(q).sqrt())[..., rows, :] @ (k / _square(k).sqrt()).mT
+        return (1.0 + FLOOR + some) / (1.0 + FLOOR + some).sum(-1, keepdim=True)
 
     def closed_form(self, heads: int) -> AverageOfStates:
         return WholeTensorAverage(heads, 1.0 + FLOOR)
@@ -379,18 +378,11 @@ class WholeTensorSimple(Simple):
     def summarise(self, k: Tensor, v: Tensor, q: Tensor | None = None) -> ScaledMoments:
         if q is None:
             raise ValueError("q must be given: the whole-tensor norm depends on every query")
-        return ScaledMoments(
-            value_sum=v.sum(-2, keepdim=True),
-            key_value=k.mT @ v,
-            key_sum=k.sum(-2).unsqueeze(-1),
-            count=row_count(k),
-            key_square=_square(k),
-            query_square=_square(q),
-        )
+        return ScaledMoments(**_moments(k, v), key_square=_square(k), query_square=_square(q))
 
     def apply(self, q: Tensor, context: Context) -> Tensor:
         assert isinstance(context, ScaledMoments)
-        return self._average(q / context.query_square.sqrt() / context.key_square.sqrt(), context)
+        return _average(q / context.query_square.sqrt() / context.key_square.sqrt(), context)
 
 
 def _square(x: Tensor) -> Tensor:

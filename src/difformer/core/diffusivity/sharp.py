@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from difformer.core.context import Context, LandmarkSums, Pairs
 from difformer.core.diffusivity.plain import Diffusivity, Sigmoid, check_positive, softmax_average
 from difformer.core.fixed import FixedWeights, keep_pairs, keep_partners, row_parts
-from difformer.core.graph import inverse_sqrt
 from difformer.core.rows import (
     NearRows,
     near_rows,
@@ -304,7 +303,7 @@ class Landmarks(Diffusivity):
 
     @torch.no_grad()
     def fixed(self, rows: Tensor | SparseMatrix, known: Tensor | None = None) -> FixedWeights:
-        """Z Λ^-1/2, a few numbers per row; an average is a product with its transpose and it."""
+        """Z made once, a few numbers per row; an average is three sparse products."""
         assert known is not None
         n, unit = rows.shape[0], unit_rows(known).T.contiguous()
         found = [
@@ -316,10 +315,13 @@ class Landmarks(Diffusivity):
         value = value.gather(-1, order).reshape(-1)
         row = torch.arange(n, device=column.device).repeat_interleave(column.shape[1])
         column = column.reshape(-1)
-        mass = value.new_zeros(known.shape[0]).index_add_(0, column, value)
-        value = value * inverse_sqrt(mass)[column]
-        z = SparseMatrix.from_sorted(row, column, value, (n, known.shape[0]))
-        return FixedWeights((z, z.T))
+        count, each = known.shape[0], torch.arange(known.shape[0], device=column.device)
+        z = SparseMatrix.from_sorted(row, column, value, (n, count))
+        mass = value.new_zeros(count).index_add_(0, column, value)
+        scale = torch.where(mass > 0, 1 / mass, 0.0)
+        return FixedWeights(
+            (z, SparseMatrix.from_sorted(each, each, scale, (count, count), True), z.T)
+        )
 
     def _largest(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The largest weights of each row, summing to one, and their landmarks."""
