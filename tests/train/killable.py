@@ -1,8 +1,6 @@
 """Run by test_resume.py in a process of its own: trains in children and kills them.
 
 killable.py points FOLDER     a child dies at each write to the disk in turn, the next goes on
-killable.py kills FOLDER      kill -9 after random delays, until one child gets through;
-                              then the same run without a kill, to compare with
 killable.py train FOLDER      one slow run, in this process, to be interrupted; after a line
                               on stdin it goes on
 """
@@ -10,7 +8,6 @@ killable.py train FOLDER      one slow run, in this process, to be interrupted; 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import sys
 import time
@@ -53,7 +50,7 @@ def train(folder: Path | None, *callbacks: Callback, epochs: int = 3):
     return fit(model, source, objective, split, settings, folder=folder, callbacks=callbacks)
 
 
-def in_child(work: Callable[[], object], kill_after: float | None = None) -> bool:
+def in_child(work: Callable[[], object]) -> bool:
     """True when the work came to its end."""
     pid = os.fork()
     if pid == 0:
@@ -63,9 +60,6 @@ def in_child(work: Callable[[], object], kill_after: float | None = None) -> boo
         except BaseException as error:
             print(error, file=sys.stderr, flush=True)
             os._exit(1)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1:
         sys.exit("a child ended with an error")
@@ -105,16 +99,6 @@ def points(folder: Path) -> None:
     print(call)
 
 
-def kills(folder: Path) -> None:
-    delays, number = random.Random(0), 0
-    while not in_child(
-        lambda: train(folder / "killed", epochs=200), delays.uniform(0.0, 0.3 + 0.02 * number)
-    ):
-        number += 1
-    train(folder / "whole", epochs=200)
-    print(number)
-
-
 if __name__ == "__main__":
     mode, target = sys.argv[1], Path(sys.argv[2])
     if mode == "train":
@@ -124,4 +108,4 @@ if __name__ == "__main__":
         print(train(target, epochs=200).stopped)
     else:
         train(None)  # torch imports much on first use: once here, not in every child
-        {"points": points, "kills": kills}[mode](target)
+        points(target)
