@@ -299,6 +299,10 @@ def test_the_next_source_is_tried_when_one_refuses_and_its_form_is_found() -> No
     second = source(Origin(), folder="toy/other")
     assert obtain("toy", [source(), second]).name == "other"
     assert find("toy", [source(), second]) == cache_dir() / "toy" / "other"
+    mine = Source(None, "toy/mine", SUMS)  # the user puts the files there
+    assert fetch("toy", [mine, second]).name == "other"
+    write(cache_dir() / "toy" / "mine")
+    assert fetch("toy", [mine, second]).name == "mine"
 
 
 def test_fetching_keeps_whole_files_and_replaces_damaged_ones(tmp_path: Path) -> None:

@@ -98,7 +98,14 @@ def test_what_is_no_file_is_said_to_be_what_it_is(tmp_path: Path) -> None:
             check_files(path)
 
 
-def test_pickled_arrays_are_not_unpickled(tmp_path: Path) -> None:
+def test_npz_is_read_and_pickled_arrays_are_not_unpickled(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", x=np.ones((2, 2)), y=np.array(["a", "b"]))
+    (chunk,) = read_chunks(tmp_path / "t.npz")
+    assert list(chunk) == ["x[0]", "x[1]", "y"]
+    assert chunk["y"] == ["a", "b"]
+    np.savez(tmp_path / "t.npz", x=np.ones((2, 2)), y=np.ones(3))
+    with pytest.raises(DataError, match=r"its arrays must have one length, got \[2, 3\]"):
+        list(read_chunks(tmp_path / "t.npz"))
     np.savez(tmp_path / "t.npz", x=np.array([{}], dtype=object))
     with pytest.raises(DataError, match="plain arrays"):
         list(read_chunks(tmp_path / "t.npz"))

@@ -193,6 +193,8 @@ def test_parse_knows_every_form_and_the_name_of_what_it_drew(tmp_path: Path) -> 
         split = parse_split(text, y)
         assert split.name == text
         assert parse_split(split.name, y) == split
+    with pytest.raises(ValueError, match="per-class must train on at least 1 row per class, not 0"):
+        parse_split("per-class:0", y)
     with pytest.raises(DataError, match=r"cannot read the split .*none\.json"):
         parse_split(str(tmp_path / "none.json"), y)
     for text in ("", "publik", "random:x", "random:-1", "ratio:1/2", "ratio:a/b/c"):

@@ -293,7 +293,7 @@ def _check(edges: Tensor, sizes: tuple[int, int], what: str, *, between: bool = 
 
 
 def _weights(weight: Any, edges: int) -> Tensor:
-    found = torch.from_numpy(np.array(weight, dtype=np.float64))
+    found = torch.from_numpy(np.asarray(weight, dtype=np.float64).copy())
     if found.shape != (edges,):
         raise ValueError(f"graph must have a weight for each of {edges} edges, got {found.numel()}")
     bad = (~torch.isfinite(found) | (found < 0)).nonzero()
