@@ -32,9 +32,7 @@ from difformer.train.seeding import seeded
 WRITTEN = 65_536  # predictions that are written together
 
 
-def run_shards(
-    experiment: Experiment, *, folder: Path, callbacks: Callbacks | None = None
-) -> Run:
+def run_shards(experiment: Experiment, *, folder: Path, callbacks: Callbacks | None = None) -> Run:
     """Train on the shards that an experiment names; each process opens only its own parts.
 
     The run is saved in the folder as `fit` saves it, and each process writes the predictions for
