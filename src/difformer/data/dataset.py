@@ -19,6 +19,9 @@ from difformer.files import counted
 if TYPE_CHECKING:
     from difformer.data.table.encoder import TableEncoder
 
+Edges = tuple[Tensor, Tensor | None]
+"""An edge_index (2, e) int64 and its edge_weight (e,), or None for ones."""
+
 
 @dataclass(frozen=True)
 class Batch:

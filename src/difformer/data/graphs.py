@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -15,9 +15,7 @@ from scipy import sparse
 from torch import Tensor
 
 from difformer.core.graph import Graph
-from difformer.data.dataset import Dataset
-from difformer.data.series import Series
-from difformer.data.snapshots import Edges
+from difformer.data.dataset import Dataset, Edges
 from difformer.data.split import mask_split
 from difformer.data.table.cells import Array, cell_text, format_of, place, read_numbers
 from difformer.data.table.files import (
@@ -32,9 +30,11 @@ from difformer.data.table.files import (
     rows_of,
     without_header,
 )
-from difformer.data.times import read_times
 from difformer.errors import DataError, missing_extra
 from difformer.files import one_line, reading
+
+if TYPE_CHECKING:
+    from difformer.data.series import Series
 
 LARGEST_WEIGHT = float(np.finfo(np.float32).max)
 
@@ -95,6 +95,8 @@ def read_step_edges(source: Source, series: Series) -> tuple[Edges, ...]:
         return (_edges(found),)
     step = {stamp: i for i, stamp in enumerate(series.stamps)}
     with naming(source):
+        from difformer.data.times import read_times
+
         times = read_times(columns["time"])
         for row, time, cell in zip(rows, times, columns["time"], strict=True):
             if time not in step:

@@ -14,15 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from difformer.data.dataset import Dataset, check_edges
+from difformer.data.dataset import Dataset, Edges, check_edges
 from difformer.data.split import Split
 from difformer.files import counted
 from difformer.settings import check_count
 
 RATIOS = (0.2, 0.2, 0.6)  # of the paper: training, validation and test, in time order
-
-Edges = tuple[Tensor, Tensor | None]
-"""One snapshot's edge_index (2, e) int64 and edge_weight (e,), or None for ones."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,10 +16,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from difformer.core.graph import Graph
-from difformer.data.dataset import Dataset
+from difformer.data.dataset import Dataset, Edges
 from difformer.data.graphs import read_graph
 from difformer.data.neighbours import nearest_known, nearest_neighbours
-from difformer.data.snapshots import Edges
 from difformer.data.split import Split
 from difformer.data.table.cells import repeated
 from difformer.estimators.forms import named_forms

@@ -14,9 +14,10 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from difformer.data.dataset import Edges
 from difformer.data.graphs import read_step_graphs
 from difformer.data.series import Series, read_series, with_known
-from difformer.data.snapshots import Edges, TemporalDataset
+from difformer.data.snapshots import TemporalDataset
 from difformer.data.times import cycles_of, following, season_of
 from difformer.estimators.backtest import Backtest, origins_of
 from difformer.estimators.mix import neighbours_of

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from difformer.core.diffusivity import Diffusivity
 from difformer.core.graph import Graph
-from difformer.data.snapshots import Edges
+from difformer.data.dataset import Edges
 from difformer.data.split import Split
 from difformer.data.table.encoder import TableEncoder
 from difformer.errors import DataError, ModelFileError

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import nnls
 
-from difformer.data.snapshots import Edges
+from difformer.data.dataset import Edges
 
 Array = NDArray[Any]
 Average = Callable[[Array], Array]

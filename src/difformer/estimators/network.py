@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from difformer.data.dataset import fingerprint, single
+from difformer.data.dataset import Edges, fingerprint, single
 from difformer.data.series import Series, fill
-from difformer.data.snapshots import Edges, TemporalDataset, time_split
+from difformer.data.snapshots import TemporalDataset, time_split
 from difformer.data.table.scales import standardise
 from difformer.data.times import calendar, cycles_of, following, season_of
 from difformer.estimators.mix import (

@@ -16,8 +16,7 @@ from scipy import sparse
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from difformer.data.dataset import Dataset, csr_tensor, scipy_csr
-from difformer.data.snapshots import Edges
+from difformer.data.dataset import Dataset, Edges, csr_tensor, scipy_csr
 from difformer.data.table.cells import cell_text
 from difformer.data.table.columns import Away
 from difformer.data.table.encoder import LARGEST, Drift, TableEncoder

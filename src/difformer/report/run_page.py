@@ -24,7 +24,7 @@ from difformer.errors import DifformerError
 from difformer.files import natural, one_line
 from difformer.machine import commit_of
 from difformer.report.page import write_page
-from difformer.runs.run import read_run
+from difformer.runs.run import need_kind, read_run
 from difformer.systems.registry import SYSTEMS
 from difformer.train.checkpoint import Row
 from difformer.train.folder import Run
@@ -65,6 +65,7 @@ def write_report(
         return write_comparison(run_folder, out)
     try:
         if loaded is None:
+            need_kind(run_folder, ("dataset", "table", "series"), "its model")
             from difformer.runs.open import load_run
 
             loaded = load_run(_shown(run)[1], dataset=dataset, data_dir=data_dir)

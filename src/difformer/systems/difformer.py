@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from difformer.data.dataset import Batch, Dataset, fingerprint
-from difformer.estimators.classifier import DIFFormerClassifier
-from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.files import write_atomic
 from difformer.nn.model import DIFFormer
 from difformer.systems.fitted import Fitted
 
-Estimator = DIFFormerClassifier | DIFFormerRegressor
+if TYPE_CHECKING:
+    from difformer.estimators.base import BaseDIFFormer
 
 
 def build(in_channels: int, out_channels: int, config: Any) -> DIFFormer:
@@ -49,7 +48,7 @@ class Auto(Fitted):
         self._judges: tuple[Tensor, Tensor] | None = None
 
     @property
-    def fitted(self) -> Estimator | None:
+    def fitted(self) -> BaseDIFFormer | None:
         """The estimator, once it is fitted."""
         return self._fitted
 
@@ -61,7 +60,7 @@ class Auto(Fitted):
         return model.predict(rows) if numbers else model.predict_proba(rows)
 
     @torch.enable_grad()  # the first prediction is an evaluation
-    def _fit(self, batch: Batch) -> Estimator:
+    def _fit(self, batch: Batch) -> BaseDIFFormer:
         y, judges = batch.y.detach().cpu().clone(), None
         if self._judges is not None:
             judges, labels = self._judges
@@ -75,11 +74,10 @@ class Auto(Fitted):
             edges, weight = graph.edge_index, graph.edge_weight
             keep = edges[0] != edges[1]  # the estimator adds a loop per row
             edges, weight = edges[:, keep].cpu(), None if weight is None else weight[keep].cpu()
-        classes = not y.is_floating_point()
-        kind = DIFFormerClassifier if classes else DIFFormerRegressor
-        task = "multiclass" if classes else "regression"
+        numbers = y.is_floating_point()
+        task = "regression" if numbers else "multiclass"
         data = Dataset("rows", batch.x.cpu(), y, task, edges, weight)
-        model: Estimator = kind(
+        model = _estimator(numbers)(
             random_state=self.seed,
             time_budget=self.config.time_budget,
             verbose=int(self.verbose),
@@ -99,8 +97,16 @@ class Auto(Fitted):
         """Read the estimator back."""
         if self._batch is None or state.numel() == 0:
             return
-        kind = DIFFormerRegressor if self._batch.y.is_floating_point() else DIFFormerClassifier
+        kind = _estimator(self._batch.y.is_floating_point())
         with TemporaryDirectory() as folder:
             path = Path(folder) / "estimator.safetensors"
             write_atomic(path, state.cpu().numpy().tobytes())
             self._fitted = kind.load(path)
+
+
+def _estimator(numbers: bool) -> Any:
+    """The estimator of numbers or of classes, imported where one is fitted or read."""
+    from difformer.estimators.classifier import DIFFormerClassifier
+    from difformer.estimators.regressor import DIFFormerRegressor
+
+    return DIFFormerRegressor if numbers else DIFFormerClassifier

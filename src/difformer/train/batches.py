@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from difformer.core.graph import Graph
 from difformer.data.dataset import Batch, Prediction
-from difformer.data.snapshots import TemporalDataset
 
 if TYPE_CHECKING:
     from difformer.data.dataset import Dataset
+    from difformer.data.snapshots import TemporalDataset
     from difformer.data.split import Split
 
 

@@ -36,7 +36,6 @@ from difformer.errors import TrainingError
 from difformer.files import reading
 from difformer.metrics import METRICS
 from difformer.train.batches import Source, predict
-from difformer.train.callbacks import Callback
 from difformer.train.checkpoint import (
     Row,
     State,
@@ -63,6 +62,7 @@ from difformer.train.steps import (
 
 if TYPE_CHECKING:
     from difformer.data.split import Split
+    from difformer.train.callbacks import Callback
 
 DIVERGED = 1e8  # times the first loss: training has diverged, even if the loss is finite
 

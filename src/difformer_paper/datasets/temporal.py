@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from difformer.data.dataset import Edges
 from difformer.data.fetch import Source, Web, obtain
-from difformer.data.snapshots import Edges, TemporalDataset, from_windows
+from difformer.data.snapshots import TemporalDataset, from_windows
 from difformer.errors import DataError
 from difformer.files import read_json, reading
 
