@@ -152,9 +152,7 @@ def test_a_setting_that_fails_is_a_failed_trial(
 def test_where_nothing_runs_the_reasons_are_told(data: Dataset, split: Split) -> None:
     far = experiment()
     with pytest.raises(DifformerError, match="no setting of mlp could be run: ValueError: bad"):
-        _ = TuneResult(
-            far, "accuracy", "max", (Trial(0, {}, {}, None, error="ValueError: bad"),)
-        ).best
+        _ = TuneResult(far, "accuracy", (Trial(0, {}, {}, None, error="ValueError: bad"),)).best
     with pytest.raises(ValueError, match="must have validation rows"):
         tune(far, trials=1, dataset=data, split=replace(split, val=split.val[:0]))
 

@@ -95,13 +95,9 @@ def _settings(trial: Trial) -> str:
 
 
 def _table(result: TuneResult) -> Table:
-    sign = -1 if result.direction == "max" else 1
-    done = sorted(
-        (t for t in result.trials if t.value is not None), key=lambda t: sign * (t.value or 0.0)
-    )
     rows = [
         (str(trial.number), f"{trial.value:.4f}", f"{trial.seconds:.1f}", _settings(trial))
-        for trial in done[:SHOWN]
+        for trial in result.ranked()[:SHOWN]
     ]
     failed = [t for t in result.trials if t.value is None]
     notes = (f"{len(failed)} trials failed, the first: {failed[0].error}",) if failed else ()
