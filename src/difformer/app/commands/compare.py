@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from difformer.app import options as shared
 from difformer.app.asked import named_table
 from difformer.app.options import flag, parse_names
-from difformer.app.output import print_json, print_table, say, search_stopped
+from difformer.app.output import interrupted, print_json, print_table, say
 from difformer.compare.compare import DEFAULT_MODELS, DEFAULT_TRAIN, compare
 from difformer.compare.comparison import Comparison, comparison_table, verdict
 from difformer.files import counted, write_atomic
@@ -67,7 +67,8 @@ def command(
             look=lambda line: say(line, quiet=quiet or json),
         )
     except KeyboardInterrupt:
-        raise search_stopped("--out", out) from None
+        lost = "nothing is kept without --out" if out is None else "the same command resumes it"
+        raise interrupted(lost) from None
     record = _record(result)
     if out is not None:
         from difformer.report.compare_page import write_comparison

@@ -8,7 +8,7 @@ from typing import Annotated
 from difformer.app import options as shared
 from difformer.app.asked import named_table
 from difformer.app.options import flag, parse_set
-from difformer.app.output import print_json, print_table, say, search_stopped
+from difformer.app.output import interrupted, print_json, print_table, say
 from difformer.blocks import Table
 from difformer.compare.compare import DEFAULT_TRAIN
 from difformer.compare.tune import SEARCHES, Trial, TuneResult, grid_size, tune
@@ -80,7 +80,12 @@ def command(
             look=look,
         )
     except KeyboardInterrupt:
-        raise search_stopped("--storage", storage) from None
+        lost = (
+            "nothing is kept without --storage"
+            if storage is None
+            else "the same command resumes it"
+        )
+        raise interrupted(lost) from None
     if json:
         return print_json(_record(result))
     print_table(_table(result), f"{model} on {dataset}: validation {result.metric}")
