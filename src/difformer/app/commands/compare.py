@@ -16,7 +16,6 @@ from difformer.app.output import interrupted, print_json, print_table, say
 from difformer.compare.compare import DEFAULT_MODELS, DEFAULT_TRAIN, compare
 from difformer.compare.comparison import Comparison, comparison_table, verdict
 from difformer.files import counted, write_atomic
-from difformer.runs.run import COMPARISON
 from difformer.systems.registry import SYSTEMS
 
 
@@ -72,6 +71,7 @@ def command(
     record = _record(result)
     if out is not None:
         from difformer.report.compare_page import write_comparison
+        from difformer.runs.run import COMPARISON
 
         write_atomic(out / COMPARISON, dumps(record, indent=1) + "\n")
         say(f"look at {write_comparison(out)}", quiet=quiet or json)
