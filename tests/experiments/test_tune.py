@@ -121,19 +121,22 @@ def test_a_storage_that_is_no_database_is_one_line(tmp_path: Path) -> None:
         search(1, storage=storage)
 
 
-def test_a_setting_that_fails_is_a_failed_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_that_fails_or_has_no_value_is_a_failed_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[int] = []
 
-    def second_fails(*values: Any) -> float:
+    def some_fail(*values: Any) -> float:
         calls.append(1)
         if len(calls) == 2:
             raise RuntimeError("no")
-        return 0.1 * len(calls)
+        return float("nan") if len(calls) == 3 else 0.1 * len(calls)
 
-    judge_by(second_fails, monkeypatch)
-    result = search(3)
-    assert [t.error for t in result.trials] == [None, "RuntimeError: no", None]
-    assert result.best.number == 2
+    judge_by(some_fail, monkeypatch)
+    result = search(4)
+    failed = "ValueError: the validation accuracy is nan"
+    assert [t.error for t in result.trials] == [None, "RuntimeError: no", failed, None]
+    assert result.best.number == 3
 
 
 def test_where_nothing_runs_the_reasons_are_told() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +178,7 @@ def tune(
             study.sampler = optuna.samplers.TPESampler(seed=len(done))
             trial, tried = study.ask(), [each.settings for each in done]
             if points is not None:
-                settings = _left(points, tried)[0]
+                settings = next((point for point in points if point not in tried), {})
             else:
                 settings = _drawn(trial, experiment.system) if {} in tried else {}
             value = _try(trial, settings, experiment, data, blind, metric.name)
@@ -195,19 +195,10 @@ def _points(grid: Grid, *, first: bool) -> list[dict[str, Any]]:
     The experiment as it stands takes the place of the first of them, which then comes last.
     """
     names = sorted(grid)
-    places = list(product(*(grid[name] for name in names)))
+    places = list(product(*(dict.fromkeys(grid[name]) for name in names)))
     RandomState(0).shuffle(places)
     points = [{name: place[names.index(name)] for name in grid} for place in places]
     return [{}, *points[1:], *points[:1]] if first else points
-
-
-def _left(points: Sequence[dict[str, Any]], tried: Sequence[dict[str, Any]]) -> list[Any]:
-    """The settings that no finished trial has."""
-    left = list(points)
-    for settings in tried:
-        if settings in left:
-            left.remove(settings)
-    return left
 
 
 def _drawn(trial: Any, system: str) -> dict[str, Any]:
@@ -238,7 +229,10 @@ def _try(
     started, value = time.monotonic(), None
     try:
         changed = _changed(experiment, found["model"], found["train"])
-        value, found["standard_error"] = _validate(changed, data, split, metric)
+        reached, found["standard_error"] = _validate(changed, data, split, metric)
+        if not isfinite(reached):
+            raise ValueError(f"the validation {metric} is {reached}")
+        value = reached
     except (DifformerError, ValueError, RuntimeError, MemoryError) as error:
         found["error"] = f"{type(error).__name__}: {one_line(error)}"
     found["seconds"] = round(time.monotonic() - started, 2)
