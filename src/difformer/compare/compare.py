@@ -250,7 +250,7 @@ def run_all(waiting: Sequence[Task], workers: int | None, look: Look) -> None:
             for said in cast("list[Any]", wait(list(running))):
                 try:
                     line = said.recv()
-                except EOFError:
+                except (EOFError, OSError):  # it may end in the middle of a line
                     _ended(*running.pop(said), look)
                     continue
                 if isinstance(line, RunError):

@@ -7,15 +7,16 @@ import sys
 from datetime import datetime, timezone
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from difformer.app import options as shared
 from difformer.app.asked import named_table
 from difformer.app.options import flag, parse_names
 from difformer.app.output import interrupted, print_json, print_table, say
 from difformer.compare.compare import DEFAULT_MODELS, DEFAULT_TRAIN, compare
-from difformer.compare.comparison import Comparison, comparison_table, verdict
+from difformer.compare.comparison import comparison_table, verdict
 from difformer.files import counted, write_atomic
+from difformer.machine import commit, describe_machine
 from difformer.systems.registry import SYSTEMS
 
 
@@ -68,7 +69,13 @@ def command(
     except KeyboardInterrupt:
         lost = "nothing is kept without --out" if out is None else "the same command resumes it"
         raise interrupted(lost) from None
-    record = _record(result)
+    record = {
+        **result.to_json(),
+        "command": shlex.join(["difformer", *sys.argv[1:]]),
+        "machine": describe_machine(),
+        "commit": commit(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+    }
     if out is not None:
         from difformer.report.compare_page import write_comparison
         from difformer.runs.run import COMPARISON
@@ -82,16 +89,3 @@ def command(
         f"{result.dataset}: {result.metric}, {counted(len(result.splits), 'split')}",
     )
     print("\n".join(verdict(result)))
-
-
-def _record(result: Comparison) -> dict[str, Any]:
-    from difformer.machine import commit, describe_machine
-
-    words = ["difformer", *sys.argv[1:]]
-    return {
-        **result.to_json(),
-        "command": shlex.join(words),
-        "machine": describe_machine(),
-        "commit": commit(),
-        "date": datetime.now(timezone.utc).date().isoformat(),
-    }

@@ -87,7 +87,16 @@ def command(
         )
         raise interrupted(lost) from None
     if json:
-        return print_json(_record(result))
+        tuned = result.tuned()
+        return print_json(
+            {
+                "metric": result.metric,
+                "best": vars(result.best),
+                "experiment": tuned.config(),
+                "train": {"lr": tuned.train.lr, "weight_decay": tuned.train.weight_decay},
+                "trials": [vars(trial) for trial in result.trials],
+            }
+        )
     print_table(_table(result), f"{model} on {dataset}: validation {result.metric}")
     print(f"best: {_settings(result.best)}; lr={result.tuned().train.lr:.4g}")
 
@@ -107,13 +116,3 @@ def _table(result: TuneResult) -> Table:
     failed = [t for t in result.trials if t.value is None]
     notes = (f"{len(failed)} trials failed, the first: {failed[0].error}",) if failed else ()
     return Table("", ("Trial", f"val {result.metric}", "s", "settings"), rows, notes=notes)
-
-
-def _record(result: TuneResult) -> dict[str, object]:
-    return {
-        "metric": result.metric,
-        "best": vars(result.best),
-        "experiment": result.tuned().config(),
-        "train": {"lr": result.tuned().train.lr, "weight_decay": result.tuned().train.weight_decay},
-        "trials": [vars(t) for t in result.trials],
-    }
