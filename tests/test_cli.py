@@ -72,17 +72,15 @@ def test_help_takes_under_half_a_second_of_one_core() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_every_command_has_an_example_json_and_debug(name: str, cli: Any) -> None:
+def test_every_command_has_an_example_json_and_debug_and_no_option_twice(
+    name: str, cli: Any
+) -> None:
     text = cli(name, "--help").out
     assert f"Example: difformer {name}" in text
     if name != "serve":  # it answers in JSON over HTTP, and prints nothing but where
         assert "--json" in text
     if name != "datasets":
         assert "--debug" in text
-
-
-@pytest.mark.parametrize("name", SHOWN)
-def test_every_option_appears_once(name: str) -> None:
     names = [n for p in load_command(name).params for n in (*p.opts, *p.secondary_opts)]
     assert len(names) == len(set(names))
 
@@ -177,6 +175,7 @@ def test_a_learning_rate_of_1e10_is_stopped_as_diverged_with_one_line(
         (OSError(errno.ENOSPC, "No space left on device", "f"), 2, "No space left on device"),
         (MemoryError(), 2, "out of memory"),
         (RuntimeError("odd"), 1, "RuntimeError: odd; this is a fault of difformer"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
 def test_an_error_is_one_line_and_its_exit_code_says_whose_turn_it_is(
@@ -192,15 +191,6 @@ def test_an_error_is_one_line_and_its_exit_code_says_whose_turn_it_is(
     assert done.err.count("\n") == 1
 
 
-def test_an_interrupt_has_its_own_code(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*values: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(data, "print_table", interrupt)
-    done = cli("datasets")
-    assert (done.code, done.err) == (130, "interrupted\n")
-
-
 def test_debug_shows_the_traceback() -> None:
     from difformer.app.cli import main
 
@@ -212,9 +202,6 @@ def test_datasets_are_listed_for_people_and_for_machines(cli: Any) -> None:
     assert "2,708 papers" in cli("datasets").out
     listed = json.loads(cli("datasets", "--json").out)
     assert [entry["name"] for entry in listed] == difformer.list_datasets()
-
-
-def test_an_embedded_dataset_needs_no_fetching(cli: Any) -> None:
     assert json.loads(cli("datasets", "fetch", "digits", "--json").out)["folder"] is None
 
 
@@ -258,6 +245,7 @@ def test_settings_lists_each_setting_of_a_system_with_default_range_and_meaning(
     assert names[: len(kind.config.names())] == [*kind.config.names()]
     assert {name for name in TrainSettings.names() if kind.uses(name)} <= set(names)
     assert len(names) == len(set(names))
+    assert not {*kind.config.names()} & {*TrainSettings.names()}
     assert all(row["default"] and row["range"] and row["meaning"] for row in rows)
 
 
@@ -322,11 +310,6 @@ def test_a_series_is_trained_with_the_defaults_of_the_forecaster() -> None:
     theirs, ours = DIFFormerForecaster().get_params(), vars(SeriesSettings())
     assert set(theirs) - set(ours) == {"checkpoint", "random_state"}
     assert {name: ours[name] for name in theirs if name in ours}.items() <= theirs.items()
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_settings_of_a_model_and_of_training_have_different_names(system: str) -> None:
-    assert not {*get_system(system).config.names()} & {*TrainSettings.names()}
 
 
 def test_a_shell_can_complete_commands(tmp_path: Path) -> None:

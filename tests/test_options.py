@@ -67,16 +67,6 @@ def test_good_values_pass():
     assert Example(rate=None) == Example()
 
 
-def test_each_field_gives_an_option_with_its_type_default_and_help():
-    options = options_of(Example)
-    assert list(options) == list(Example.names())
-    assert (options["count"].kind, options["count"].default) == (int, 2)
-    assert options["count"].help == "how many"
-    assert options["rate"].optional
-    assert not options["share"].optional
-    assert [options[name].metavar for name in ("maker", "rate")] == ["plain|rich", "X|none"]
-
-
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [

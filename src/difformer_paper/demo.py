@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from difformer.app import options as shared
-from difformer.app.options import option
+from difformer.app.options import flag
 from difformer.app.output import interrupted, print_json, print_table, say
 from difformer.blocks import (
     Note,
@@ -309,7 +309,7 @@ def command(
     ] = Path("runs/demo"),
     picture: Annotated[
         Path | None,
-        option("--picture", metavar="FILE", help="Also draw states and energy to this svg or png."),
+        flag("FILE", "Also draw states and energy to this svg or png."),
     ] = None,
     json: shared.Json = False,
     quiet: shared.Quiet = False,

@@ -10,9 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from difformer.app.options import DataDir, Json, Quiet, argument, option, parse_names, parse_seeds
+from difformer.app.options import DataDir, Json, Quiet, argument, flag, parse_names, parse_seeds
 from difformer.app.output import interrupted, print_json, print_table, say
 from difformer.blocks import mean_std
 from difformer.errors import RunError
@@ -50,40 +48,30 @@ def write_pages(root: Path, results: Path) -> list[str]:
 KNOWN = tuple(dict.fromkeys([*list_specs(), *FIGURES]))
 
 
-def _list(flag: str, help: str) -> Any:
-    return option(flag, metavar="A,B,...", help=help)
-
-
 def command(
     table: Annotated[str | None, argument("TABLE", f"One of {', '.join(KNOWN)}.")] = None,
-    models: Annotated[str | None, _list("--models", "Only these rows. [all]")] = None,
-    datasets: Annotated[str | None, _list("--datasets", "Only these columns. [all]")] = None,
-    variants: Annotated[str | None, _list("--variants", "Only these settings. [all]")] = None,
-    protocols: Annotated[
-        str | None, _list("--protocols", "Only these kinds of split. [all]")
-    ] = None,
+    models: Annotated[str | None, flag("A,B,...", "Only these rows. [all]")] = None,
+    datasets: Annotated[str | None, flag("A,B,...", "Only these columns. [all]")] = None,
+    variants: Annotated[str | None, flag("A,B,...", "Only these settings. [all]")] = None,
+    protocols: Annotated[str | None, flag("A,B,...", "Only these kinds of split. [all]")] = None,
     splits: Annotated[
-        str | None, _list("--splits", "Only these of the spec's splits: random:0,random:1")
+        str | None, flag("A,B,...", "Only these of the spec's splits: random:0,random:1")
     ] = None,
     seeds: Annotated[
-        str | None, _list("--seeds", "How many seeds, or which, in place of the spec's.")
+        str | None, flag("A,B,...", "How many seeds, or which, in place of the spec's.")
     ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where results are kept.")
-    ] = Path("results"),
+    out: Annotated[Path, flag("FOLDER", "Where results are kept.", "--out", "-o")] = Path(
+        "results"
+    ),
     runs: Annotated[
         Path | None,
-        option(
-            "--runs",
-            metavar="FOLDER",
-            help="Also keep the run folders here, so that an interrupted run is resumed.",
-        ),
+        flag("FOLDER", "Also keep the run folders here, so that an interrupted run is resumed."),
     ] = None,
-    fresh: Annotated[bool, option("--fresh", help="Measure again what exists.")] = False,
-    show: Annotated[bool, option("--show", help="Run nothing, show what exists.")] = False,
+    fresh: Annotated[bool, flag("", "Measure again what exists.", "--fresh")] = False,
+    show: Annotated[bool, flag("", "Run nothing, show what exists.", "--show")] = False,
     readme: Annotated[
         bool,
-        option("--readme", help=f"Write the tables in {' and '.join(PAGES)} anew; no TABLE."),
+        flag("", f"Write the tables in {' and '.join(PAGES)} anew; no TABLE.", "--readme"),
     ] = False,
     data_dir: DataDir = None,
     json: Json = False,

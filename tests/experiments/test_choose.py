@@ -30,7 +30,7 @@ def tried(val: float, **settings: float) -> Trial:
 
 
 def found(*trials: Trial) -> TuneResult:
-    return TuneResult(Experiment.make("covid", system="mlp"), "mse", "min", trials)
+    return TuneResult(Experiment.make("covid", system="mlp"), "mse", trials)
 
 
 def one(table: str, **names: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -17,10 +18,10 @@ import pytest
 import torch
 
 from difformer.compare import compare as module
-from difformer.compare import compare as processes
 from difformer.compare.compare import compare
 from difformer.compare.comparison import Comparison, Row, verdict
 from difformer.data.dataset import Dataset
+from difformer.data.snapshots import TemporalDataset
 from difformer.data.split import Split
 from difformer.errors import RunError
 from difformer.jobs.rows import splits_of
@@ -48,20 +49,16 @@ def run(data: Dataset, models: list[str], number: int = 2, **options: Any) -> Co
     return compare(data, models=models, splits=toy_splits(data, number), **options)
 
 
-def test_a_system_that_cannot_run_says_so_and_the_others_go_on() -> None:
-    result = run(make_dataset(graph=False), ["gcn", "mlp"])
-    gcn, mlp = result.rows
-    assert "needs a graph" in str(gcn.cannot)
-    assert len(mlp.runs) == 2
-
-
-def test_a_system_too_large_for_memory_names_what_it_would_take(
+def test_a_system_that_cannot_run_says_so_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    alone, mlp = run(make_dataset(graph=False), ["gcn", "mlp"]).rows
+    assert "needs a graph" in str(alone.cannot)
+    assert len(mlp.runs) == 2
     monkeypatch.setitem(SYSTEMS, "gcn", replace(SYSTEMS["gcn"], cost=lambda *sizes: 1e15))
-    result = run(make_dataset(), ["gcn", "mlp"])
-    assert "GB of memory" in str(result.rows[0].cannot)
-    assert len(result.rows[1].runs) == 2
+    large, mlp = run(make_dataset(), ["gcn", "mlp"]).rows
+    assert "GB of memory" in str(large.cannot)  # which it would take
+    assert len(mlp.runs) == 2
 
 
 def test_an_error_on_one_split_loses_nothing_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,22 +117,28 @@ def test_the_same_tuning_budget_is_spent_on_every_split(tmp_path: Path) -> None:
         assert (tmp_path / row.system / "trials.sqlite").exists()
 
 
-def test_processes_measure_memory_and_take_sparse_features(tmp_path: Path) -> None:
-    data = make_dataset()
+def test_processes_measure_memory_say_what_is_done_and_take_sparse_features(
+    tmp_path: Path,
+) -> None:
+    data, said = make_dataset(), list[str]()
     data = replace(data, x=data.x.to_sparse_csr())
     held = torch.ones(2**27)  # half a gigabyte that is this process's own, not the children's
-    result = run(data, ["mlp", "logistic"], 1, workers=2, folder=tmp_path)
+    options: Any = {"folder": tmp_path, "look": said.append}
+    result = run(data, ["mlp", "logistic"], 2, workers=2, **options)
     assert held.numel()
-    assert all(len(row.runs) == 1 for row in result.rows)
+    assert all(len(row.runs) == 2 for row in result.rows)
     assert all(2**17 < (row.memory or 0) < 2**29 for row in result.rows)
+    for system in ("mlp", "logistic"):
+        lines = [line for line in said if line.startswith(system)]
+        assert lines == [f"{system}: 1 of 2 splits", f"{system}: done"]
+    (tmp_path / "mlp" / "system.json").write_text('{"memory": 1000000000000}')
+    assert run(data, ["mlp"], 3, workers=1, folder=tmp_path).rows[0].memory == 10**12  # the most
 
 
-def test_memory_is_the_most_of_all_sittings(tmp_path: Path) -> None:
-    data, folder = make_dataset(), tmp_path / "mlp"
-    folder.mkdir()
-    (folder / "system.json").write_text('{"memory": 1000000000000}')
-    result = run(data, ["mlp"], 1, workers=1, folder=tmp_path)
-    assert result.rows[0].memory == 10**12
+def test_every_kind_of_data_travels_to_another_process() -> None:
+    data = TemporalDataset("toy", torch.ones(6, 2), torch.ones(6, 1), "regression", num_nodes=3)
+    found = pickle.loads(pickle.dumps(data))  # noqa: S301 - what was written here
+    assert (found.fingerprint, found.num_nodes) == (data.fingerprint, 3)
 
 
 def test_a_process_that_dies_without_a_word_takes_nothing_with_it(
@@ -143,7 +146,7 @@ def test_a_process_that_dies_without_a_word_takes_nothing_with_it(
 ) -> None:
     data = make_dataset()
     run(data, ["mlp"], 1, folder=tmp_path)
-    monkeypatch.setattr(processes, "run_in_child", os._exit)  # ends at once, and with a code
+    monkeypatch.setattr(module, "run_in_child", os._exit)  # ends at once, and with a code
     result = run(data, ["gcn", "mlp"], 1, workers=1, folder=tmp_path)
     gcn, mlp = result.rows
     assert list(gcn.errors.values()) == ["its process ended with code 1"]

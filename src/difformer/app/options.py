@@ -153,21 +153,18 @@ def parse_names(text: str | None) -> list[str] | None:
 
 
 def parse_set(pairs: list[str] | None, options: Mapping[str, Option]) -> dict[str, Any]:
-    """NAME=VALUE pairs of `--set`, each in the type of its option."""
-    found: dict[str, Any] = {}
-    for pair in pairs or []:
-        name, equals, text = pair.partition("=")
-        name = name.strip().replace("-", "_")
-        if not equals:
-            raise ValueError(f"set must be key=value, got {pair!r}")
-        check_keys([name], options, "--set", "`difformer settings` lists them")
-        found[name] = options[name].parse(text.strip())
-    return found
+    """The settings of `--set`, each in the type of its option."""
+    texts = set_texts(pairs)
+    check_keys(texts, options, "--set", "`difformer settings` lists them")
+    return {name: options[name].parse(text) for name, text in texts.items()}
 
 
-def set_names(pairs: list[str] | None) -> set[str]:
-    """The names of NAME=VALUE pairs."""
-    return {pair.partition("=")[0].strip().replace("-", "_") for pair in pairs or []}
+def set_texts(pairs: list[str] | None) -> dict[str, str]:
+    """The texts of the NAME=VALUE pairs of `--set`, by name."""
+    if wrong := next((pair for pair in pairs or [] if "=" not in pair), None):
+        raise ValueError(f"set must be key=value, got {wrong!r}")
+    split = (pair.partition("=") for pair in pairs or [])
+    return {name.strip().replace("-", "_"): text.strip() for name, _, text in split}
 
 
 TABLE, SERIES = "Your own table", "Your own series"  # headings of their options in --help
@@ -187,11 +184,6 @@ def flag(
     text = f"{help} [{usual}]" if usual else help
     more |= {"show_default": not usual, "rich_help_panel": panel}
     return typer.Option(*names, metavar=metavar or None, help=text, **more)
-
-
-def option(*names: str, help: str, default: str = "", metavar: str = "", **more: Any) -> Any:
-    """`flag` by keywords."""
-    return flag(metavar, help, *names, usual=default, **more)
 
 
 def ask(metavar: str, help: str, *names: str, default: Any = None, **more: Any) -> Any:

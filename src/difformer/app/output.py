@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from difformer.blocks import Table
+from difformer.blocks import Note, Plot, Table
 from difformer.errors import RunError
 from difformer.files import alone_in, json_text
 from difformer.train.interrupts import exit_code
@@ -55,14 +55,11 @@ def say(message: str, *, quiet: bool = False) -> None:
 
 def print_blocks(blocks: Sequence[Block]) -> None:
     """Print what a page shows: its sentences, its tables, and the numbers of its figures."""
-    from difformer.blocks import Note, Plot
-    from difformer.blocks import Table as Shown
-
     for block in blocks:
         shown = block.table if isinstance(block, Plot) else block
         if isinstance(shown, Note):
             print(shown.text)
-        elif isinstance(shown, Shown):
+        elif isinstance(shown, Table):
             print(f"\n{shown.caption}")
             notes = block.notes if isinstance(block, Plot) else ()
             print_table(replace(shown, caption="", notes=notes))
@@ -90,10 +87,10 @@ def finish_run(
 
     path = write_report(folder, **data) if page else None
     if json:
-        return print_json({**record, "folder": str(folder)})
-    print_blocks(blocks())
-    print(f"kept in {folder}{more}" + ("" if path is None else f"; look at {path}"))
-    return None
+        print_json({**record, "folder": str(folder)})
+    else:
+        print_blocks(blocks())
+        print(f"kept in {folder}{more}" + ("" if path is None else f"; look at {path}"))
 
 
 @contextmanager
@@ -141,12 +138,6 @@ def stopped(folder: Path, what: str = "the best epoch so far") -> typer.Exit:
         words += ["--out", str(folder)]
     again = shlex.join(["difformer", *words, *([] if "--resume" in words else ["--resume"])])
     return interrupted(f"{what} is kept in {folder}; go on with: {again}")
-
-
-def search_stopped(option: str, kept: Path | None) -> typer.Exit:
-    """To raise where Ctrl-C ended a search, which can be resumed only if an option kept it."""
-    nothing = f"nothing is kept without {option}"
-    return interrupted(nothing if kept is None else "the same command resumes it")
 
 
 def interrupted(message: str) -> typer.Exit:

@@ -15,12 +15,12 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from difformer.compare.comparison import Comparison, Row
 from difformer.errors import RunError
@@ -56,6 +56,7 @@ DEFAULT_MODELS = (
     "difformer-sharp",
 )
 DEFAULT_TRAIN = {"epochs": 300, "patience": 100}
+Look = Callable[[str], None]
 
 
 def compare(
@@ -108,8 +109,7 @@ def compare(
             Task(name, data, tuple(chosen), trials, options, root / name, monitor.name)
             for name in models
         ]
-        waiting = [task for task in tasks if not task.complete()]
-        run_all(waiting, workers, look or (lambda line: None))
+        run_all([task for task in tasks if task.row().errors], workers, look or (lambda line: None))
         rows = tuple(task.row() for task in tasks)
     return Comparison(
         dataset=data.name,
@@ -132,72 +132,48 @@ class Task:
     train: Mapping[str, Any]
     folder: Path
     metric: str
-    threads: int | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The read-only mapping of a dataset's splits does not travel to another process, and torch
-        # warns of every sparse tensor that does.
-        from difformer.data.dataset import scipy_csr
-
-        x = self.data.x
-        parts = {f.name: getattr(self.data, f.name) for f in fields(self.data)}
-        parts |= {"splits": dict(self.data.splits), "x": scipy_csr(x) if x.is_sparse_csr else x}
-        return {**vars(self), "data": parts}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        from difformer.data.dataset import Dataset, csr_tensor
-
-        parts: dict[str, Any] = {**state["data"]}
-        if hasattr(parts["x"], "tocsr"):
-            parts["x"] = csr_tensor(parts["x"])
-        vars(self).update({**state, "data": Dataset(**parts)})
 
     def row(self) -> Row:
         """What its folder holds; a split without a file is an error of its process."""
         about = self._read("system")
-        runs: dict[str, Mapping[str, Any]] = {}
-        errors: dict[str, str] = {}
-        for split in self.splits:
-            record = self._read(split.name)
-            if record and "error" not in record:
-                runs[split.name] = record
-            elif about.get("cannot") is None:
-                errors[split.name] = record.get("error", about.get("died", "not run"))
-        return Row(self.system, runs, about.get("memory"), about.get("cannot"), errors)
+        records = {split.name: self._read(split.name) for split in self.splits}
+        runs = {name: each for name, each in records.items() if each and "error" not in each}
+        died, cannot = about.get("died", "not run"), about.get("cannot")
+        left = {} if cannot is not None else {k: v for k, v in records.items() if k not in runs}
+        errors = {name: each.get("error", died) for name, each in left.items()}
+        return Row(self.system, runs, about.get("memory"), cannot, errors)
 
-    def complete(self) -> bool:
-        """Whether nothing is left to run."""
-        row = self.row()
-        return row.cannot is not None or len(row.runs) == len(self.splits)
+    def run(self, look: Look, *, alone: bool = False) -> None:
+        """Run the system on the splits that have no file yet; an error on one is written down.
 
-    def run(self) -> None:
-        """Run the system on the splits that have no file yet; an error on one is written down."""
-        import torch
-
+        Args:
+            alone: whether nothing else is in this process, which is then measured.
+        """
         from difformer.jobs.rows import CannotRunError
         from difformer.train.memory import memory_from_here
 
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)  # before the work
         except OSError as error:
             raise cannot_write(self.folder, error) from error
         most: int = self._read("system").get("memory", 0)
-        taken, done = memory_from_here(), self.row().runs
-        for split in (split for split in self.splits if split.name not in done):
+        taken, left = memory_from_here(), self.row().errors
+        for split in (split for split in self.splits if split.name in left):
             try:
                 record = _run_split(self, split)
             except CannotRunError as error:
                 self.write("system", {"cannot": str(error)})
-                return
+                break
             except Exception as error:
                 record = {"error": f"{type(error).__name__}: {one_line(error, 500)}"}
-            memory = taken()
-            if self.threads is not None and memory is not None:  # a process of its own
+            if alone and (memory := taken()) is not None:
                 most = max(most, memory)
                 self.write("system", {"memory": most})
             self.write(split.name, {"split": split.name, **record})
+            done = len(self.row().runs)
+            if "error" not in record and done < len(self.splits):
+                look(f"{self.system}: {done} of {len(self.splits)} splits")
+        look(f"{self.system}: done")
 
     def write(self, name: str, record: Mapping[str, Any]) -> None:
         """Keep what is known of a split, or of the system."""
@@ -251,73 +227,60 @@ def _run_split(task: Task, split: Split) -> dict[str, Any]:
     }
 
 
-Look = Callable[[str], None]
-
-
 def run_all(waiting: Sequence[Task], workers: int | None, look: Look) -> None:
-    """Run every task; `workers` at a time, or in this process if it is 0."""
+    """Run every task; `workers` at a time, or in this process if it is 0.
+
+    A process says what it has done through a pipe, which ends when it does, however that ends.
+    """
     waiting = list(waiting)
     if workers == 0:
         for task in waiting:
-            task.run()
-            look(f"{task.system}: done")
+            task.run(look)
         return
     limit = workers or min(os.cpu_count() or 1, len(waiting) or 1)
-    running: list[Worker] = []
+    context, running = multiprocessing.get_context("spawn"), dict[Any, tuple[Task, Any]]()
     try:
         while waiting or running:
             while waiting and len(running) < limit:
-                running.append(Worker(replace(waiting.pop(0), threads=1), look))
-            wait([worker.process.sentinel for worker in running], timeout=0.2)
-            for worker in running:
-                worker.tell()
-            running = [worker for worker in running if not worker.ended()]
+                task, (said, end) = waiting.pop(0), context.Pipe(duplex=False)
+                process = context.Process(target=run_in_child, args=(task, end), name=task.system)
+                process.start()
+                end.close()  # the child has its own
+                running[said] = task, process
+            for said in cast("list[Any]", wait(list(running))):
+                try:
+                    line = said.recv()
+                except (EOFError, OSError):  # it may end in the middle of a line
+                    _ended(*running.pop(said), look)
+                    continue
+                if isinstance(line, RunError):
+                    raise line
+                look(line)
     finally:
-        for worker in running:
-            worker.process.terminate()
-            worker.process.join()
+        for _, process in running.values():
+            process.terminate()
+            process.join()
 
 
-class Worker:
-    """A process that runs one task; it ends when this process does, however that ends."""
-
-    def __init__(self, task: Task, look: Look) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.task, self.look, self.told = task, look, 0
-        self.trouble = context.SimpleQueue()
-        arguments = (task, self.trouble)
-        self.process = context.Process(target=run_in_child, args=arguments, name=task.system)
-        self.process.start()
-
-    def tell(self) -> None:
-        """Say how many splits are done, when that has changed."""
-        done = len(self.task.row().runs)
-        if done not in (self.told, len(self.task.splits)):
-            self.told = done
-            self.look(f"{self.task.system}: {done} of {len(self.task.splits)} splits")
-
-    def ended(self) -> bool:
-        """Whether the process has ended; RunError if it could not write its results."""
-        if self.process.is_alive():
-            return False
-        self.process.join()
-        code = self.process.exitcode
-        if not self.trouble.empty():
-            raise RunError(self.trouble.get())
-        if code:
-            # Killed from outside, most often by a lack of memory: no file says so.
-            self.task.write("system", {"died": f"its process ended with code {code}"})
-        self.look(f"{self.task.system}: {'crashed' if code else 'done'}")
-        return True
+def _ended(task: Task, process: Any, look: Look) -> None:
+    """Write down that a process ended before its task, if it did."""
+    process.join()
+    if code := process.exitcode:
+        # Killed from outside, most often by a lack of memory: no file says so.
+        task.write("system", {"died": f"its process ended with code {code}"})
+        look(f"{task.system}: crashed")
 
 
-def run_in_child(task: Task, trouble: Any) -> None:
+def run_in_child(task: Task, end: Any) -> None:
     """Run a task in a child process; the parent is told of a disk that cannot be written."""
+    import torch
+
     Thread(target=end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
     try:
-        task.run()
+        task.run(end.send, alone=True)
     except RunError as error:
-        trouble.put(str(error))
+        end.send(error)
 
 
 def end_with_parent() -> None:

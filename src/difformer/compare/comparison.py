@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -180,6 +180,38 @@ def read_comparison(path: Path) -> tuple[Comparison, Mapping[str, Any]]:
         return Comparison(**kept), record
 
 
+BEST = (
+    "Best: {best}.",
+    "Best: {best}.",
+    "Is DIFFormer better? {answer} {ours} against {theirs}, the best other by validation, {told}.",
+    "DIFFormer wins: {ours} is better than {theirs}, {told}.",
+    "DIFFormer loses: {theirs} is better than {ours}, {told}.",
+)
+PAIRS = (
+    "Does all-pair diffusion help on this data? Not asked: no DIFFormer ran.",
+    "Does all-pair diffusion help on this data? Not asked: every system has all pairs.",
+    "Does all-pair diffusion help on this data? {answer} {ours} against ",
+)
+ALONE = (*PAIRS[:2], f"{PAIRS[2]}the same model without it {{told}}.")
+WHICH = f"{PAIRS[2]}{{theirs}}, which has none, {{told}}."
+# Another model without all pairs may be better for other reasons: all pairs do not hurt.
+OTHERS = (*PAIRS[:2], WHICH, WHICH, WHICH.replace("{answer}", "Not enough:"))
+GRAPH = (
+    "Does the graph help? Not asked: it needs a system with the graph and one without.",
+    "Does the graph help? Not asked: it needs a system with the graph and one without.",
+    "Does the graph help? {answer} {ours} against {theirs} {told}.",
+)
+GCN = (
+    "Is a GCN enough? Not asked: no GCN ran.",
+    "Is a GCN enough? Not asked: nothing else ran.",
+    "Is a GCN enough? {answer} {theirs} against {ours} {back}.",
+    "Is a GCN enough? Yes: {ours} is better than {theirs}, the best other by validation, {told}.",
+    "Is a GCN enough? No: {theirs} is better than {ours}, {back}.",
+)
+"""What is said without a system of ours, without one of theirs, if the splits do not tell, and if
+ours is better or worse; a third text alone is for every answer."""
+
+
 def verdict(comparison: Comparison) -> list[str]:
     """Four plain lines: who is best, all pairs or not, the graph or not, is a GCN enough.
 
@@ -190,102 +222,47 @@ def verdict(comparison: Comparison) -> list[str]:
     rows = comparison.ranked()
     if len(rows) < 2:
         return ["Nothing to say: fewer than two systems ran on every split."]
+
+    def speaker(group: Callable[[System], bool]) -> Row | None:
+        """The system of a group with the best mean validation; None if none was validated."""
+        judged = [row for row in rows if group(row.kind) and row.values("val")]
+        return max(judged, key=lambda r: comparison.sign * r.mean_std("val")[0], default=None)
+
+    graph, model = "given" if comparison.has_graph else "knn", get_system("gcn").model
+    ours = speaker(lambda kind: kind.module == OURS and kind.all_pairs)
+    alone = next((r for r in rows if r.kind.module == OURS and not r.kind.all_pairs), None)
+    local = alone or speaker(lambda kind: not kind.all_pairs)
+    given = speaker(lambda kind: kind.graph == "given")
+    rest = speaker(lambda kind: kind.graph != "given")
+    gcn = speaker(lambda kind: (kind.model, kind.graph) == (model, graph))
+    other = speaker(lambda kind: (kind.model, kind.graph) != (model, graph))
+    about_graph = "Does the graph help? The data has none."
+    if comparison.has_graph:
+        about_graph = _judged(comparison, given, rest, GRAPH)
     return [
-        _best(comparison, rows),
-        _all_pairs(comparison, rows),
-        _graph(comparison, rows),
-        _gcn(comparison, rows),
+        _judged(comparison, ours, speaker(lambda kind: kind.module != OURS), BEST),
+        _judged(comparison, ours, local, ALONE if alone else OTHERS),
+        about_graph,
+        _judged(comparison, gcn, other, GCN),
     ]
 
 
-def _best(comparison: Comparison, rows: Sequence[Row]) -> str:
-    ours = _speaker(comparison, [r for r in rows if _is_ours(r)])
-    theirs = _speaker(comparison, [r for r in rows if not _is_difformer(r)])
+def _judged(
+    comparison: Comparison, ours: Row | None, theirs: Row | None, texts: tuple[str, ...]
+) -> str:
+    """One line of the verdict, with titles, answer and differences filled in."""
     if ours is None or theirs is None:
-        return f"Best: {rows[0].title}."
-    gap, told = _gap(comparison, ours, theirs)
-    if not gap.certain:
-        other = f"{theirs.title}, the best other by validation,"
-        return f"Is DIFFormer better? {_answer(gap)} {ours.title} against {other} {told}."
-    if gap.mean > 0:
-        return f"DIFFormer wins: {ours.title} is better than {theirs.title}, {told}."
-    return f"DIFFormer loses: {theirs.title} is better than {ours.title}, {told}."
-
-
-def _all_pairs(comparison: Comparison, rows: Sequence[Row]) -> str:
-    """The same model with and without its all-pair term; else against the best without one."""
-    question = "Does all-pair diffusion help on this data?"
-    ours = _speaker(comparison, [r for r in rows if _is_ours(r)])
-    if ours is None:
-        return f"{question} Not asked: no DIFFormer ran."
-    alone = next((r for r in rows if _is_difformer(r) and not r.kind.all_pairs), None)
-    other = alone or _speaker(comparison, [r for r in rows if not r.kind.all_pairs])
-    if other is None:
-        return f"{question} Not asked: every system has all pairs."
-    gap, told = _gap(comparison, ours, other)
-    if alone is None:  # another model altogether: it may be better for other reasons
-        answer = _answer(gap) if gap.mean > 0 or not gap.certain else "Not enough:"
-        return f"{question} {answer} {ours.title} against {other.title}, which has none, {told}."
-    return f"{question} {_answer(gap)} {ours.title} against the same model without it {told}."
-
-
-def _graph(comparison: Comparison, rows: Sequence[Row]) -> str:
-    question = "Does the graph help?"
-    if not comparison.has_graph:
-        return f"{question} The data has none."
-    with_graph = _speaker(comparison, [r for r in rows if r.kind.graph == "given"])
-    without = _speaker(comparison, [r for r in rows if r.kind.graph != "given"])
-    if with_graph is None or without is None:
-        return f"{question} Not asked: it needs a system with the graph and one without."
-    gap, told = _gap(comparison, with_graph, without)
-    return f"{question} {_answer(gap)} {with_graph.title} against {without.title} {told}."
-
-
-def _gcn(comparison: Comparison, rows: Sequence[Row]) -> str:
-    question = "Is a GCN enough?"
-    graph, model = "given" if comparison.has_graph else "knn", get_system("gcn").model
-    convolutions = [r for r in rows if r.kind.model == model and r.kind.graph == graph]
-    gcn = _speaker(comparison, convolutions)
-    if gcn is None:
-        return f"{question} Not asked: no GCN ran."
-    best = _speaker(comparison, [r for r in rows if r not in convolutions])
-    if best is None:
-        return f"{question} Not asked: nothing else ran."
-    gap, told = _gap(comparison, best, gcn)
-    if not gap.certain:
-        return f"{question} {_answer(gap)} {best.title} against {gcn.title} {told}."
-    if gap.mean > 0:
-        return f"{question} No: {best.title} is better than {gcn.title}, {told}."
-    return (
-        f"{question} Yes: {gcn.title} is better than {best.title}, the best other by validation, "
-        f"{_gap(comparison, gcn, best)[1]}."
-    )
-
-
-def _is_difformer(row: Row) -> bool:
-    return row.kind.module == OURS
-
-
-def _is_ours(row: Row) -> bool:
-    return _is_difformer(row) and row.kind.all_pairs
-
-
-def _speaker(comparison: Comparison, rows: Sequence[Row]) -> Row | None:
-    """The system of a group with the best mean validation; None if none was validated."""
-    judged = [r for r in rows if r.values("val")]
-    return max(judged, key=lambda r: comparison.sign * r.mean_std("val")[0], default=None)
-
-
-def _answer(gap: Difference) -> str:
-    if gap.certain:
-        return "Yes:" if gap.mean > 0 else "No, it hurts:"
-    enough = "" if gap.needed is None else f"; about {gap.needed} would"
-    return f"Cannot tell from {counted(gap.pairs, 'split')}{enough}:"
-
-
-def _gap(comparison: Comparison, ours: Row, theirs: Row) -> tuple[Difference, str]:
-    """How much better ours is than theirs, and the same in words."""
+        return texts[ours is not None].format(best=comparison.ranked()[0].title)
     gap = comparison.difference(ours, theirs)
-    unit = " points" if comparison.unit[0] == 100 else ""
-    shown = gap.shown(*comparison.unit)
-    return gap, f"{shown}{unit} of {comparison.metric} over {counted(gap.pairs, 'split')}"
+    splits, points = counted(gap.pairs, "split"), " points" if comparison.unit[0] == 100 else ""
+    unclear, better, worse = (texts[2:] * 3)[:3]
+    text, answer = (better, "Yes:") if gap.mean > 0 else (worse, "No, it hurts:")
+    if not gap.certain:
+        enough = "" if gap.needed is None else f"; about {gap.needed} would"
+        text, answer = unclear, f"Cannot tell from {splits}{enough}:"
+    told, back = (
+        f"{each.shown(*comparison.unit)}{points} of {comparison.metric} over {splits}"
+        for each in (gap, comparison.difference(theirs, ours))
+    )
+    titles = {"ours": ours.title, "theirs": theirs.title}
+    return text.format(answer=answer, told=told, back=back, **titles)

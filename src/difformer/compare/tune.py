@@ -9,13 +9,17 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from math import prod
+from itertools import product
+from math import isfinite, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from numpy.random import RandomState
 
 from difformer.errors import DifformerError, missing_extra
 from difformer.files import one_line
 from difformer.jobs.job import Experiment
+from difformer.metrics import METRICS
 from difformer.systems.registry import get_system
 
 if TYPE_CHECKING:
@@ -33,7 +37,6 @@ PAPER_GRID: dict[str, tuple[Any, ...]] = {
     "model.hidden_channels": (16, 32, 64),
     "model.num_layers": (2, 4, 8, 16),
 }
-FIRST = "first"  # marks the trial of the defaults
 LR_RANGE, DECAY_RANGE = (1e-4, 0.3), (1e-6, 1.0)
 
 # Options that regularise, strongest first; the larger, the more.
@@ -68,18 +71,20 @@ class TuneResult:
 
     experiment: Experiment
     metric: str
-    direction: str
     trials: tuple[Trial, ...]
+
+    def ranked(self) -> list[Trial]:
+        """The trials that did not fail, best validation first; the earlier of equal ones."""
+        done = [t for t in self.trials if t.value is not None]
+        return sorted(done, key=lambda t: (self._loss(t), t.number))
 
     @property
     def best(self) -> Trial:
         """The trial with the best validation; the earliest of equal ones."""
-        done = [t for t in self.trials if t.value is not None]
-        if not done:
+        if not (done := self.ranked()):
             reasons = "; ".join(sorted({t.error or "" for t in self.trials}))
             raise DifformerError(f"no setting of {self.experiment.system} could be run: {reasons}")
-        sign = -1.0 if self.direction == "max" else 1.0
-        return min(done, key=lambda t: (sign * (t.value or 0.0), t.number))
+        return done[0]
 
     @property
     def simplest(self) -> Trial:
@@ -91,14 +96,12 @@ class TuneResult:
         value, because no value of it is a stronger form of another.
         """
         best, strength = self.best, (*REGULARISERS, "train.lr")
-        assert best.value is not None
-        sign = -1.0 if self.direction == "max" else 1.0
-        allowed = sign * best.value + (best.standard_error or 0.0)
+        allowed = self._loss(best) + (best.standard_error or 0.0)
 
         def others(trial: Trial) -> dict[str, Any]:
             return {k: v for k, v in trial.settings.items() if k not in strength}
 
-        near = [t for t in self.trials if t.value is not None and sign * t.value <= allowed]
+        near = [t for t in self.trials if t.value is not None and self._loss(t) <= allowed]
         return min(
             (t for t in near if others(t) == others(best)),
             key=lambda t: (
@@ -109,7 +112,10 @@ class TuneResult:
 
     def tuned(self) -> Experiment:
         """The experiment with the best settings found."""
-        return changed(self.experiment, self.best.model, self.best.train)
+        return _changed(self.experiment, self.best.model, self.best.train)
+
+    def _loss(self, trial: Trial) -> float:
+        return -METRICS[self.metric].better * (trial.value or 0.0)
 
 
 def tune(
@@ -128,7 +134,8 @@ def tune(
     "grid" tries the paper's grid (in random order, so that any budget is a fair sample of it);
     "search" draws the learning rate and weight decay from continuous ranges, and the options in the
     system's own `space`, by Optuna's TPE. The split's test rows are removed before anything is
-    trained. A setting that cannot be trained is a failed trial and does not end the search.
+    trained. A setting that cannot be trained is a failed trial and does not end the search; one
+    that is interrupted is not counted, and comes again.
 
     Args:
         trials: None tries the whole grid.
@@ -145,11 +152,15 @@ def tune(
     from difformer.jobs.rows import choose_split, load_data
     from difformer.train.objective import objective_for
 
+    if isinstance(search, str) and search not in SEARCHES:
+        raise ValueError(f"search must be one of {', '.join(SEARCHES)}, got {search!r}")
     # The experiment as it stands is tried first, except if a grid of the caller is tried whole.
     first = isinstance(search, str) or trials is not None
-    grid = _grid(search, experiment.system)
-    most = None if grid is None else prod(map(len, grid.values())) + first
-    trials = most if trials is None else trials
+    points: list[dict[str, Any]] | None = None
+    if search != "search":
+        grid = grid_for(experiment.system) if isinstance(search, str) else search
+        points = _points(grid, first=first)
+        trials = len(points) if trials is None else trials
     if trials is None or trials < 1:
         raise ValueError(f"trials must be at least 1, got {trials}")
     data = load_data(experiment, data_dir) if dataset is None else dataset
@@ -157,58 +168,77 @@ def tune(
     if rows.val.numel() == 0:
         raise ValueError(f"split {rows.name!r} must have validation rows to tune by, it has none")
     blind = replace(rows, test=rows.test[:0])
-    monitor = objective_for(data.task).monitor
+    metric = objective_for(data.task).monitor
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-    def validate(model: Mapping[str, Any], train: Mapping[str, Any]) -> tuple[float, float | None]:
-        return _validate(changed(experiment, model, train), data, blind, monitor.name)
-
     with _storage_errors(storage):
-        study = _open_study(experiment, search, grid, monitor.direction, storage)
-        _agree(study, experiment, search, data, blind)
-        _go_on(study, grid, first=first)
-        while len(_tried(study)) < min(trials, most or trials):
-            if grid is None:
-                # Seeded by the number of finished trials: an interrupted trial is drawn again.
-                study.sampler = optuna.samplers.TPESampler(seed=len(_tried(study)))
-            study.optimize(lambda trial: _try(trial, experiment, grid, validate), n_trials=1)
+        study = _open_study(experiment, search, metric.direction, storage, data, blind)
+        while len(done := _tried(study)) < min(trials, trials if points is None else len(points)):
+            # Seeded by the number of finished trials: an interrupted trial is drawn again.
+            study.sampler = optuna.samplers.TPESampler(seed=len(done))
+            trial, tried = study.ask(), [each.settings for each in done]
+            if points is not None:
+                settings = next((point for point in points if point not in tried), {})
+            else:
+                settings = _drawn(trial, experiment.system) if {} in tried else {}
+            value = _try(trial, settings, experiment, data, blind, metric.name)
+            failed = optuna.trial.TrialState.PRUNED if value is None else None
+            study.tell(trial, value, failed)
             if look is not None:
-                look(_record(_tried(study)[-1]), trials)
-        records = tuple(_record(trial) for trial in _tried(study)[:trials])
-    return TuneResult(experiment, monitor.name, monitor.direction, records)
+                look(_tried(study)[-1], trials)
+        return TuneResult(experiment, metric.name, tuple(_tried(study)[:trials]))
 
 
-def _grid(search: str | Grid, system: str) -> Grid | None:
-    """The grid to draw from; None for a search in continuous ranges."""
-    if isinstance(search, Mapping):
-        return search
-    if search not in SEARCHES:
-        raise ValueError(f"search must be one of {', '.join(SEARCHES)}, got {search!r}")
-    return grid_for(system) if search == "grid" else None
+def _points(grid: Grid, *, first: bool) -> list[dict[str, Any]]:
+    """The settings of a grid in a random order that is always the same.
+
+    The experiment as it stands takes the place of the first of them, which then comes last.
+    """
+    names = sorted(grid)
+    places = list(product(*(dict.fromkeys(grid[name]) for name in names)))
+    RandomState(0).shuffle(places)
+    points = [{name: place[names.index(name)] for name in grid} for place in places]
+    return [{}, *points[1:], *points[:1]] if first else points
+
+
+def _drawn(trial: Any, system: str) -> dict[str, Any]:
+    """Settings that Optuna suggests for a system."""
+    kind, found = get_system(system), dict[str, Any]()
+    ranges = {"train.lr": LR_RANGE, "train.weight_decay": DECAY_RANGE} if kind.trained else {}
+    for name, (low, high) in ranges.items():
+        found[name] = trial.suggest_float(name, low, high, log=True)
+    for option, values in kind.space.items():
+        name = f"model.{option}"
+        found[name] = values[trial.suggest_categorical(name, list(range(len(values))))]
+    return found
 
 
 def _try(
     trial: Any,
+    settings: Mapping[str, Any],
     experiment: Experiment,
-    grid: Grid | None,
-    validate: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[float, float | None]],
-) -> float:
-    """Train one setting, and record its options, time and error with the trial."""
-    import optuna
-
-    model, train = _suggest(trial, experiment, grid)
-    trial.set_user_attr("model", model)
-    trial.set_user_attr("train", train)
-    started = time.monotonic()
+    data: Dataset,
+    split: Split,
+    metric: str,
+) -> float | None:
+    """Train one setting and record its options, time and error with the trial; None if it fails."""
+    found: dict[str, Any] = {"model": {}, "train": {}}
+    for name, chosen in settings.items():
+        part, _, option = name.partition(".")
+        found[part][option] = chosen
+    started, value = time.monotonic(), None
     try:
-        value, standard_error = validate(model, train)
-        trial.set_user_attr("standard_error", standard_error)
-        return value
+        changed = _changed(experiment, found["model"], found["train"])
+        reached, found["standard_error"] = _validate(changed, data, split, metric)
+        if not isfinite(reached):
+            raise ValueError(f"the validation {metric} is {reached}")
+        value = reached
     except (DifformerError, ValueError, RuntimeError, MemoryError) as error:
-        trial.set_user_attr("error", f"{type(error).__name__}: {one_line(error)}")
-        raise optuna.TrialPruned from error
-    finally:
-        trial.set_user_attr("seconds", round(time.monotonic() - started, 2))
+        found["error"] = f"{type(error).__name__}: {one_line(error)}"
+    found["seconds"] = round(time.monotonic() - started, 2)
+    for name, each in found.items():
+        trial.set_user_attr(name, each)
+    return value
 
 
 def grid_for(system: str) -> dict[str, tuple[Any, ...]]:
@@ -216,9 +246,8 @@ def grid_for(system: str) -> dict[str, tuple[Any, ...]]:
     kind = get_system(system)
     known = {f"model.{f.name}" for f in fields(kind.config)}
     known |= {k for k in PAPER_GRID if k.startswith("train.") and kind.trained}
-    grid = {k: v for k, v in PAPER_GRID.items() if k in known}
-    own = {f"model.{k}": v for k, v in kind.space.items()}
-    return {**{k: v for k, v in own.items() if k not in PAPER_GRID}, **grid}
+    own = {f"model.{k}": v for k, v in kind.space.items() if f"model.{k}" not in PAPER_GRID}
+    return own | {k: v for k, v in PAPER_GRID.items() if k in known}
 
 
 def grid_size(system: str) -> int:
@@ -226,37 +255,12 @@ def grid_size(system: str) -> int:
     return prod(map(len, grid_for(system).values()))
 
 
-def changed(
+def _changed(
     experiment: Experiment, model: Mapping[str, Any], train: Mapping[str, Any]
 ) -> Experiment:
     """The experiment with some options changed."""
-    return replace(
-        experiment,
-        model={**experiment.model, **model},
-        train=replace(experiment.train, **train),
-    )
-
-
-def _suggest(
-    trial: Any, experiment: Experiment, grid: Grid | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options for a trial; the first one changes nothing."""
-    if trial.user_attrs.get(FIRST):
-        return {}, {}
-    found: dict[str, Any] = {}
-    if grid is None:
-        kind = get_system(experiment.system)
-        ranges = {"train.lr": LR_RANGE, "train.weight_decay": DECAY_RANGE} if kind.trained else {}
-        for name, (low, high) in ranges.items():
-            found[name] = trial.suggest_float(name, low, high, log=True)
-        grid = {f"model.{name}": values for name, values in kind.space.items()}
-    for name, values in grid.items():
-        found[name] = values[trial.suggest_categorical(name, list(range(len(values))))]
-    parts = {"model": {}, "train": {}}
-    for name, value in found.items():
-        part, _, option = name.partition(".")
-        parts[part][option] = value
-    return parts["model"], parts["train"]
+    model = {**experiment.model, **model}
+    return replace(experiment, model=model, train=replace(experiment.train, **train))
 
 
 def _validate(
@@ -278,81 +282,55 @@ def _validate(
 def _open_study(
     experiment: Experiment,
     search: str | Grid,
-    grid: Grid | None,
     direction: str,
     storage: Path | str | None,
+    data: Dataset,
+    split: Split,
 ) -> Any:
+    """The stored study, or a new one; DifformerError if the storage holds another search."""
     import optuna
 
-    class GridPoints(optuna.samplers.GridSampler):
-        def after_trial(self, study: Any, trial: Any, state: Any, values: Any) -> None:
-            """Nothing: Optuna's fails if a queued trial ends while one grid point is left."""
+    from difformer.data.dataset import fingerprint
 
-    kind = search if isinstance(search, str) else "own grid"
-    name = f"{experiment.dataset} {experiment.system} {experiment.split} {kind}"
-    place = None
+    kind, place = search if isinstance(search, str) else "own grid", None
     if storage is not None:
         path = Path(storage).expanduser().resolve()
         path.parent.mkdir(parents=True, exist_ok=True)
         place = f"sqlite:///{path}"
     study = optuna.create_study(
-        study_name=name,
+        study_name=f"{experiment.dataset} {experiment.system} {experiment.split} {kind}",
         storage=place,
         load_if_exists=True,
         direction="maximize" if direction == "max" else "minimize",
     )
-    if grid is not None:
-        places = {name: list(range(len(values))) for name, values in grid.items()}
-        study.sampler = GridPoints(places, seed=0)
-    return study
-
-
-def _agree(
-    study: Any, experiment: Experiment, search: str | Grid, data: Dataset, split: Split
-) -> None:
-    """Record what is tuned; DifformerError if the storage holds another search."""
-    from difformer.data.dataset import fingerprint
-
     settings = {**experiment.model, "epochs": (experiment.train.epochs, experiment.train.patience)}
     settings |= {"data": data.fingerprint, "split": fingerprint(split.train, split.val)}
     settings |= {} if isinstance(search, str) else {"grid": search, "seeds": experiment.seeds}
     wanted = {name: repr(value) for name, value in sorted(settings.items())}
     before = study.user_attrs.get("experiment")
     if before is None:
-        study.set_user_attr("experiment", wanted)
-        return
-    differing = [name for name in wanted if before.get(name) != wanted[name]]
-    if differing:
+        study.set_user_attr("experiment", before := wanted)
+    if differing := [name for name in wanted if before.get(name) != wanted[name]]:
         raise DifformerError(
             f"the storage holds this search with other settings ({', '.join(differing)}): "
             "give another file with --storage"
         )
+    return study
 
 
-def _go_on(study: Any, grid: Grid | None, *, first: bool) -> None:
-    """Queue the defaults if they have not been tried, and interrupted trials of a grid.
-
-    A search without a grid draws the settings of an interrupted trial again by itself.
-    """
-    from optuna.trial import TrialState
-
-    for trial in study.get_trials(states=(TrialState.RUNNING,)):
-        study.tell(trial.number, state=TrialState.FAIL)
-    known = [t for t in study.get_trials() if t.state is not TrialState.FAIL]
-    if first and not any(trial.user_attrs.get(FIRST) for trial in known):
-        study.enqueue_trial({}, user_attrs={FIRST: True})
-    again: list[Any] = study.user_attrs.get("again", [])
-    for trial in study.get_trials(states=(TrialState.FAIL,)) if grid is not None else ():
-        if trial.number not in again and not trial.user_attrs.get(FIRST):
-            study.enqueue_trial(trial.params)
-            study.set_user_attr("again", again := [*again, trial.number])
-
-
-def _tried(study: Any) -> list[Any]:
+def _tried(study: Any) -> list[Trial]:
     """The finished trials, including failed settings."""
     from optuna.trial import TrialState
 
-    return study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+    names = {f.name for f in fields(Trial)}  # earlier versions kept more
+    return [
+        Trial(
+            each.number,
+            value=each.value,
+            **{k: v for k, v in each.user_attrs.items() if k in names},
+        )
+        for each in study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+    ]
 
 
 @contextmanager
@@ -366,16 +344,3 @@ def _storage_errors(storage: Path | str | None) -> Generator[None, None, None]:
     except (OSError, SQLAlchemyError, StorageInternalError) as error:
         reason = getattr(error, "orig", None) or getattr(error.__cause__, "orig", None) or error
         raise DifformerError(f"cannot use the storage {storage}: {reason}") from error
-
-
-def _record(trial: Any) -> Trial:
-    attrs = trial.user_attrs
-    return Trial(
-        number=trial.number,
-        model=attrs.get("model", {}),
-        train=attrs.get("train", {}),
-        value=trial.value if trial.value is not None and "error" not in attrs else None,
-        seconds=attrs.get("seconds", 0.0),
-        error=attrs.get("error"),
-        standard_error=attrs.get("standard_error"),
-    )

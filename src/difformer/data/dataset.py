@@ -246,6 +246,16 @@ class Dataset:
     def __repr__(self) -> str:
         return f"<Dataset {self.describe()}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it travels to another process: torch warns of sparse tensors that do."""
+        x = scipy_csr(self.x) if self.x.is_sparse_csr else self.x
+        return _received, (type(self), {**vars(self), "x": x, "splits": dict(self.splits)})
+
+
+def _received(kind: type[Dataset], parts: dict[str, Any]) -> Dataset:
+    given: dict[str, Any] = {"x": csr_tensor(parts["x"])} if hasattr(parts["x"], "tocsr") else {}
+    return kind(**{**parts, **given})
+
 
 def check_edges(edge_index: Tensor, edge_weight: Tensor | None, n: int) -> None:
     """ValueError unless they are edges of `n` rows and their weights."""

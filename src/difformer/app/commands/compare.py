@@ -7,16 +7,16 @@ import sys
 from datetime import datetime, timezone
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from difformer.app import options as shared
 from difformer.app.asked import named_table
 from difformer.app.options import flag, parse_names
-from difformer.app.output import print_json, print_table, say, search_stopped
+from difformer.app.output import interrupted, print_json, print_table, say
 from difformer.compare.compare import DEFAULT_MODELS, DEFAULT_TRAIN, compare
-from difformer.compare.comparison import Comparison, comparison_table, verdict
+from difformer.compare.comparison import comparison_table, verdict
 from difformer.files import counted, write_atomic
-from difformer.runs.run import COMPARISON
+from difformer.machine import commit, describe_machine
 from difformer.systems.registry import SYSTEMS
 
 
@@ -67,10 +67,18 @@ def command(
             look=lambda line: say(line, quiet=quiet or json),
         )
     except KeyboardInterrupt:
-        raise search_stopped("--out", out) from None
-    record = _record(result)
+        lost = "nothing is kept without --out" if out is None else "the same command resumes it"
+        raise interrupted(lost) from None
+    record = {
+        **result.to_json(),
+        "command": shlex.join(["difformer", *sys.argv[1:]]),
+        "machine": describe_machine(),
+        "commit": commit(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+    }
     if out is not None:
         from difformer.report.compare_page import write_comparison
+        from difformer.runs.run import COMPARISON
 
         write_atomic(out / COMPARISON, dumps(record, indent=1) + "\n")
         say(f"look at {write_comparison(out)}", quiet=quiet or json)
@@ -81,16 +89,3 @@ def command(
         f"{result.dataset}: {result.metric}, {counted(len(result.splits), 'split')}",
     )
     print("\n".join(verdict(result)))
-
-
-def _record(result: Comparison) -> dict[str, Any]:
-    from difformer.machine import commit, describe_machine
-
-    words = ["difformer", *sys.argv[1:]]
-    return {
-        **result.to_json(),
-        "command": shlex.join(words),
-        "machine": describe_machine(),
-        "commit": commit(),
-        "date": datetime.now(timezone.utc).date().isoformat(),
-    }

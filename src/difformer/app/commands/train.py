@@ -23,7 +23,7 @@ from difformer.app.options import (
     flag_of,
     parse_seeds,
     series_options,
-    set_names,
+    set_texts,
     with_options,
 )
 from difformer.app.output import finish_run, print_table, run_folder, say, stopped
@@ -229,7 +229,7 @@ def _is_whole(data: Dataset) -> bool:
 def _default_system(asked: Asked, given: Given, *, whole: bool) -> str:
     """The estimators' default, unless an option of a single model or of its loop is given."""
     of_one = asked.recipe or asked.config or asked.tensorboard or asked.monitor or given.model
-    of_one = of_one or {*given.train, *set_names(asked.set)} - {"seed"}
+    of_one = of_one or {*given.train, *set_texts(asked.set)} - {"seed"}
     return "difformer" if whole and not of_one else "difformer-s"
 
 

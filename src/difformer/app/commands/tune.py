@@ -8,7 +8,7 @@ from typing import Annotated
 from difformer.app import options as shared
 from difformer.app.asked import named_table
 from difformer.app.options import flag, parse_set
-from difformer.app.output import print_json, print_table, say, search_stopped
+from difformer.app.output import interrupted, print_json, print_table, say
 from difformer.blocks import Table
 from difformer.compare.compare import DEFAULT_TRAIN
 from difformer.compare.tune import SEARCHES, Trial, TuneResult, grid_size, tune
@@ -80,9 +80,23 @@ def command(
             look=look,
         )
     except KeyboardInterrupt:
-        raise search_stopped("--storage", storage) from None
+        lost = (
+            "nothing is kept without --storage"
+            if storage is None
+            else "the same command resumes it"
+        )
+        raise interrupted(lost) from None
     if json:
-        return print_json(_record(result))
+        tuned = result.tuned()
+        return print_json(
+            {
+                "metric": result.metric,
+                "best": vars(result.best),
+                "experiment": tuned.config(),
+                "train": {"lr": tuned.train.lr, "weight_decay": tuned.train.weight_decay},
+                "trials": [vars(trial) for trial in result.trials],
+            }
+        )
     print_table(_table(result), f"{model} on {dataset}: validation {result.metric}")
     print(f"best: {_settings(result.best)}; lr={result.tuned().train.lr:.4g}")
 
@@ -95,24 +109,10 @@ def _settings(trial: Trial) -> str:
 
 
 def _table(result: TuneResult) -> Table:
-    sign = -1 if result.direction == "max" else 1
-    done = sorted(
-        (t for t in result.trials if t.value is not None), key=lambda t: sign * (t.value or 0.0)
-    )
     rows = [
         (str(trial.number), f"{trial.value:.4f}", f"{trial.seconds:.1f}", _settings(trial))
-        for trial in done[:SHOWN]
+        for trial in result.ranked()[:SHOWN]
     ]
     failed = [t for t in result.trials if t.value is None]
     notes = (f"{len(failed)} trials failed, the first: {failed[0].error}",) if failed else ()
     return Table("", ("Trial", f"val {result.metric}", "s", "settings"), rows, notes=notes)
-
-
-def _record(result: TuneResult) -> dict[str, object]:
-    return {
-        "metric": result.metric,
-        "best": vars(result.best),
-        "experiment": result.tuned().config(),
-        "train": {"lr": result.tuned().train.lr, "weight_decay": result.tuned().train.weight_decay},
-        "trials": [vars(t) for t in result.trials],
-    }
