@@ -15,7 +15,7 @@ import pytest
 from difformer.data.table.read import read_table
 from difformer.errors import DataError, RunError
 from difformer.jobs.own import OwnRun
-from difformer.jobs.scores import HeldOut, score
+from difformer.jobs.table import HeldOut, score
 from difformer.jobs.table import train_own
 from difformer.runs.answer import predict_run
 

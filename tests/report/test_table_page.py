@@ -17,7 +17,7 @@ from difformer.data.dataset import Dataset
 from difformer.estimators.settings import ONE_FORM
 from difformer.jobs.job import OwnTable
 from difformer.jobs.own import OwnRun
-from difformer.jobs.scores import HeldOut, column_importance
+from difformer.jobs.table import HeldOut, column_importance
 from difformer.jobs.table import train_own
 from difformer.report.predictions import roc_blocks
 from difformer.report.run_page import write_report

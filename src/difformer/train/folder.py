@@ -282,11 +282,17 @@ def read_result(path: Path) -> FitResult | None:
     file = path / RESULT
     if not file.exists():
         return None
+    record = read_record(file)
     with reading(file):
-        record = read_json(file)
         if lacking := [name for name in KEPT[:-1] if name not in record]:
             raise ValueError(f"it has no {lacking[0]}")
         return fit_of(record, read_metrics(path / "metrics.csv"))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The JSON object that a run left in a file."""
+    with reading(path):
+        return read_json(path)
 
 
 def read_metrics(path: Path) -> list[Row]:
