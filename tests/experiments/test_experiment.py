@@ -35,7 +35,7 @@ def test_every_system_has_an_experiment_that_survives_its_config_file(
     written = plain({**experiment.config(), "train": asdict(experiment.train)})
     file = tmp_path / "config.toml"
     file.write_text(tomli_w.dumps(written), encoding="utf-8")
-    assert Experiment.from_config(read_config_file(file)) == experiment
+    assert Experiment.make(**read_config_file(file)) == experiment
 
 
 def test_a_recipe_is_not_for_the_other_systems() -> None:
@@ -63,16 +63,9 @@ def test_a_config_file_with_an_unknown_key_or_a_wrong_value_is_refused(
         read_config_file(file)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"dataset": "cora", "model": {"tao": 0.1}}, r"model \(mlp\) has no key 'tao'"),
-        ({}, "must name a dataset"),
-    ],
-)
-def test_a_config_that_is_not_one_is_named(config: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Experiment.from_config({"system": "mlp", **config})
+def test_an_option_that_the_system_has_not_is_named() -> None:
+    with pytest.raises(ValueError, match=r"model \(mlp\) has no key 'tao'"):
+        Experiment.make("cora", system="mlp", model={"tao": 0.1})
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1], [-1], ["0"], 3])

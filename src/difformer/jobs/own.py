@@ -150,8 +150,9 @@ class OwnRun:
         `weigh` gives the weights and the positions of the `top_k` rows of fit for each.
         """
         found = found.reshape(len(found), len(self.classes or self.labels))
-        records, model = [self._record(row) for row in found.tolist()], self.estimator
-        if self.level is not None and isinstance(model, DIFFormerClassifier):
+        model: Any = self.estimator
+        records = [self._record(row) for row in found.tolist()]
+        if self.level is not None and self.classes:
             for record, own in zip(records, model.sets_around(found, self.level), strict=True):
                 record["set"] = list(compress(self.classes, own))
         elif self.level is not None:

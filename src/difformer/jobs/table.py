@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -25,7 +25,7 @@ from difformer.errors import RunError
 from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.estimators.rows import Rows
 from difformer.files import csv_lines, write_atomic
-from difformer.jobs.job import Experiment, OwnTable
+from difformer.jobs.job import Experiment
 from difformer.jobs.own import CLASSES, Estimator, OwnRun, edges_into
 from difformer.jobs.rows import CannotRunError, run_experiment
 from difformer.metrics import METRICS
@@ -99,7 +99,7 @@ def train_own(
     folder: str | Path,
     params: Mapping[str, Any] | None = None,
     *,
-    table: OwnTable | None = None,
+    table: Mapping[str, Any] | None = None,
     influential: int | None = None,
     resume: bool = False,
     quiet: bool = True,
@@ -113,7 +113,7 @@ def train_own(
     Args:
         params: parameters of `DIFFormerClassifier` or `DIFFormerRegressor`; `random_state` is 0
             by default, so that the run can be resumed.
-        table: the files the data was read from, to read it again later.
+        table: the arguments of `read_table` that gave the data, to read it again later.
         influential: rows of fit named for each prediction; by default 3, and none above
             `NAMED_UP_TO` rows.
     """
@@ -125,11 +125,10 @@ def train_own(
     asked: dict[str, Any] = {"random_state": 0, **(params or {})}
     estimator = CLASSES[data.task](**asked)
     given, unused = estimator.get_params(deep=False), estimator.unused
-    files = {} if table is None else asdict(table)
-    config = {
+    config: dict[str, Any] = {
         "system": "difformer",
-        "dataset": data.name if table is None else table.name,
-        "data": {**files, "fingerprint": data.fingerprint},
+        "dataset": Path(table["nodes"]).name if table else data.name,
+        "data": {**(table or {}), "fingerprint": data.fingerprint},
         "own": {name: value for name, value in given.items() if name not in unused},
     }
     agree_config(folder, config, unused=[f"own.{name}" for name in unused])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from difformer.errors import RunError
 from difformer.estimators.outcome import Outcome
 from difformer.estimators.rows import dataset_features
 from difformer.files import reading
-from difformer.jobs.job import FINGERPRINT, KEYS, Experiment, OwnTable
+from difformer.jobs.job import FINGERPRINT, KEYS, Experiment, complete
 from difformer.jobs.rows import (
     graph_for,
     last_snapshot,
@@ -168,8 +168,9 @@ def load_run(
 def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | None) -> LoadedRun:
     result = _finished(path)
     kept = read_config(path / "config.toml")
-    settings = {key: value for key, value in kept.items() if key in KEYS}
-    experiment = Experiment.from_config(settings, str(path / "config.toml"))
+    asked: dict[str, Any] = {key: kept[key] for key in ("dataset", *kept) if key in KEYS}
+    asked["train"] = complete(kept.get("train", {}))
+    experiment = Experiment.make(**asked)
     data = load_data(experiment, data_dir) if dataset is None else dataset
     if kept.get(FINGERPRINT, data.fingerprint) != data.fingerprint:
         raise RunError(f"{experiment.dataset} has changed since {path} was trained on it")
@@ -202,11 +203,12 @@ def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | No
 
 def open_table(folder: Path, own: OwnRun, dataset: Dataset | None = None) -> LoadedRun:
     """A run on a table with the rows it was trained on, which are read again unless given."""
+    from difformer.data.table.read import read_table
+
     asked = read_config(folder / "config.toml")["data"]
-    if dataset is None:
-        names = {each.name for each in fields(OwnTable)}
-        dataset = OwnTable(**{k: v for k, v in asked.items() if k in names}).read()
-    if dataset.fingerprint != asked["fingerprint"]:
+    fingerprint = asked.pop(FINGERPRINT)
+    dataset = read_table(**asked) if dataset is None else dataset
+    if dataset.fingerprint != fingerprint:
         raise RunError(f"{asked['nodes']} has changed since {folder} was trained on it")
     split = own.estimator.split_.check(dataset.num_rows)
     model, seen, graph = look_into(own.estimator, dataset)
