@@ -51,7 +51,7 @@ class LoadedRun:
     split: Split
     graph: Any | None  # the core.Graph the model was given; None for snapshots, which have theirs
     result: FitResult
-    system: str = "difformer-s"
+    system: str
     estimator: Any | None = None  # of a run on a table or a series, or of the system "difformer"
     own: OwnRun | None = None  # of a run on a table: its answers by name
     table: Dataset | None = None  # of a run on a table: the rows as they were read
@@ -189,16 +189,8 @@ def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | No
     load_weights(model, read_tensors(weights, None, error=RunError)[0], weights)
     if isinstance(data, TemporalDataset):
         data = snapshots_for(system, data)
-    return LoadedRun(
-        path,
-        model.eval(),
-        data,
-        split,
-        graph,
-        result,
-        system=system.name,
-        estimator=getattr(model, "fitted", None),
-    )
+    fitted = getattr(model, "fitted", None)
+    return LoadedRun(path, model.eval(), data, split, graph, result, system.name, fitted)
 
 
 def open_table(folder: Path, own: OwnRun, dataset: Dataset | None = None) -> LoadedRun:
@@ -212,18 +204,8 @@ def open_table(folder: Path, own: OwnRun, dataset: Dataset | None = None) -> Loa
         raise RunError(f"{asked['nodes']} has changed since {folder} was trained on it")
     split = own.estimator.split_.check(dataset.num_rows)
     model, seen, graph = look_into(own.estimator, dataset)
-    return LoadedRun(
-        folder,
-        model,
-        seen,
-        split,
-        graph,
-        _finished(folder),
-        system=_system_of(model),
-        estimator=own.estimator,
-        own=own,
-        table=dataset,
-    )
+    told = _finished(folder), _system_of(model), own.estimator, own, dataset
+    return LoadedRun(folder, model, seen, split, graph, *told)
 
 
 def look_into(estimator: Any, data: Dataset) -> tuple[DIFFormer, Dataset, Any | None]:
@@ -241,17 +223,8 @@ def _load_series(folder: Path) -> LoadedRun:
     model = forecaster.model_
     data = replace(forecaster.snapshots(), name=Path(record["series"]).name)
     split = Split.load(folder / "split.json").check(data.num_rows)
-    return LoadedRun(
-        folder,
-        model,
-        data,
-        split,
-        None,
-        _finished(folder),
-        system=_system_of(model),
-        estimator=forecaster,
-        record=record,
-    )
+    told = _finished(folder), _system_of(model), forecaster
+    return LoadedRun(folder, model, data, split, None, *told, record=record)
 
 
 def _system_of(model: DIFFormer) -> str:
