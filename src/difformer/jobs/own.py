@@ -191,12 +191,10 @@ class OwnRun:
 
 def _cells(value: Any) -> list[Any]:
     """A value of an answer as cells of a CSV file."""
-    if isinstance(value, float):
-        return [number_text(value)]
     if isinstance(value, dict):
         return [cell for each in value.values() for cell in _cells(each)]
     if not isinstance(value, list):
-        return [value]
+        return [number_text(value) if isinstance(value, float) else value]
     if any(isinstance(each, float) for each in value):
         return [number_text(each) for each in value]
     named = (v if isinstance(v, str) else f"{v['id']} ({v['weight']:.4f})" for v in value)

@@ -178,11 +178,10 @@ def interval_lines(
     """The next steps as lines of a CSV file, one per step and node: forecast and interval."""
     half, share = half_widths(record, level), f"{100 * level:g} %"
     lines: list[list[Any]] = [["time", "node", "forecast", f"from {share}", f"to {share}"]]
-    names = data.names or tuple(map(str, range(data.values.shape[1])))
     low = lower_end(data.values)
     ahead = model.predict(len(half), series=data)
     for stamp, row, wide in zip(next_stamps(data, len(half)), ahead, half, strict=True):
-        for node, value, own in zip(names, row, wide, strict=True):
+        for node, value, own in zip(data.names, row, wide, strict=True):
             cells = map(number_text, (value, max(low, value - own), value + own))
             lines.append([stamp, node, *cells])
     return lines

@@ -20,20 +20,12 @@ from difformer.estimators.outcome import Outcome
 from difformer.estimators.rows import dataset_features
 from difformer.files import reading
 from difformer.jobs.job import FINGERPRINT, KEYS, Experiment, complete
-from difformer.jobs.rows import (
-    graph_for,
-    last_snapshot,
-    load_data,
-    make_source,
-    snapshots_for,
-)
+from difformer.jobs.rows import graph_for, last_snapshot, load_data, make_source, snapshots_for
 from difformer.nn.model import DIFFormer
 from difformer.runs.run import need_kind, seed_folders
 from difformer.systems.registry import SYSTEMS, get_system
-from difformer.tensorfiles import read_tensors
 from difformer.train.batches import Snapshots
-from difformer.train.checkpoint import load_weights
-from difformer.train.folder import FitResult, read_config, read_result
+from difformer.train.folder import FitResult, RunFolder, read_config, read_result
 from difformer.train.seeding import seeded
 
 if TYPE_CHECKING:
@@ -183,10 +175,10 @@ def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | No
     observe = getattr(model, "observe", None)
     if observe is not None:
         observe(make_source(system, data, split, graph).observed())
-    weights = path / "model.safetensors"
-    if not weights.exists():
+    files = RunFolder(path, {}, split, writes=False)
+    if not files.model.exists():
         raise RunError(f"{path} has no model.safetensors: run it again")
-    load_weights(model, read_tensors(weights, None, error=RunError)[0], weights)
+    files.load_model(model)
     if isinstance(data, TemporalDataset):
         data = snapshots_for(system, data)
     fitted = getattr(model, "fitted", None)

@@ -187,10 +187,8 @@ class RunFolder:
         self.checkpoint = self.path / "checkpoint.safetensors"
         self.model = self.path / "model.safetensors"
         self.metrics = self.path / "metrics.csv"
-        if writes:
-            self._agree(config, split)
-
-    def _agree(self, config: Mapping[str, Any], split: Split) -> None:
+        if not writes:
+            return
         started = (self.path / "config.toml").exists()
         if not started and (self.checkpoint.exists() or (self.path / RESULT).exists()):
             raise RunError(f"{self.path} has no config.toml: give another folder")
