@@ -201,21 +201,20 @@ def _read_comparison(folder: Path) -> Run:
     from difformer.compare.comparison import read_comparison
 
     result, record = read_comparison(folder / COMPARISON)
-    ranked = result.ranked()
-    fits = {
-        split: fit_of(_compared(run, result.metric), folder=folder)
-        for split, run in (ranked[0].runs if ranked else {}).items()
-    }
-    systems = ", ".join(row.system for row in result.rows)
+    ranked, fits = result.ranked(), dict[str, FitResult]()
+    for split, run in (ranked[0].runs if ranked else {}).items():
+        metrics = {part: {result.metric: run[part]} for part in ("val", "test") if part in run}
+        told = {"metrics": metrics, "seconds": run["seconds"], "epochs": run.get("epochs")}
+        fits[split] = fit_of(told, folder=folder)
     best = ranked[0].system if ranked else "none"
-    config = {"system": f"{best} (best of {len(result.rows)})", "dataset": result.dataset}
-    config |= {"systems": systems, "trials": result.trials, "command": record.get("command")}
+    config = {
+        "system": f"{best} (best of {len(result.rows)})",
+        "dataset": result.dataset,
+        "systems": ", ".join(row.system for row in result.rows),
+        "trials": result.trials,
+        "command": record.get("command"),
+    }
     return Run(fits, folder=folder, config=config, kind="comparison")
-
-
-def _compared(run: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    metrics = {part: {metric: run[part]} for part in ("val", "test") if part in run}
-    return {"metrics": metrics, "seconds": run["seconds"], "epochs": run.get("epochs")}
 
 
 def _read_cell(path: Path) -> Run:
