@@ -66,7 +66,7 @@ def test_the_demo_trains_with_the_settings_of_table_2(cli: Any, quick: None) -> 
     for cell in demo.cells():
         result = json.loads((REPOSITORY / f"results/table2/{cell.name}.json").read_bytes())
         config = read_config_file(Path(f"runs/demo/cora-{cell.system}/config.toml"))
-        made = Experiment.from_config(config)
+        made = Experiment.make(**config)
         differing = {
             key
             for section, found in (("model", made.model), ("train", vars(made.train)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -20,9 +21,6 @@ def test_difformer_takes_its_default_recipe_and_what_is_given_wins() -> None:
     assert experiment.model["tau"] == 0.25
     others = {k: v for k, v in RECIPES[DEFAULT_RECIPE].items() if k != "tau"}
     assert {k: experiment.model[k] for k in others} == others
-
-
-def test_the_two_diffusivities_differ_in_the_kernel_alone() -> None:
     s, a = (Experiment.make("cora", system=f"difformer-{x}").model for x in "sa")
     assert {k for k in s if s[k] != a[k]} == {"kernel"}
 
@@ -35,14 +33,7 @@ def test_every_system_has_an_experiment_that_survives_its_config_file(
     written = plain({**experiment.config(), "train": asdict(experiment.train)})
     file = tmp_path / "config.toml"
     file.write_text(tomli_w.dumps(written), encoding="utf-8")
-    assert Experiment.from_config(read_config_file(file)) == experiment
-
-
-def test_a_recipe_is_not_for_the_other_systems() -> None:
-    with pytest.raises(ValueError, match="recipe must be left out for mlp"):
-        Experiment.make("cora", system="mlp", recipe="paper")
-    with pytest.raises(ValueError, match="recipe must be one of .*stable.*, got 'stabel'"):
-        Experiment.make("cora", recipe="stabel")
+    assert Experiment.make(**read_config_file(file)) == experiment
 
 
 @pytest.mark.parametrize(
@@ -64,18 +55,14 @@ def test_a_config_file_with_an_unknown_key_or_a_wrong_value_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("options", "message"),
     [
-        ({"dataset": "cora", "model": {"tao": 0.1}}, r"model \(mlp\) has no key 'tao'"),
-        ({}, "must name a dataset"),
+        ({"system": "mlp", "model": {"tao": 0.1}}, r"model \(mlp\) has no key 'tao'"),
+        ({"system": "mlp", "recipe": "paper"}, "recipe must be left out for mlp"),
+        ({"recipe": "stabel"}, "recipe must be one of .*stable.*, got 'stabel'"),
+        *(({"seeds": seeds}, "seeds must be") for seeds in ([], [1, 1], [-1], ["0"], 3)),
     ],
 )
-def test_a_config_that_is_not_one_is_named(config: dict[str, object], message: str) -> None:
+def test_an_option_that_is_none_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Experiment.from_config({"system": "mlp", **config})
-
-
-@pytest.mark.parametrize("seeds", [[], [1, 1], [-1], ["0"], 3])
-def test_seeds_are_different_whole_numbers(seeds: object) -> None:
-    with pytest.raises(ValueError, match="seeds must be"):
-        Experiment.make("cora", seeds=seeds)  # type: ignore[arg-type]
+        Experiment.make("cora", **options)

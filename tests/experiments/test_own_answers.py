@@ -14,9 +14,7 @@ import pytest
 
 from difformer.data.table.read import read_table
 from difformer.errors import DataError, RunError
-from difformer.jobs.own import OwnRun
-from difformer.jobs.scores import HeldOut, score
-from difformer.jobs.table import train_own
+from difformer.jobs.table import HeldOut, score, train_own
 from difformer.runs.answer import predict_run
 
 ONE = {"kernel": "simple", "early_stopping": True}  # one form, by its validation rows
@@ -40,8 +38,9 @@ def houses(n: int, seed: int = 0) -> dict[str, list[Any]]:
     }
 
 
-def without(table: dict[str, list[Any]], *names: str) -> dict[str, list[Any]]:
-    return {name: cells for name, cells in table.items() if name not in names}
+def only(table: dict[str, list[Any]], *labels: str) -> dict[str, list[Any]]:
+    """The houses with some of their labels."""
+    return {name: table[name] for name in ("house", "rooms", "age", *labels)}
 
 
 def lines(path: Path) -> list[dict[str, str]]:
@@ -51,7 +50,7 @@ def lines(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def priced(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    table = without(houses(300), "rent", "garden", "garage")
+    table = only(houses(300), "price")
     table["price"][200:] = [None] * 100
     folder = tmp_path_factory.mktemp("houses") / "run"
     train_own(read_table(table, "price", id="house"), folder, FEW)
@@ -88,9 +87,7 @@ def test_a_regression_is_scored_in_the_units_of_its_label(priced: Path) -> None:
 
 def test_new_rows_get_intervals_at_the_level_asked_for(priced: Path, tmp_path: Path) -> None:
     new = houses(400, seed=1)
-    predict_run(
-        priced, without(new, "price", "rent", "garden", "garage"), tmp_path / "o.csv", level=0.8
-    )
+    predict_run(priced, only(new), tmp_path / "o.csv", level=0.8)
     found = lines(tmp_path / "o.csv")
     assert list(found[0])[:4] == ["house", "price", "price from 80 %", "price to 80 %"]
     inside = [
@@ -106,7 +103,7 @@ def test_a_label_far_from_zero_is_scored_and_written_as_one_near_it(
     priced: Path, tmp_path: Path
 ) -> None:
     unit = 1e6  # microseconds since 1970
-    table = without(houses(300), "rent", "garden", "garage")
+    table = only(houses(300), "price")
     when = [(1.7e9 + price / 1e4) * unit for price in table.pop("price")]  # a minute around a time
     table["when"] = [*when[:200], *[None] * 100]
     result, own = train_own(read_table(table, "when", id="house", task="regression"), tmp_path, FEW)
@@ -128,7 +125,7 @@ def test_a_label_far_from_zero_is_scored_and_written_as_one_near_it(
 
 
 def test_several_numbers_are_predicted_together_each_in_its_units(tmp_path: Path) -> None:
-    table = without(houses(250), "garden", "garage")
+    table = only(houses(250), "price", "rent")
     table["price"][200:] = [None] * 50
     table["rent"][200:] = [None] * 50
     result, _ = train_own(read_table(table, ["price", "rent"], id="house"), tmp_path / "run", FEW)
@@ -142,7 +139,7 @@ def test_several_numbers_are_predicted_together_each_in_its_units(tmp_path: Path
 
 
 def test_every_class_has_its_probability_and_a_set_may_be_asked_for(tmp_path: Path) -> None:
-    table = without(houses(300), "rent", "garage", "price")
+    table = only(houses(300), "garden")
     table["garden"] = [
         ("bare", "small", "large")[v + (i % 7 == 0)] for i, v in enumerate(table["garden"])
     ]
@@ -186,7 +183,7 @@ def test_new_columns_and_bad_cells_are_told_of_and_passed_over(
 
     found = predicted(new)
     assert notes == ["the table: ignored, because not in training: rent, garden, garage"]
-    plain = without(new, "price", "rent", "garden", "garage")
+    plain = only(new)
     assert predicted(plain) == found
     plain["age"] = [*plain["age"][:7], None, *plain["age"][8:]]
     empty = predicted(plain)
@@ -203,7 +200,7 @@ def test_new_columns_and_bad_cells_are_told_of_and_passed_over(
 def test_an_answer_is_written_where_a_person_says_and_replaces_nothing_else(
     priced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new = without(houses(3, seed=3), "price", "rent", "garden", "garage")
+    new = only(houses(3, seed=3))
     predict_run(priced, new, "-")
     text = capsys.readouterr().out
     assert text.splitlines()[0].startswith("house,price")
@@ -230,12 +227,3 @@ def test_an_answer_is_written_where_a_person_says_and_replaces_nothing_else(
     with pytest.raises(Exception, match="rooms"):
         predict_run(priced, {"house": ["x"]}, tmp_path / "never.csv")
     assert not (tmp_path / "never.csv").exists()
-
-
-def test_one_class_of_records_is_what_the_files_hold(priced: Path) -> None:
-    run = OwnRun.load(priced, level=0.5)
-    (record,) = run.fitted([0])
-    assert set(record) == {"price", "intervals", "influential"}
-    low, high = record["intervals"]["price"]
-    assert low < record["price"] < high
-    assert len(run.lines(["h0"], [record])[0]) == len(run.header)

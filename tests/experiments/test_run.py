@@ -17,12 +17,7 @@ from difformer.data.split import Split
 from difformer.errors import RunError
 from difformer.jobs import rows as run_module
 from difformer.jobs.job import Experiment
-from difformer.jobs.rows import (
-    CannotRunError,
-    choose_split,
-    load_data,
-    run_experiment,
-)
+from difformer.jobs.rows import CannotRunError, choose_split, load_data, run_experiment
 from difformer.machine import commit
 from difformer.runs.open import load_run
 from difformer.systems.registry import SYSTEMS
@@ -30,37 +25,40 @@ from difformer.train.batches import predict
 from difformer.train.callbacks import Callback
 
 QUICK = {"epochs": 2, "lr": 0.01}
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    return load_dataset("digits")
+SMALL = {"num_layers": 2, "hidden_channels": 8}
+DIGITS = load_dataset("digits")
 
 
 def make(**options: object) -> Experiment:
-    given = {"model": {"num_layers": 2, "hidden_channels": 8}, "train": QUICK, "split": "random:0"}
+    given = {"model": SMALL, "train": QUICK, "split": "random:0"}
     return Experiment.make("digits", **{**given, **options})  # type: ignore[arg-type]
 
 
-def test_one_seed_is_a_folder_and_several_are_one_each(digits: Dataset, tmp_path: Path) -> None:
-    run_experiment(make(), dataset=digits, folder=tmp_path / "one")
-    run_experiment(make(seeds=[0, 1]), dataset=digits, folder=tmp_path / "two")
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one seed, and one of two; the second seed is that of the first run."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, seeds in (("one", [1]), ("two", [0, 1])):
+        run_experiment(make(seeds=seeds), dataset=DIGITS, folder=folder / name)
+    return folder
+
+
+def test_a_seed_has_its_files_and_its_bits_alone_and_among_others(runs: Path) -> None:
+    alone, among = runs / "one", runs / "two" / "seed-1"
     names = {"config.toml", "split.json", "metrics.csv", "model.safetensors", "result.json"}
-    assert {p.name for p in (tmp_path / "one").iterdir()} == names
-    assert {p.name for p in (tmp_path / "two" / "seed-1").iterdir()} == names
-    assert (tmp_path / "two" / "result.json").exists()
-
-
-def test_a_seed_has_the_same_bits_alone_and_among_others(digits: Dataset, tmp_path: Path) -> None:
-    run_experiment(make(seeds=[1]), dataset=digits, folder=tmp_path / "one")
-    run_experiment(make(seeds=[0, 1]), dataset=digits, folder=tmp_path / "two")
-    alone, among = tmp_path / "one", tmp_path / "two" / "seed-1"
+    for folder in (alone, among):
+        assert {path.name for path in folder.iterdir()} == names
+    assert (runs / "two" / "result.json").exists()
     for name in ("metrics.csv", "model.safetensors"):
         assert (alone / name).read_bytes() == (among / name).read_bytes()
+    found = {seed: load_run(runs / "two", dataset=DIGITS, seed=seed).folder for seed in (None, 1)}
+    assert found == {None: runs / "two" / "seed-0", 1: among}
+    with pytest.raises(RunError, match="has no seed-7"):
+        load_run(runs / "two", dataset=DIGITS, seed=7)
 
 
 def test_seeds_are_summed_up_by_mean_and_sample_deviation_and_more_are_added(
-    digits: Dataset, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     class Count(Callback):
         started = 0
@@ -68,9 +66,9 @@ def test_seeds_are_summed_up_by_mean_and_sample_deviation_and_more_are_added(
         def on_start(self, fit: Any) -> None:
             Count.started += 1
 
-    run_experiment(make(seeds=[3, 4]), dataset=digits, folder=tmp_path)
+    run_experiment(make(seeds=[3, 4]), dataset=DIGITS, folder=tmp_path)
     more = make(seeds=[3, 4, 5])
-    run = run_experiment(more, dataset=digits, folder=tmp_path, callbacks=lambda _: [Count()])
+    run = run_experiment(more, dataset=DIGITS, folder=tmp_path, callbacks=lambda _: [Count()])
     assert Count.started == 1
     values = [fit.metrics["test"]["accuracy"] for fit in run.fits.values()]
     wanted = (statistics.mean(values), statistics.stdev(values))
@@ -84,55 +82,58 @@ def test_seeds_are_summed_up_by_mean_and_sample_deviation_and_more_are_added(
     assert not (tmp_path / "seed-6").exists()
 
 
-def test_an_interrupted_seed_ends_the_rest_and_goes_on_later(
-    digits: Dataset, tmp_path: Path
-) -> None:
+def test_an_interrupted_seed_ends_the_rest_and_goes_on_later(runs: Path, tmp_path: Path) -> None:
     class Interrupt(Callback):
         def on_epoch(self, fit: Any) -> None:
             if fit.settings.seed == 1 and fit.epoch == 1:
                 raise KeyboardInterrupt
 
-    job, options = make(seeds=[0, 1, 2]), {"dataset": digits, "folder": tmp_path}
+    options: Any = {"dataset": DIGITS, "folder": tmp_path}
+    job = make(seeds=[0, 1, 2])
     cut = run_experiment(job, callbacks=lambda _: [Interrupt()], **options)
     assert cut.interrupted
     assert list(cut.fits) == ["seed 0", "seed 1"]
     assert json.loads((tmp_path / "result.json").read_text())["interrupted"]
-    whole = run_experiment(job, **options)
-    assert not whole.interrupted
-    alone = run_experiment(make(seeds=[1]), dataset=digits)
-    assert whole.fits["seed 1"].history == alone.fits["seed 1"].history
+    assert not run_experiment(job, **options).interrupted
+    whole, alone = tmp_path / "seed-1" / "metrics.csv", runs / "one" / "metrics.csv"
+    assert whole.read_bytes() == alone.read_bytes()
 
 
-def test_a_run_neither_goes_on_nor_opens_with_changed_data(digits: Dataset, tmp_path: Path) -> None:
-    run_experiment(make(), dataset=digits, folder=tmp_path)
-    changed = replace(digits, y=digits.y.roll(1))
-    split = digits.split("random:0")
-    with pytest.raises(RunError, match=r"another configuration \(fingerprint: "):
-        run_experiment(make(), dataset=changed, split=split, folder=tmp_path)
+def test_a_run_neither_goes_on_nor_opens_with_what_is_changed(runs: Path, tmp_path: Path) -> None:
+    folder, split = runs / "one", DIGITS.split("random:0")
+    data = replace(DIGITS, y=DIGITS.y.roll(1))
+    other = make(seeds=[1], model={**SMALL, "tau": 0.2})
+    for job, rows, reason in (
+        (make(seeds=[1]), data, r"another configuration \(fingerprint: "),
+        (other, DIGITS, r"model.tau: .* there, 0.2 now"),
+    ):
+        with pytest.raises(RunError, match=reason):
+            run_experiment(job, dataset=rows, split=split, folder=folder)
     with pytest.raises(RunError, match="digits has changed since"):
-        load_run(tmp_path, dataset=changed)
+        load_run(folder, dataset=data)
+    for name, reason in ((".", "is not a run folder"), ("nowhere", "does not exist")):
+        with pytest.raises(RunError, match=reason):
+            load_run(tmp_path / name)
 
 
 @pytest.mark.parametrize("system", ["difformer-s", "mlp", "lp-knn"])
-def test_a_run_folder_gives_the_model_back(system: str, digits: Dataset, tmp_path: Path) -> None:
+def test_a_run_folder_gives_the_model_back(system: str, tmp_path: Path) -> None:
     model = {} if system == "lp-knn" else {"hidden_channels": 8}
-    result = run_experiment(make(system=system, model=model), dataset=digits, folder=tmp_path)
-    loaded = load_run(tmp_path, dataset=digits)
+    result = run_experiment(make(system=system, model=model), dataset=DIGITS, folder=tmp_path)
+    loaded = load_run(tmp_path, dataset=DIGITS)
     assert loaded.system == system
     with torch.no_grad():
-        rows = torch.arange(digits.num_rows)
-        output = predict(loaded.model, Batch(digits.x, digits.y, loaded.graph, rows)).output
+        rows = torch.arange(DIGITS.num_rows)
+        output = predict(loaded.model, Batch(DIGITS.x, DIGITS.y, loaded.graph, rows)).output
     test = loaded.split.test
-    accuracy = float((output.argmax(1)[test] == digits.y[test]).double().mean())
+    accuracy = float((output.argmax(1)[test] == DIGITS.y[test]).double().mean())
     assert accuracy == result.fits["seed 0"].metrics["test"]["accuracy"]
 
 
-def test_the_model_and_an_edge_list_give_the_logits_of_the_run(
-    digits: Dataset, tmp_path: Path
-) -> None:
+def test_the_model_and_an_edge_list_give_the_logits_of_the_run(tmp_path: Path) -> None:
     """Edges once, in one direction, without loops, as they are in files: as README calls it."""
     ring = torch.stack([torch.arange(60), (torch.arange(60) + 1) % 60])
-    data = replace(digits, x=digits.x[:60], y=digits.y[:60], edge_index=ring)
+    data = replace(DIGITS, x=DIGITS.x[:60], y=DIGITS.y[:60], edge_index=ring)
     split = Split("own", torch.arange(30), torch.arange(30, 40), torch.arange(40, 60))
     result = run_experiment(make(), dataset=data, split=split, folder=tmp_path)
     loaded = load_run(tmp_path, dataset=data)
@@ -146,45 +147,21 @@ def test_the_model_and_an_edge_list_give_the_logits_of_the_run(
     assert float(loss) == pytest.approx(result.fits["seed 0"].metrics["test"]["loss"], rel=1e-5)
 
 
-def test_the_run_of_a_seed_can_be_named(digits: Dataset, tmp_path: Path) -> None:
-    run_experiment(make(seeds=[2, 5]), dataset=digits, folder=tmp_path)
-    assert load_run(tmp_path, dataset=digits).folder.name == "seed-2"
-    assert load_run(tmp_path, dataset=digits, seed=5).folder.name == "seed-5"
-    with pytest.raises(RunError, match="has no seed-7"):
-        load_run(tmp_path, dataset=digits, seed=7)
-
-
-def test_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is not a run folder"):
-        load_run(tmp_path)
-    with pytest.raises(RunError, match="does not exist"):
-        load_run(tmp_path / "nowhere")
-
-
-def test_a_run_of_another_configuration_is_not_gone_on_with(
-    digits: Dataset, tmp_path: Path
-) -> None:
-    run_experiment(make(), dataset=digits, folder=tmp_path)
-    changed = make(model={"num_layers": 2, "hidden_channels": 8, "tau": 0.2})
-    with pytest.raises(RunError, match=r"model.tau: .* there, 0.2 now"):
-        run_experiment(changed, dataset=digits, folder=tmp_path)
-
-
-def test_a_system_that_needs_a_graph_says_so(digits: Dataset) -> None:
+def test_a_system_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     needy = next(s.name for s in SYSTEMS.values() if s.needs_graph)
-    with pytest.raises(CannotRunError, match=f"{needy} cannot run on digits: it needs a graph"):
-        run_experiment(Experiment.make("digits", system=needy), dataset=digits)
-
-
-def test_a_system_that_is_too_large_says_what_it_would_take(
-    digits: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    recomputed = {"model": {}, "train": {**QUICK, "recompute": True}}
+    for system, options, reason in (
+        (needy, {"model": {}}, f"{needy} cannot run on digits: it needs a graph"),
+        ("mlp", recomputed, "mlp cannot be recomputed"),
+    ):
+        with pytest.raises(CannotRunError, match=reason):
+            run_experiment(make(system=system, **options), dataset=DIGITS)
     monkeypatch.setattr(run_module, "available_memory", lambda: 1000)
     with pytest.raises(CannotRunError, match=r"mlp on digits would take about \d+\.\d GB"):
-        run_experiment(Experiment.make("digits", system="mlp"), dataset=digits)
+        run_experiment(make(system="mlp", model={}), dataset=DIGITS)
 
 
-def test_neighbours_are_a_graph_where_there_is_none(digits: Dataset, tmp_path: Path) -> None:
+def test_neighbours_are_a_graph_where_there_is_none(tmp_path: Path) -> None:
     experiment = make(data={"neighbours": 3})
     data = load_data(experiment)
     assert data.edge_index is not None
@@ -198,22 +175,18 @@ def test_neighbours_are_a_graph_where_there_is_none(digits: Dataset, tmp_path: P
     assert load_run(tmp_path / "run").graph is not None
 
 
-def test_the_automatic_split_is_the_datas_own_or_a_random_one(digits: Dataset) -> None:
-    assert choose_split(digits, "auto").name == "random:0"
-    own = digits.split("random:3")
-    assert choose_split(replace(digits, splits={"mine": own}), "auto") is own
-    few = Dataset("few", digits.x[:100], digits.y[:100])
+def test_the_automatic_split_is_the_datas_own_or_a_random_one() -> None:
+    assert choose_split(DIGITS, "auto").name == "random:0"
+    own = DIGITS.split("random:3")
+    assert choose_split(replace(DIGITS, splits={"mine": own}), "auto") is own
+    few = Dataset("few", DIGITS.x[:100], DIGITS.y[:100])
     assert choose_split(few, "auto").name == "ratio:0.5/0.25/0.25:0"
 
 
-def test_recomputing_layers_changes_no_result(digits: Dataset) -> None:
-    runs = [
-        run_experiment(make(train={**QUICK, "recompute": again}), dataset=digits)
-        for again in (False, True)
-    ]
-    metrics = [run.fits["seed 0"].metrics for run in runs]
-    for part, values in metrics[0].items():
-        assert metrics[1][part] == pytest.approx(values, rel=1e-5)
-    options = {"system": "mlp", "model": {}, "train": {**QUICK, "recompute": True}}
-    with pytest.raises(CannotRunError, match="mlp cannot be recomputed"):
-        run_experiment(make(**options), dataset=digits)
+def test_recomputing_layers_changes_no_result() -> None:
+    plain, again = (
+        run_experiment(make(train={**QUICK, "recompute": recompute}), dataset=DIGITS)
+        for recompute in (False, True)
+    )
+    for part, values in plain.fits["seed 0"].metrics.items():
+        assert again.fits["seed 0"].metrics[part] == pytest.approx(values, rel=1e-5)

@@ -18,9 +18,10 @@ import torch
 
 from difformer.data.dataset import Dataset
 from difformer.data.split import Split
+from difformer.data.table.read import read_table
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.jobs import table as peers
-from difformer.jobs.job import Experiment, OwnTable
+from difformer.jobs.job import Experiment
 from difformer.jobs.rows import run_experiment
 from difformer.jobs.series import SeriesSettings, train_series
 from difformer.jobs.table import train_own
@@ -62,9 +63,9 @@ def as_csv(rows: list[dict[str, Any]]) -> bytes:
 
 
 def train_table(root: Path, folder: Path, *, resume: bool = False) -> None:
-    table = OwnTable(nodes=str(root / "t.csv"), label="kind", id="name")
+    table: dict[str, Any] = {"nodes": str(root / "t.csv"), "label": "kind", "id": "name"}
     params = {"epochs": 2, "hidden_channels": 8, "graph": None}
-    train_own(table.read(), folder, params, table=table, resume=resume)
+    train_own(read_table(**table), folder, params, table=table, resume=resume)
 
 
 def prepare_runs(root: Path) -> None:

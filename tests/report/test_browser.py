@@ -17,7 +17,8 @@ from difformer.compare.comparison import Comparison, Row
 from difformer.data.dataset import Dataset
 from difformer.data.registry import load_dataset
 from difformer.data.snapshots import TemporalDataset
-from difformer.jobs.job import Experiment, OwnTable
+from difformer.data.table.read import read_table
+from difformer.jobs.job import Experiment
 from difformer.jobs.rows import run_experiment
 from difformer.jobs.series import SeriesSettings, train_series
 from difformer.jobs.table import train_own
@@ -194,8 +195,8 @@ def table_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kinds = [("ant" if s < 0 else "elk") if i % 3 else "" for i, s in enumerate(size)]
     lines = [f"row {i},{size[i]:.3f},{i % 11},{kinds[i]}\n" for i in range(120)]
     (folder / "t.csv").write_text("name,size,weight,kind\n" + "".join(lines))
-    table = OwnTable(nodes=str(folder / "t.csv"), label="kind", id="name")
-    data = table.read()
+    table: dict[str, Any] = {"nodes": str(folder / "t.csv"), "label": "kind", "id": "name"}
+    data = read_table(**table)
     train_own(data, folder / "run", {"epochs": 15, "hidden_channels": 16}, table=table)
     return write_report(folder / "run", dataset=data, projection="pca")
 

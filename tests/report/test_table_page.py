@@ -14,11 +14,10 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from difformer.blocks import Finder
 from difformer.data.dataset import Dataset
+from difformer.data.table.read import read_table
 from difformer.estimators.settings import ONE_FORM
-from difformer.jobs.job import OwnTable
 from difformer.jobs.own import OwnRun
-from difformer.jobs.scores import HeldOut, column_importance
-from difformer.jobs.table import train_own
+from difformer.jobs.table import HeldOut, column_importance, train_own
 from difformer.report.predictions import roc_blocks
 from difformer.report.run_page import write_report
 from difformer.report.table_page import headline, table_sections
@@ -46,8 +45,9 @@ def make_table(path: Path, label: str, n: int = 240) -> Path:
 
 
 def make_run(folder: Path, label: str, **more: Any) -> Path:
-    table = OwnTable(nodes=str(make_table(folder / "t.csv", label)), label=label, id="house")
-    data = table.read()
+    nodes = str(make_table(folder / "t.csv", label))
+    table: dict[str, Any] = {"nodes": nodes, "label": label, "id": "house"}
+    data = read_table(**table)
     params = {"epochs": 30, "hidden_channels": 16, **more}
     _, run = train_own(data, folder / "run", params, table=table)
     assert run is not None

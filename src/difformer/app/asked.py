@@ -11,7 +11,6 @@ from difformer.app import options as shared
 from difformer.app.options import KERNELS, Given, argument, ask, flag_of
 from difformer.estimators.settings import FitSettings
 from difformer.files import not_a_file
-from difformer.jobs.job import OwnTable
 from difformer.nn.config import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES
 from difformer.train.settings import TrainSettings
 
@@ -198,31 +197,28 @@ def own_table(
     edges: Path | None,
     no_header: bool,
     **more: Any,
-) -> OwnTable:
-    """The table that options describe."""
+) -> dict[str, Any]:
+    """The arguments of `read_table` that options give."""
     if not label:
         raise ValueError(f"--label COLUMN must be given with {nodes}: what to predict")
     check_files(nodes, edges)
-    return OwnTable(
-        nodes=str(nodes),
-        label=label[0] if len(label) == 1 else label,
-        id=id,
-        edges=None if edges is None else str(edges),
-        header=False if no_header else None,
-        **more,
-    )
+    table = {"nodes": str(nodes), "label": label[0] if len(label) == 1 else label, "id": id}
+    table |= {"edges": None if edges is None else str(edges), **more}
+    table |= {"header": False if no_header else None}  # True is not written to folders of runs
+    return {name: value for name, value in table.items() if value is not None}
 
 
 def named_table(
     name: str, label: list[str] | None, id: str | None, edges: Path | None, no_header: bool
-) -> OwnTable | None:
-    """The table that takes a dataset's place in `compare` and `tune`; None for a dataset's name."""
+) -> dict[str, Any]:
+    """How to read the table that takes a dataset's place; empty for a dataset's name."""
     if table_named(name) is not None:
-        return own_table(Path(name), label, id, edges, no_header)
+        table = own_table(Path(name), label, id, edges, no_header)
+        return {option: value for option, value in table.items() if option != "nodes"}
     named = {"label": label, "id": id, "edges": edges, "no_header": no_header}
     if option := next((option for option, value in named.items() if value), None):
         raise ValueError(f"{flag_of(option)} needs a table in place of the dataset's name: {name}")
-    return None
+    return {}
 
 
 def parse_kinds(pairs: list[str] | None) -> dict[str, str]:

@@ -3,55 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from difformer.errors import RunError
-from difformer.files import read_toml
-from difformer.nn.config import (
-    ALONE_RECIPE,
-    DEFAULT_RECIPE,
-    RECIPES,
-    DIFFormerConfig,
-)
+from difformer.files import read_toml, reason_of
+from difformer.nn.config import ALONE_RECIPE, DEFAULT_RECIPE, RECIPES, DIFFormerConfig
 from difformer.settings import NONE, check_keys, check_options, options_of
 from difformer.systems.registry import get_system
 from difformer.train.settings import TrainSettings
 
-if TYPE_CHECKING:
-    from difformer.data.dataset import Dataset
-
 AUTO_SPLIT = "auto"  # the split that comes with the data, else random:0
 KEYS = ("dataset", "system", "recipe", "split", "seeds", "data", "model", "train")
 FINGERPRINT = "fingerprint"  # of a run's data, in its config.toml; not a setting
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnTable:
-    """The arguments of `read_table`."""
-
-    nodes: str
-    label: str | list[str]
-    id: str | None = None
-    edges: str | None = None
-    task: str | None = None
-    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
-    header: bool | None = None  # True, but not written to the folders of runs, as before
-
-    @property
-    def name(self) -> str:
-        return Path(self.nodes).name
-
-    def read(self) -> Dataset:
-        """The table as a Dataset."""
-        from difformer.data.table.read import read_table
-
-        return read_table(self.nodes, **self.options())
-
-    def options(self) -> dict[str, Any]:
-        """The options of `read_table` that are given."""
-        return {k: v for k, v in asdict(self).items() if k != "nodes" and v not in (None, {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +32,9 @@ class Experiment:
     recipe: str | None
     split: str
     seeds: tuple[int, ...]
-    data: Mapping[str, Any] = field(default_factory=dict[str, Any])  # see `load_data`
-    model: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the system, all of them
-    train: TrainSettings = field(default_factory=TrainSettings)
+    data: Mapping[str, Any]  # see `load_data`
+    model: Mapping[str, Any]  # of the system, all of them
+    train: TrainSettings
 
     @classmethod
     def make(
@@ -96,33 +61,23 @@ class Experiment:
         """
         kind = get_system(system)
         recipe = recipe_for(system, recipe)
-        settings = RECIPES[recipe] if recipe else {}
-        trained = {f.name for f in fields(TrainSettings)}
-        of_model = {k: v for k, v in settings.items() if k not in trained}
-        of_train = {k: v for k, v in settings.items() if k in trained}
-        given = check_options(kind.config, model or {}, f"model ({system})")
-        config = kind.configure(**{**of_model, **kind.defaults, **given})
-        loop = check_options(TrainSettings, train or {}, "train")
-        train_settings = TrainSettings(**{**kind.train, **of_train, **loop})
+        of_model, of_train = dict(RECIPES[recipe] if recipe else {}), dict(kind.train)
+        for name in of_model.keys() & options_of(TrainSettings).keys():
+            of_train[name] = of_model.pop(name)
+        of_model |= kind.defaults
+        of_model |= check_options(kind.config, model or {}, f"model ({system})")
+        of_train |= check_options(TrainSettings, train or {}, "train")
+        config, loop = kind.configure(**of_model), TrainSettings(**of_train)
         return cls(
             dataset=dataset,
             system=system,
             recipe=recipe,
             split=split,
-            seeds=(train_settings.seed,) if seeds is None else _checked_seeds(seeds),
+            seeds=(loop.seed,) if seeds is None else _checked_seeds(seeds),
             data=dict(data or {}),
-            model={f.name: getattr(config, f.name) for f in fields(kind.config)},
-            train=train_settings,
+            model={name: getattr(config, name) for name in kind.config.names()},
+            train=loop,
         )
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], where: str = "the config") -> Experiment:
-        """The experiment described by a config.toml, a run's own or a hand-written one."""
-        check_keys(config, KEYS, where)
-        if "dataset" not in config:
-            raise ValueError(f'{where} must name a dataset: dataset = "cora"')
-        sections: dict[str, Any] = {**config, "train": complete(config.get("train", {}))}
-        return cls.make(**sections)
 
     def config(self) -> dict[str, Any]:
         """What config.toml holds beside the training settings; None is written as "none".
@@ -159,18 +114,17 @@ def complete(train: Mapping[str, Any]) -> dict[str, Any]:
     A run writes all its settings, but TOML has no None. So in a section with every key that cannot
     be none, the missing ones are none, not their default.
     """
-    options = options_of(TrainSettings)
-    whole = all(name in train or option.optional for name, option in options.items())
-    return {**({n: NONE for n, o in options.items() if o.optional} if whole else {}), **train}
+    optional = {name for name, option in options_of(TrainSettings).items() if option.optional}
+    whole = options_of(TrainSettings).keys() <= train.keys() | optional
+    return {**(dict.fromkeys(optional, NONE) if whole else {}), **train}
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
-    """A config file as nested dicts, its keys and option names checked."""
+    """A config file as the arguments of `Experiment.make`, its keys and option names checked."""
     try:
         config = read_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise RunError(f"cannot read the config {path}: {reason}") from error
+        raise RunError(f"cannot read the config {path}: {reason_of(error)}") from error
     config.pop(FINGERPRINT, None)
     check_keys(config, KEYS, str(path))
     for name in ("data", "model", "train"):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from difformer.core.graph import Graph
 from difformer.data.fetch import sha256_of
@@ -18,12 +19,21 @@ from difformer.data.graphs import read_edges
 from difformer.data.table.cells import cell_text
 from difformer.data.table.columns import Away
 from difformer.data.table.encoder import Drift, TableEncoder
-from difformer.data.table.files import Chunk, Source, name_of, read_chunks, rows_of
+from difformer.data.table.files import (
+    CHUNK,
+    Source,
+    name_of,
+    naming,
+    numbered_chunks,
+    read_chunks,
+    rows_of,
+)
 from difformer.errors import DataError, RunError
 from difformer.estimators.classifier import DIFFormerClassifier
 from difformer.estimators.regressor import DIFFormerRegressor
 from difformer.estimators.rows import Rows
-from difformer.files import counted, number_text, read_json, reading
+from difformer.files import counted, number_text
+from difformer.train.folder import RESULT, read_record
 
 Estimator = DIFFormerClassifier | DIFFormerRegressor
 Array = NDArray[Any]
@@ -55,7 +65,7 @@ class OwnRun:
         """Read a run folder; RunError if it is not a finished run, or has no such level."""
         folder = Path(folder)
         try:
-            result = read_result(folder)
+            result = read_record(folder / RESULT)
             for name, digest in result["files"].items():
                 if sha256_of(folder / name) != digest:
                     raise ValueError(f"{name} is not the file that the run wrote")
@@ -67,9 +77,9 @@ class OwnRun:
         estimator = kind.load(folder / "estimator.safetensors")
         if estimator.encoder_ is None:
             raise RunError(f"{folder} is not a run on a table: its columns have no names")
-        if level is not None:
-            cls(estimator, 0, level).fitted(())  # raises now if the level is not available
-        return cls(estimator, influential, level)
+        run = cls(estimator, influential, level)
+        run.describe(np.zeros((0, 1)))  # raises now if the level is not available
+        return run
 
     @property
     def encoder(self) -> TableEncoder:
@@ -80,8 +90,7 @@ class OwnRun:
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """The id of each row of fit; its number if the table has no column of ids."""
-        rows = len(self.estimator.embedding_)
-        return tuple(self.estimator.ids_ or map(str, range(rows)))
+        return tuple(self.estimator.ids_ or map(str, range(len(self.estimator.embedding_))))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -93,9 +102,7 @@ class OwnRun:
         """The names of the classes, or of the yes-or-no labels; none for numbers."""
         if not isinstance(self.estimator, DIFFormerClassifier):
             return ()
-        if len(self.labels) > 1:
-            return self.labels
-        return tuple(str(name) for name in self.estimator.classes_)
+        return self.labels if len(self.labels) > 1 else tuple(map(str, self.estimator.classes_))
 
     @property
     def header(self) -> list[str]:
@@ -118,10 +125,8 @@ class OwnRun:
         A row with the id and the values of a row of fit is answered as in fit; others are new.
         """
         rows = Rows(features, None if ids is None else tuple(ids))
-        records = self.describe(self.outputs(rows, graph))
-        if not self.influential:
-            return records
-        return self._named(records, self.estimator.influence(rows, graph, top_k=self.influential))
+        found = self.outputs(rows, graph)
+        return self.describe(found, partial(self.estimator.influence, rows, graph))
 
     def outputs(self, rows: Rows, graph: Any = None) -> Array:
         """The estimator's answers: probabilities (m, classes), or numbers (m, targets)."""
@@ -135,25 +140,30 @@ class OwnRun:
         model, where = self.estimator, np.asarray(rows, np.int64)
         classes = isinstance(model, DIFFormerClassifier)
         kept = model.label_distributions_ if classes else model.transduction_
-        records = self.describe(kept[where])
-        if not self.influential:
-            return records
-        return self._named(records, model.influence_in_fit(where, top_k=self.influential))
+        return self.describe(kept[where], partial(model.influence_in_fit, where))
 
-    def describe(self, found: Array) -> list[dict[str, Any]]:
-        """Answers as records, from probabilities (m, classes) or numbers (m,) or (m, targets)."""
-        found = found if self.classes else found.reshape(len(found), len(self.labels))
-        records = [self._record(row) for row in found.tolist()]
-        if self.level is None:
-            return records
+    def describe(
+        self, found: Array, weigh: Callable[..., tuple[Array, Array]] | None = None
+    ) -> list[dict[str, Any]]:
+        """Answers as records, from probabilities (m, classes) or numbers (m,) or (m, targets).
+
+        `weigh` gives the weights and the positions of the `top_k` rows of fit for each.
+        """
+        found = found.reshape(len(found), len(self.classes or self.labels))
         model: Any = self.estimator
-        if self.classes:
-            sets = model.sets_around(found, self.level).tolist()
-            more = [{"set": list(compress(self.classes, own))} for own in sets]
-        else:
+        records = [self._record(row) for row in found.tolist()]
+        if self.level is not None and self.classes:
+            for record, own in zip(records, model.sets_around(found, self.level), strict=True):
+                record["set"] = list(compress(self.classes, own))
+        elif self.level is not None:
             ends = model.interval_around(found, self.level).tolist()
-            more = [{"intervals": dict(zip(self.labels, own, strict=True))} for own in ends]
-        return [record | own for record, own in zip(records, more, strict=True)]
+            for record, own in zip(records, ends, strict=True):
+                record["intervals"] = dict(zip(self.labels, own, strict=True))
+        if self.influential and weigh is not None:
+            for record, weights, rows in zip(records, *weigh(top_k=self.influential), strict=True):
+                near = zip(weights.tolist(), rows.tolist(), strict=True)
+                record["influential"] = [{"id": self.ids[j], "weight": v} for v, j in near if v > 0]
+        return records
 
     def _record(self, row: list[float]) -> dict[str, Any]:
         if not self.classes:
@@ -162,8 +172,7 @@ class OwnRun:
         if others:
             return {**{k: int(p > 0.5) for k, p in chances.items()}, "probabilities": chances}
         best = max(chances, key=chances.__getitem__)
-        found = {label: best, "probability": chances[best]}
-        return {**found, "probabilities": chances}
+        return {label: best, "probability": chances[best], "probabilities": chances}
 
     def truth(self, labels: Any) -> list[str]:
         """The true labels of one row as cells of a CSV file; empty where unknown."""
@@ -179,32 +188,17 @@ class OwnRun:
             for name, answer in zip(names, answers, strict=True)
         ]
 
-    def _named(self, records: list[dict[str, Any]], found: tuple[Any, Any]) -> list[dict[str, Any]]:
-        """The records with the rows of fit by id and their weights, heaviest first."""
-        for record, weights, rows in zip(records, *(each.tolist() for each in found), strict=True):
-            known = zip(weights, rows, strict=True)
-            record["influential"] = [{"id": self.ids[j], "weight": v} for v, j in known if v > 0]
-        return records
-
 
 def _cells(value: Any) -> list[Any]:
     """A value of an answer as cells of a CSV file."""
-    if isinstance(value, float):
-        return [number_text(value)]
     if isinstance(value, dict):
         return [cell for each in value.values() for cell in _cells(each)]
     if not isinstance(value, list):
-        return [value]
+        return [number_text(value) if isinstance(value, float) else value]
     if any(isinstance(each, float) for each in value):
         return [number_text(each) for each in value]
     named = (v if isinstance(v, str) else f"{v['id']} ({v['weight']:.4f})" for v in value)
     return ["; ".join(named)]
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    """What result.json holds."""
-    with reading(folder / "result.json"):
-        return read_json(folder / "result.json")
 
 
 def table_lines(
@@ -216,48 +210,32 @@ def table_lines(
 ) -> Iterator[list[list[Any]]]:
     """The answers for a table as lines of a CSV file, some at a time; first the header.
 
-    See `predict_run` for the arguments.
+    A few cells that cannot be read are named, and taken as empty. See `predict_run` for the
+    arguments.
     """
-    names = _new_names(run, source)
+    names, where = _new_names(run, source), name_of(source)
     graph = None if edges is None else edges_of(run, names, edges, tell)
     among = graph is not None and graph[:, len(run.ids) :].nnz > 0
     yield [run.header]
-    start = 0
-    for chunk in read_chunks(source, max(len(names), 1)) if among else read_chunks(source):
+    for start, chunk in numbered_chunks(source, max(len(names), 1) if among else CHUNK):
         extra = run.encoder.extra(chunk)
-        if extra and not start:
-            tell(f"{name_of(source)}: ignored, because not in training: {', '.join(extra)}")
+        if extra and start == 1:
+            tell(f"{where}: ignored, because not in training: {', '.join(extra)}")
+        known = [column for column in run.encoder.columns if column.name in chunk]
+        with naming(source):
+            bad = [cell for c in known for cell in c.unreadable(chunk[c.name], start)]
+        if bad:
+            told = f"{counted(len(bad), 'cell')} taken as empty, because not as in training"
+            tell(f"{where}: {told}: {', '.join(bad[:3])}")
         away: Away = {}
-        features = _encoded(run, chunk, start + 1, source, tell, away)
-        stop = start + features.shape[0]
-        mine = None if graph is None else graph[start:stop]
-        ids = None if run.encoder.id is None else names[start:stop]
-        drift.add(run.encoder, chunk, away, stop - start, start=start + 1, names=ids)
-        yield run.lines(names[start:stop], run.answer(features, mine, ids=ids))
-        start = stop
+        features = run.encoder.encode_chunk(chunk, start, source, strict=False, away=away)
+        rows = slice(start - 1, start - 1 + features.shape[0])
+        mine = None if graph is None else graph[rows]
+        ids = None if run.encoder.id is None else names[rows]
+        drift.add(run.encoder, chunk, away, features.shape[0], start=start, names=ids)
+        yield run.lines(names[rows], run.answer(features, mine, ids=ids))
     if drift:
-        tell(f"{name_of(source)}: {drift.line}")
-
-
-def _encoded(
-    run: OwnRun,
-    chunk: Chunk,
-    start: int,
-    source: Source,
-    tell: Callable[[str], None],
-    away: Away,
-) -> Any:
-    """Features of some rows; a few cells that cannot be read are named, and taken as empty."""
-    known = [column for column in run.encoder.columns if column.name in chunk]
-    try:
-        bad = [cell for c in known for cell in c.unreadable(chunk[c.name], start)]
-    except DataError as error:
-        raise DataError(f"{name_of(source)}: {error}") from error
-    if bad:
-        count = counted(len(bad), "cell")
-        told = f"{count} taken as empty, because not as in training: {', '.join(bad[:3])}"
-        tell(f"{name_of(source)}: {told}")
-    return run.encoder.encode_chunk(chunk, start, source, strict=False, away=away)
+        tell(f"{where}: {drift.line}")
 
 
 def _new_names(run: OwnRun, source: Source) -> list[str]:
@@ -279,19 +257,24 @@ def _new_names(run: OwnRun, source: Source) -> list[str]:
 
 def edges_of(run: OwnRun, names: Sequence[str], edges: Source, tell: Callable[[str], None]) -> Any:
     """A (new rows, known and new rows) matrix of the edges that a file or a mapping brings."""
-    from scipy.sparse import csr_matrix
-
     known = {name: row for row, name in enumerate(run.ids)}
     n, m = len(known), len(names)
     # An id that is in the new table names its row there: the edge is one that this row brings.
     pairs, weight = read_edges(edges, known | {name: n + row for row, name in enumerate(names)})
-    new = (pairs >= n).any(0)
-    if not bool(new.all()):
+    old = int((pairs < n).all(0).sum())
+    if old:
         where = edges if isinstance(edges, str | Path) else "edges"
-        tell(f"{where}: ignored, because between known rows: {counted(int((~new).sum()), 'edge')}")
-    directed = run.estimator.directed
-    found = Graph.from_edges(pairs, n + m, weight, undirected=not directed, self_loops=False)
-    source, target = found.edge_index.numpy()
-    mine = target >= n
-    value = np.ones(len(source)) if found.edge_weight is None else found.edge_weight.numpy()
-    return csr_matrix((value[mine], (target[mine] - n, source[mine])), shape=(m, n + m))
+        tell(f"{where}: ignored, because between known rows: {counted(old, 'edge')}")
+    return edges_into(
+        Graph.from_edges(pairs, n + m, weight, undirected=not run.estimator.directed),
+        slice(n, None),
+    )
+
+
+def edges_into(graph: Graph, rows: Any) -> Any:
+    """A (some rows, all rows) matrix of the edges that end in some rows, without loops."""
+    source, target = graph.edge_index.numpy()
+    weight = np.ones(len(source)) if graph.edge_weight is None else graph.edge_weight.numpy()
+    other, size = source != target, graph.num_nodes
+    ends = target[other], source[other]
+    return sparse.csr_matrix((weight[other], ends), shape=(size, size))[rows]

@@ -68,13 +68,12 @@ def make_source(
         if size is not None:
             raise ValueError(f"batch_size must be left out for {data.name}: it has snapshots")
         return Snapshots(snapshots_for(system, data), split, per_step=data.per_step)
-    if size is None or settings is None:
-        if settings is None or not settings.recompute:
-            return FullBatch(data, split, graph)
-        from difformer.train.chunks import CHUNK_ROWS
-
-        return FullBatch(data, split, graph, chunk=CHUNK_ROWS)
+    if settings is None or (size is None and not settings.recompute):
+        return FullBatch(data, split, graph)
     from difformer.train.chunks import CHUNK_ROWS
+
+    if size is None:
+        return FullBatch(data, split, graph, chunk=CHUNK_ROWS)
     from difformer.train.parts import Parts
 
     return Parts.of(data, split, graph, batch_size=size, seed=settings.seed, chunk=CHUNK_ROWS)
@@ -211,17 +210,17 @@ def run_experiment(
         train = replace(experiment.train, seed=seed)
         look = () if callbacks is None else callbacks(seed)
         kept: Any = {"folder": folder, "config": config, "callbacks": look}
-        if launched():
-            return _over_processes(experiment, train, data, split, graph, **kept)
         with seeded(seed):
             model = build_model(experiment, data.num_features, data.num_outputs)
-            source = make_source(system, data, split, graph, train)
+            source = None if launched() else make_source(system, data, split, graph, train)
+        if source is None:
+            return _over_processes(system, model, train, data, split, graph, **kept)
         return fit(model, source, objective, split, train, **kept)
 
-    return each_seed(experiment, one, None if folder is None else Path(folder), config)
+    return _each_seed(experiment, one, None if folder is None else Path(folder), config)
 
 
-def each_seed(
+def _each_seed(
     experiment: Experiment,
     one: Callable[[int, Path | None], FitResult],
     root: Path | None,
@@ -268,7 +267,8 @@ def build_model(experiment: Experiment, features: int, outputs: int) -> nn.Modul
 
 
 def _over_processes(
-    experiment: Experiment,
+    system: System,
+    model: nn.Module,
     train: TrainSettings,
     data: Dataset,
     split: Split,
@@ -279,12 +279,8 @@ def _over_processes(
     from difformer.nn.model import DIFFormer
     from difformer.train.distributed import fit_distributed, processes
 
-    with seeded(train.seed):
-        model = build_model(experiment, data.num_features, data.num_outputs)
     if not isinstance(model, DIFFormer):
-        raise CannotRunError(
-            f"{experiment.system} cannot run over processes: only DIFFormer is sharded"
-        )
+        raise CannotRunError(f"{system.name} cannot run over processes: only DIFFormer is sharded")
     if isinstance(data, TemporalDataset):
         raise CannotRunError(f"{data.name} cannot be spread over processes: it has snapshots")
     with processes() as comm:

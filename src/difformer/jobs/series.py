@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from difformer.errors import DataError, RunError
 from difformer.estimators.settings import ForecastSettings
-from difformer.files import (
-    csv_lines,
-    finite,
-    number_text,
-    read_json,
-    reading,
-    write_atomic,
-    write_json,
-)
+from difformer.files import csv_lines, finite, number_text, reading, write_atomic, write_json
 from difformer.settings import like, option, whole
 from difformer.train.settings import TrainSettings
 
@@ -59,12 +51,10 @@ class SeriesSettings(ForecastSettings):
         """The forecaster that these settings describe, kept in a folder."""
         from difformer.estimators.forecaster import LONGEST, DIFFormerForecaster
 
-        given = asdict(self)
-        for name in ("steps", "origins"):
-            given.pop(name)
-        seed, options = given.pop("seed"), given.pop("options") or None
+        given = {k: v for k, v in asdict(self).items() if k not in ("steps", "origins", "seed")}
+        given["options"] = self.options or None
         given["horizon"] = self.horizon or min(self.steps, LONGEST)
-        return DIFFormerForecaster(**given, options=options, random_state=seed, checkpoint=folder)
+        return DIFFormerForecaster(**given, random_state=self.seed, checkpoint=folder)
 
 
 def train_series(
@@ -86,7 +76,7 @@ def train_series(
         places: a file of where the nodes are, for the page, see `read_places`.
     """
     from difformer.data.series import read_places
-    from difformer.train.folder import differences
+    from difformer.train.folder import differences, read_record
     from difformer.train.interrupts import interruptible
 
     settings, folder = settings or SeriesSettings(), Path(folder)
@@ -102,7 +92,7 @@ def train_series(
             f"{known} must have rows for {settings.steps} steps after the series, it has {ahead}"
         )
     if (folder / RECORD).exists():
-        before = _record(folder)
+        before = read_record(folder / RECORD)
         differing = differences({name: before.get(name) for name in record}, record)
         if differing:
             raise RunError(f"{folder} holds another run ({'; '.join(differing)})")
@@ -188,11 +178,10 @@ def interval_lines(
     """The next steps as lines of a CSV file, one per step and node: forecast and interval."""
     half, share = half_widths(record, level), f"{100 * level:g} %"
     lines: list[list[Any]] = [["time", "node", "forecast", f"from {share}", f"to {share}"]]
-    names = data.names or tuple(map(str, range(data.values.shape[1])))
     low = lower_end(data.values)
     ahead = model.predict(len(half), series=data)
     for stamp, row, wide in zip(next_stamps(data, len(half)), ahead, half, strict=True):
-        for node, value, own in zip(names, row, wide, strict=True):
+        for node, value, own in zip(data.names, row, wide, strict=True):
             cells = map(number_text, (value, max(low, value - own), value + own))
             lines.append([stamp, node, *cells])
     return lines
@@ -208,8 +197,10 @@ def next_stamps(data: Series, steps: int) -> list[str]:
 
 def open_series(folder: Path | str) -> tuple[DIFFormerForecaster, dict[str, Any]]:
     """The fitted forecaster of a run folder, and what its series.json holds."""
+    from difformer.train.folder import read_record
+
     folder = Path(folder)
-    record = _record(folder)
+    record = read_record(folder / RECORD)
     if not (folder / "forecast.csv").exists():
         raise RunError(f"{folder} is not finished: resume it with --resume")
     with reading(folder):
@@ -233,11 +224,6 @@ def _read(record: Mapping[str, Any]) -> tuple[Series, Any]:
         data = read_known_file(record["known"], data)
     edges = record["edges"]
     return data, None if edges is None else read_step_edges(edges, data)
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    with reading(folder / RECORD):
-        return read_json(folder / RECORD)
 
 
 def _shown(stamp: Any) -> str:

@@ -28,7 +28,7 @@ from difformer.blocks import (
 from difformer.data.dataset import Dataset
 from difformer.files import counted
 from difformer.jobs.own import OwnRun
-from difformer.jobs.scores import HeldOut, column_importance, labelled
+from difformer.jobs.table import HeldOut, column_importance, labelled
 from difformer.metrics import METRICS
 from difformer.report.predictions import class_blocks, regression_blocks
 from difformer.runs.open import LoadedRun

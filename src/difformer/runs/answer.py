@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from difformer.data.table.encoder import Drift
-from difformer.data.table.files import Source, numbered_chunks, without_header
+from difformer.data.table.files import Source, numbered_chunks, rows_of, without_header
 from difformer.errors import DataError
 from difformer.files import answer_file, number_text
 from difformer.jobs.own import OwnRun, table_lines
@@ -112,46 +112,39 @@ def _next_steps(
 
 
 def _feature_lines(run: LoadedRun, source: Source) -> Lines:
-    data, names = run.dataset, run.dataset.class_names
+    """The answers for rows of features, with their ids: numbers if the file has none."""
+    data, width = run.dataset, run.dataset.num_features
     model = run.model if run.estimator is not None else run.freeze()
-    classes = data.task == "multiclass"
-    targets = [f"target {i}" for i in range(data.num_outputs)]
-    yield [["id", *(["label", "probability"] if classes else targets)]]
-    for ids, x in _features(source, data.num_features):
-        with torch.no_grad():
-            found = run.outcome.averaged(model(x)).cpu().numpy()
-        lines: list[list[Any]] = []
-        for name, row in zip(ids, found, strict=True):
-            cells = list(map(number_text, row))
-            if classes:
-                best = int(row.argmax())
-                cells = [names[best] if names else str(best), cells[best]]
-            lines.append([name, *cells])
-        yield lines
-
-
-def _features(source: Source, width: int) -> Iterator[tuple[list[str], Tensor]]:
-    """Chunks of rows as the model takes them, with their ids: numbers if the file has none."""
+    outputs, classes = range(data.num_outputs), data.task == "multiclass"
+    names = data.class_names or tuple(map(str, outputs))
+    header = ["label", "probability"] if classes else [f"target {i}" for i in outputs]
+    yield [["id", *header]]
     for start, chunk in numbered_chunks(source):
         columns: dict[str, Any] = dict(chunk)
-        names = columns.pop(ID, None)
+        ids = columns.pop(ID, range(start - 1, start - 1 + rows_of(chunk)))
         if len(columns) != width:
             raise DataError(
                 f"{source} must have {width} columns of features, it has {len(columns)}"
             )
-        rows: list[list[float]] = []
-        for name, cells in columns.items():
-            rows.append([_number(source, name, start + i, cell) for i, cell in enumerate(cells)])
-        x = torch.tensor(rows, dtype=torch.float64).T
-        names = range(start - 1, start - 1 + len(x)) if names is None else names
-        yield [str(name) for name in names], x
+        read = (_numbers(source, name, start, cells) for name, cells in columns.items())
+        x = torch.tensor(list(read), dtype=torch.float64).T
+        with torch.no_grad():
+            found = run.outcome.averaged(model(x)).cpu().numpy()
+        answers = [list(map(number_text, row)) for row in found]
+        if classes:
+            best = zip(found.argmax(1).tolist(), answers, strict=True)
+            answers = [[names[place], cells[place]] for place, cells in best]
+        yield [[str(name), *cells] for name, cells in zip(ids, answers, strict=True)]
 
 
-def _number(source: Source, column: str, row: int, cell: Any) -> float:
-    try:
-        value = float(cell)
-    except (TypeError, ValueError):
-        value = float("nan")
-    if value - value != 0:  # nan or infinite
-        raise DataError(f"{source}: row {row}, column {column!r} must be a number, got {cell!r}")
-    return value
+def _numbers(source: Source, column: str, start: int, cells: Any) -> list[float]:
+    values: list[float] = []
+    for row, cell in enumerate(cells, start):
+        try:
+            values.append(float(cell))
+        except (TypeError, ValueError):
+            values.append(nan)
+        if not isfinite(values[-1]):
+            where = f"{source}: row {row}, column {column!r}"
+            raise DataError(f"{where} must be a number, got {cell!r}")
+    return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,21 +19,13 @@ from difformer.errors import RunError
 from difformer.estimators.outcome import Outcome
 from difformer.estimators.rows import dataset_features
 from difformer.files import reading
-from difformer.jobs.job import FINGERPRINT, KEYS, Experiment, OwnTable
-from difformer.jobs.rows import (
-    graph_for,
-    last_snapshot,
-    load_data,
-    make_source,
-    snapshots_for,
-)
+from difformer.jobs.job import FINGERPRINT, KEYS, Experiment, complete
+from difformer.jobs.rows import graph_for, last_snapshot, load_data, make_source, snapshots_for
 from difformer.nn.model import DIFFormer
 from difformer.runs.run import need_kind, seed_folders
 from difformer.systems.registry import SYSTEMS, get_system
-from difformer.tensorfiles import read_tensors
 from difformer.train.batches import Snapshots
-from difformer.train.checkpoint import load_weights
-from difformer.train.folder import FitResult, read_config, read_result
+from difformer.train.folder import FitResult, RunFolder, read_config, read_result
 from difformer.train.seeding import seeded
 
 if TYPE_CHECKING:
@@ -51,7 +43,7 @@ class LoadedRun:
     split: Split
     graph: Any | None  # the core.Graph the model was given; None for snapshots, which have theirs
     result: FitResult
-    system: str = "difformer-s"
+    system: str
     estimator: Any | None = None  # of a run on a table or a series, or of the system "difformer"
     own: OwnRun | None = None  # of a run on a table: its answers by name
     table: Dataset | None = None  # of a run on a table: the rows as they were read
@@ -168,8 +160,9 @@ def load_run(
 def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | None) -> LoadedRun:
     result = _finished(path)
     kept = read_config(path / "config.toml")
-    settings = {key: value for key, value in kept.items() if key in KEYS}
-    experiment = Experiment.from_config(settings, str(path / "config.toml"))
+    asked: dict[str, Any] = {key: kept[key] for key in ("dataset", *kept) if key in KEYS}
+    asked["train"] = complete(kept.get("train", {}))
+    experiment = Experiment.make(**asked)
     data = load_data(experiment, data_dir) if dataset is None else dataset
     if kept.get(FINGERPRINT, data.fingerprint) != data.fingerprint:
         raise RunError(f"{experiment.dataset} has changed since {path} was trained on it")
@@ -182,46 +175,29 @@ def _load_dataset(path: Path, dataset: Dataset | None, data_dir: Path | str | No
     observe = getattr(model, "observe", None)
     if observe is not None:
         observe(make_source(system, data, split, graph).observed())
-    weights = path / "model.safetensors"
-    if not weights.exists():
+    files = RunFolder(path, {}, split, writes=False)
+    if not files.model.exists():
         raise RunError(f"{path} has no model.safetensors: run it again")
-    load_weights(model, read_tensors(weights, None, error=RunError)[0], weights)
+    files.load_model(model)
     if isinstance(data, TemporalDataset):
         data = snapshots_for(system, data)
-    return LoadedRun(
-        path,
-        model.eval(),
-        data,
-        split,
-        graph,
-        result,
-        system=system.name,
-        estimator=getattr(model, "fitted", None),
-    )
+    fitted = getattr(model, "fitted", None)
+    return LoadedRun(path, model.eval(), data, split, graph, result, system.name, fitted)
 
 
 def open_table(folder: Path, own: OwnRun, dataset: Dataset | None = None) -> LoadedRun:
     """A run on a table with the rows it was trained on, which are read again unless given."""
+    from difformer.data.table.read import read_table
+
     asked = read_config(folder / "config.toml")["data"]
-    if dataset is None:
-        names = {each.name for each in fields(OwnTable)}
-        dataset = OwnTable(**{k: v for k, v in asked.items() if k in names}).read()
-    if dataset.fingerprint != asked["fingerprint"]:
+    fingerprint = asked.pop(FINGERPRINT)
+    dataset = read_table(**asked) if dataset is None else dataset
+    if dataset.fingerprint != fingerprint:
         raise RunError(f"{asked['nodes']} has changed since {folder} was trained on it")
     split = own.estimator.split_.check(dataset.num_rows)
     model, seen, graph = look_into(own.estimator, dataset)
-    return LoadedRun(
-        folder,
-        model,
-        seen,
-        split,
-        graph,
-        _finished(folder),
-        system=_system_of(model),
-        estimator=own.estimator,
-        own=own,
-        table=dataset,
-    )
+    told = _finished(folder), _system_of(model), own.estimator, own, dataset
+    return LoadedRun(folder, model, seen, split, graph, *told)
 
 
 def look_into(estimator: Any, data: Dataset) -> tuple[DIFFormer, Dataset, Any | None]:
@@ -239,17 +215,8 @@ def _load_series(folder: Path) -> LoadedRun:
     model = forecaster.model_
     data = replace(forecaster.snapshots(), name=Path(record["series"]).name)
     split = Split.load(folder / "split.json").check(data.num_rows)
-    return LoadedRun(
-        folder,
-        model,
-        data,
-        split,
-        None,
-        _finished(folder),
-        system=_system_of(model),
-        estimator=forecaster,
-        record=record,
-    )
+    told = _finished(folder), _system_of(model), forecaster
+    return LoadedRun(folder, model, data, split, None, *told, record=record)
 
 
 def _system_of(model: DIFFormer) -> str:

@@ -14,13 +14,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from difformer.data.split import Split
 from difformer.errors import DifformerError, RunError
 from difformer.files import MISREAD, natural, read_json, reading
 from difformer.jobs.series import RECORD as SERIES
-from difformer.train.folder import RESULT, FitResult, Run, fit_of, read_config, read_metrics
+from difformer.train.folder import (
+    RESULT,
+    FitResult,
+    Run,
+    fit_of,
+    read_config,
+    read_metrics,
+    read_record,
+)
 
 COMPARISON = "comparison.json"  # what `difformer compare --out FOLDER` leaves
 # The file that only a run of this kind has.
@@ -128,26 +136,13 @@ def read_run(folder: Path | str) -> Run:
     if kind == "series":
         record = _try(lambda: read_json(folder / SERIES), missing, SERIES, {})
         config = {"dataset": Path(str(record.get("series", "a series"))).name, **config}
-    fits = {_label(own, fit): fit for own, fit in read}
-    return _run(fits, folder, config, kind, missing)
-
-
-def _run(
-    fits: Mapping[str, FitResult],
-    folder: Path,
-    config: Mapping[str, Any],
-    kind: str,
-    missing: Sequence[str] = (),
-) -> Run:
+    fits: dict[str, FitResult] = {}
+    for own, fit in read:  # by seed, or by the folder's name if the settings have none
+        assert fit.folder is not None
+        seed = own.get("train", {}).get("seed")
+        fits[fit.folder.name if seed is None else f"seed {seed}"] = fit
     interrupted = any(fit.interrupted for fit in fits.values())
     return Run(fits, interrupted, folder, config, list(dict.fromkeys(missing)), kind)
-
-
-def _label(config: Mapping[str, Any], fit: FitResult) -> str:
-    """The seed, or the folder's name if the settings have none."""
-    seed = config.get("train", {}).get("seed")
-    assert fit.folder is not None
-    return fit.folder.name if seed is None else f"seed {seed}"
 
 
 def find_runs(root: Path | str) -> Iterator[Run]:
@@ -168,23 +163,23 @@ def find_runs(root: Path | str) -> Iterator[Run]:
 
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
     """The settings that differ between runs: one value per run, or None if a run lacks it."""
-    flat = [dict(_flat(run.config)) for run in runs]
-    names = dict.fromkeys(name for settings in flat for name in settings)
-    found = {name: [settings.get(name) for settings in flat] for name in names}
-    return {
-        name: values
-        for name, values in found.items()
-        if len({repr(value) for value in values if value is not None}) > 1
-        and not name.endswith("fingerprint")
-    }
+    flat = [_flat(run.config) for run in runs]
+    found: dict[str, list[Any]] = {}
+    for name in dict.fromkeys(name for settings in flat for name in settings):
+        values = [settings.get(name) for settings in flat]
+        several = len({repr(value) for value in values if value is not None}) > 1
+        if several and not name.endswith("fingerprint"):
+            found[name] = values
+    return found
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(cast("Mapping[str, Any]", value), f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
+        found |= (
+            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
+    return found
 
 
 def _read_fit(folder: Path, missing: list[str], root: Path) -> tuple[dict[str, Any], FitResult]:
@@ -206,30 +201,30 @@ def _read_comparison(folder: Path) -> Run:
     from difformer.compare.comparison import read_comparison
 
     result, record = read_comparison(folder / COMPARISON)
-    ranked = result.ranked()
-    fits = {
-        split: fit_of(_compared(run, result.metric), folder=folder)
-        for split, run in (ranked[0].runs if ranked else {}).items()
-    }
-    systems = ", ".join(row.system for row in result.rows)
+    ranked, fits = result.ranked(), dict[str, FitResult]()
+    for split, run in (ranked[0].runs if ranked else {}).items():
+        metrics = {part: {result.metric: run[part]} for part in ("val", "test") if part in run}
+        told = {"metrics": metrics, "seconds": run["seconds"], "epochs": run.get("epochs")}
+        fits[split] = fit_of(told, folder=folder)
     best = ranked[0].system if ranked else "none"
-    config = {"system": f"{best} (best of {len(result.rows)})", "dataset": result.dataset}
-    config |= {"systems": systems, "trials": result.trials, "command": record.get("command")}
-    return _run(fits, folder, config, "comparison")
-
-
-def _compared(run: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    metrics = {part: {metric: run[part]} for part in ("val", "test") if part in run}
-    return {"metrics": metrics, "seconds": run["seconds"], "epochs": run.get("epochs")}
+    config = {
+        "system": f"{best} (best of {len(result.rows)})",
+        "dataset": result.dataset,
+        "systems": ", ".join(row.system for row in result.rows),
+        "trials": result.trials,
+        "command": record.get("command"),
+    }
+    return Run(fits, folder=folder, config=config, kind="comparison")
 
 
 def _read_cell(path: Path) -> Run:
+    cell = read_record(path)
     with reading(path):
-        cell: dict[str, Any] = read_json(path)
         kept = ("system", "dataset", "table", "variant", "protocol")
         config = {name: cell[name] for name in kept} | cell["settings"]
         fits = {f"{r['split']} seed {r['seed']}": fit_of(r, folder=path) for r in cell["runs"]}
-        return _run(fits, path, config, "cell", [cell["cannot"]] if cell.get("cannot") else [])
+        missing = [cell["cannot"]] if cell.get("cannot") else []
+        return Run(fits, False, path, config, missing, "cell")
 
 
 def _try(read: Callable[[], T], missing: list[str], name: str, default: T) -> T:

@@ -187,10 +187,8 @@ class RunFolder:
         self.checkpoint = self.path / "checkpoint.safetensors"
         self.model = self.path / "model.safetensors"
         self.metrics = self.path / "metrics.csv"
-        if writes:
-            self._agree(config, split)
-
-    def _agree(self, config: Mapping[str, Any], split: Split) -> None:
+        if not writes:
+            return
         started = (self.path / "config.toml").exists()
         if not started and (self.checkpoint.exists() or (self.path / RESULT).exists()):
             raise RunError(f"{self.path} has no config.toml: give another folder")
@@ -282,11 +280,17 @@ def read_result(path: Path) -> FitResult | None:
     file = path / RESULT
     if not file.exists():
         return None
+    record = read_record(file)
     with reading(file):
-        record = read_json(file)
         if lacking := [name for name in KEPT[:-1] if name not in record]:
             raise ValueError(f"it has no {lacking[0]}")
         return fit_of(record, read_metrics(path / "metrics.csv"))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The JSON object that a run left in a file."""
+    with reading(path):
+        return read_json(path)
 
 
 def read_metrics(path: Path) -> list[Row]:

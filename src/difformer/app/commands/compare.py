@@ -52,11 +52,13 @@ def command(
 
     The row of a system that cannot run says why; a system that crashes does not stop the others.
     """
+    from difformer.data.table.read import read_table
+
     table = named_table(dataset, label, id, edges, no_header)
     names = list(SYSTEMS) if models == "all" else parse_names(models) or []
     try:
         result = compare(
-            dataset if table is None else table.read(),
+            read_table(dataset, **table) if table else dataset,
             models=names,
             splits=splits,
             trials=trials,

@@ -83,11 +83,12 @@ def _train_table(nodes: Path, asked: Asked, given: Given) -> None:
     more: Any = {"task": asked.task, "kinds": parse_kinds(asked.kind)}
     table = own_table(nodes, asked.label, asked.id, asked.edges, asked.no_header, **more)
     with run_folder(nodes.stem, asked.out, resume=asked.resume) as folder:
+        from difformer.data.table.read import read_table
         from difformer.jobs.table import train_own
         from difformer.report.table_page import result_blocks
         from difformer.runs.open import open_table
 
-        data = table.read()
+        data = read_table(**table)
         assert data.encoder is not None
         if not asked.json:
             columns = Table("", ("column", "is", "becomes"), data.encoder.describe())

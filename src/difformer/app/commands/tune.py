@@ -59,7 +59,7 @@ def command(
         dataset,
         system=model,
         split=split,
-        data={} if table is None else table.options(),
+        data=table,
         model=given,
         train={"epochs": epochs, "patience": min(patience, epochs)},
     )
