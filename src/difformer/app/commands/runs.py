@@ -274,7 +274,7 @@ def export(
         raise ValueError(f"{onnx} is there already: add --overwrite to replace it")
     found = export_run(run, onnx, data_dir=data_dir)
     if json:
-        return print_json({"file": str(onnx), **vars(found)})
+        return print_json({"file": str(onnx), **found._asdict()})
     return say(
         f"{onnx}: x has {counted(len(found.inputs), 'column')}, y has {', '.join(found.outputs)}; "
         f"its answers for {counted(found.rows, 'row')} are those of the run to "
