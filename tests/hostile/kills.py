@@ -86,8 +86,7 @@ def commands(root: Path, out: Path) -> dict[str, list[str]]:
 
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
-FETCHED = {f"ind.pubmed.{part}": Random(part).randbytes(200_000) for part in PARTS}
+FETCHED = {"actor.npz": Random(0).randbytes(1_600_000)}
 
 
 class Files(BaseHTTPRequestHandler):
@@ -119,12 +118,11 @@ def stand_in(names: set[str]) -> None:
 
         bench.subprocess = SimpleNamespace(run=_measure_here)  # type: ignore[assignment]
     if "datasets fetch" in names:
-        from difformer.data import planetoid
         from difformer.data.fetch import Web
+        from difformer_paper.datasets import heterophilous
 
-        sums = {name: hashlib.sha256(content).hexdigest() for name, content in FETCHED.items()}
-        planetoid.SHA256["pubmed"] = {part: sums[f"ind.pubmed.{part}"] for part in PARTS}
-        planetoid.REPOSITORY = Web(f"http://127.0.0.1:{_serve()}")
+        heterophilous.SHA256["actor"] = hashlib.sha256(FETCHED["actor.npz"]).hexdigest()
+        heterophilous.REPOSITORY = Web(f"http://127.0.0.1:{_serve()}")
         os.environ["no_proxy"] = "127.0.0.1"
 
 
