@@ -111,7 +111,7 @@ def test_a_command_killed_at_a_write_goes_on_to_the_same_bits(place: Path, run: 
         "compare": range(4, 5),
         "predict": range(1, 2),
         "reproduce": range(4, 5),
-        "datasets fetch": range(0, 1),
+        "datasets fetch": range(1),
         "bench": range(1, 2),
     }
     found = hostile.kills(place, points)
