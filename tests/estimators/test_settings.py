@@ -80,6 +80,12 @@ def test_what_one_form_takes_changes_its_predictions(name: str, iris: Iris, few:
         assert given.fit(iris[0], few, validation=[0, 1, 2]).best_epoch_ > 0
 
 
+def test_a_share_to_hold_out_is_refused_beside_the_rows_to_hold_out(iris: Iris, few: Array) -> None:
+    model = DIFFormerClassifier(recipe="alone", validation_fraction=0.4, **QUICK)
+    with pytest.raises(ValueError, match="^validation_fraction must be left at 0.2: validation"):
+        model.fit(iris[0], few, validation=[0, 1, 2])
+
+
 def test_numbers_have_no_consistency(iris: Iris) -> None:
     model = DIFFormerRegressor(recipe="alone", consistency=1, **QUICK)
     with pytest.raises(ValueError, match=r"consistency must be left at 0.0.* one class per row"):

@@ -141,6 +141,7 @@ class BaseDIFFormer(
         val = np.empty(0, np.int64)
         if validation is not None:
             val = read_validation(validation, strata)
+            self.refuse({"validation_fraction": "validation names the rows that are held out"})
         elif not self.searches and (self.early_stopping or self.kernel == "auto" or choosing):
             val = hold_out(strata, self.validation_fraction, seed)
         elif not self.searches:
