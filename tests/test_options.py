@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -121,7 +121,7 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one():
 def test_numbers_of_numpy_are_taken_as_python_s_own():
     """As a search over `scipy.stats.randint` hands them in; they must fit into JSON."""
     made = Example(count=np.int64(3), share=np.float32(0.5), loud=np.bool_(True))
-    assert json.dumps(made.as_dict()) == json.dumps(Example(count=3, loud=True).as_dict())
+    assert json.dumps(asdict(made)) == json.dumps(asdict(Example(count=3, loud=True)))
     assert type(check_count("count", np.int32(4))) is int
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
 from numbers import Real
@@ -100,10 +100,6 @@ class Options:
     def __post_init__(self) -> None:
         for name, each in options_of(type(self)).items():
             object.__setattr__(self, name, each.check(getattr(self, name)))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The options as plain values, for saving."""
-        return asdict(self)
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from difformer.runs.open import load_run
 from difformer.systems.registry import SYSTEMS
 from difformer.train.batches import predict
 from difformer.train.callbacks import Callback
+from difformer.train.folder import FitResult, Run
 
 QUICK = {"epochs": 2, "lr": 0.01}
 SMALL = {"num_layers": 2, "hidden_channels": 8}
@@ -80,6 +82,18 @@ def test_seeds_are_summed_up_by_mean_and_sample_deviation_and_more_are_added(
     with pytest.raises(RunError, match=r"train\.lr: 0\.01 there, 0\.2 now"):
         run_experiment(make(seeds=[6, 7], train={**QUICK, "lr": 0.2}), folder=tmp_path)
     assert not (tmp_path / "seed-6").exists()
+
+
+def test_a_mean_over_seeds_is_unknown_where_one_of_them_is() -> None:
+    fits = {
+        f"seed {seed}": FitResult({"val": {"mse": value}}, 1, 1, "epochs", [], 1.0)
+        for seed, value in ((0, 1.0), (1, math.nan))
+    }
+    run = Run(fits)
+    assert math.isnan(run.mean("val", "mse"))
+    assert run.to_json()["metrics"]["val"]["mse"] == {"mean": None, "std": None}
+    assert run.state == "finished"
+    assert Run(dict(list(fits.items())[:1])).mean("val", "mse") == 1.0
 
 
 def test_an_interrupted_seed_ends_the_rest_and_goes_on_later(runs: Path, tmp_path: Path) -> None:

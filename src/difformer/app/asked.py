@@ -132,15 +132,15 @@ class Asked:
     quiet: shared.Quiet = False
 
 
-ALONE = "NAME"  # the door of a dataset
-DOORS = {
+DATASET = "NAME"  # how a dataset is given, where a table has --nodes and a series --series
+MEANT_FOR = {
     **dict.fromkeys(
         ("name", "split", "data_dir", "seeds", "config", "tensorboard", "monitor"),
-        (ALONE,),
+        (DATASET,),
     ),
-    **dict.fromkeys(("engine", "workers", "address"), (ALONE,)),
+    **dict.fromkeys(("engine", "workers", "address"), (DATASET,)),
     "nodes": ("--nodes",),
-    "neighbours": (ALONE, "--nodes"),
+    "neighbours": (DATASET, "--nodes"),
     **dict.fromkeys(("label", "id", "no_header", "kind", "task"), ("--nodes",)),
     **dict.fromkeys(("known", "places"), ("--series",)),
     "edges": ("--series", "--nodes"),
@@ -153,32 +153,32 @@ KERNEL_OF = {
 """The systems that --model may name with a table or a series, and the kernel of each."""
 
 
-def check_door(asked: Asked, door: str) -> None:
+def check_meant_for(asked: Asked, kind: str) -> None:
     """ValueError for an option that has no meaning with a kind of data."""
     for each in fields(asked):
-        doors = DOORS.get(each.name, (door,))
-        if door not in doors and getattr(asked, each.name) not in (each.default, []):
+        kinds = MEANT_FOR.get(each.name, (kind,))
+        if kind not in kinds and getattr(asked, each.name) not in (each.default, []):
             told = (
-                f"be left out with {door}" if door != ALONE else f"come with {' or '.join(doors)}"
+                f"be left out with {kind}" if kind != DATASET else f"come with {' or '.join(kinds)}"
             )
-            flag = ALONE if each.name == "name" else flag_of(each.name)
+            flag = DATASET if each.name == "name" else flag_of(each.name)
             raise ValueError(f"{flag} must {told}")
-    if asked.model is not None and asked.model not in KERNEL_OF.get(door, (asked.model,)):
-        names = ", ".join(KERNEL_OF[door])
-        raise ValueError(f"--model must be one of {names} with {door}, got {asked.model}")
+    if asked.model is not None and asked.model not in KERNEL_OF.get(kind, (asked.model,)):
+        names = ", ".join(KERNEL_OF[kind])
+        raise ValueError(f"--model must be one of {names} with {kind}, got {asked.model}")
 
 
-def of_estimator(asked: Asked, given: Given, door: str, loop: Mapping[str, str]) -> dict[str, Any]:
+def of_estimator(asked: Asked, given: Given, kind: str, loop: Mapping[str, str]) -> dict[str, Any]:
     """The kernel, the recipe and the options of the loop, as the estimators call them.
 
     Args:
         loop: what each option of the loop that they take is called there.
     """
-    found: dict[str, Any] = {"kernel": KERNEL_OF[door][asked.model]} if asked.model else {}
+    found: dict[str, Any] = {"kernel": KERNEL_OF[kind][asked.model]} if asked.model else {}
     found |= {"recipe": asked.recipe} if asked.recipe else {}
     for name, value in given.train.items():
         if name not in loop:
-            raise ValueError(f"{flag_of(name)} must be left out with {door}")
+            raise ValueError(f"{flag_of(name)} must be left out with {kind}")
         found[loop[name]] = value
     return found
 

@@ -234,17 +234,17 @@ def _each_seed(
     seeds = experiment.seeds
     if len(seeds) == 1:
         only = one(seeds[0], root)
-        return Run({f"seed {seeds[0]}": only}, only.interrupted)
+        return Run({f"seed {seeds[0]}": only}, only.interrupted, root or Path(), config)
     if root is not None:
         train = {name: v for name, v in asdict(experiment.train).items() if name != "seed"}
         agree_config(root, {**config, "train": train})
-    run = Run({})
+    run = Run({}, False, root or Path(), config)
     with interruptible() as interrupt:
         for seed in seeds:
             done = one(seed, None if root is None else root / f"seed-{seed}")
             last = seed == seeds[-1]
             cut = done.interrupted or (interrupt.is_set() and not last)
-            run = Run({**run.fits, f"seed {seed}": done}, cut)
+            run = replace(run, fits={**run.fits, f"seed {seed}": done}, interrupted=cut)
             if root is not None:
                 write_result(root, {**run.to_json(), "interrupted": cut or not last})
             if cut:

@@ -69,7 +69,7 @@ def run_shards(experiment: Experiment, *, folder: Path, callbacks: Callbacks | N
         )
         if not result.interrupted:
             _write_predictions(folder, trained, source, manifest)
-    return Run({f"seed {seed}": result}, result.interrupted)
+    return Run({f"seed {seed}": result}, result.interrupted, folder, config, kind="shards")
 
 
 def _write_predictions(folder: Path, model: nn.Module, source: Parts, manifest: Manifest) -> None:
@@ -178,7 +178,8 @@ def train_on_ray(
     result = read_result(folder)
     if result is None:
         raise RunError(f"{folder} has no result: the workers must share this folder")
-    return Run({f"seed {experiment.seeds[0]}": result}, result.interrupted)
+    fits = {f"seed {experiment.seeds[0]}": result}
+    return Run(fits, result.interrupted, folder, experiment.config(), kind="shards")
 
 
 def _worker(given: dict[str, Any]) -> None:

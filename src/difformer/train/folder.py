@@ -123,17 +123,24 @@ class Run:
     kind: str = "dataset"
 
     def values(self, part: str, metric: str) -> list[float]:
-        """One metric of one part ("train", "val", "test"): one value per fit that has it."""
+        """One metric of one part ("train", "val", "test"): one value per fit that knows it."""
+        return [value for value in self._reported(part, metric) if isfinite(value)]
+
+    def _reported(self, part: str, metric: str) -> list[float]:
+        """The same, with nan where a fit reports that it is unknown."""
         found = [fit.metrics.get(part, {}).get(metric) for fit in self.fits.values()]
-        return [float(v) for v in found if isinstance(v, int | float) and isfinite(v)]
+        return [float(value) for value in found if isinstance(value, int | float)]
 
     def mean_std(self, part: str, metric: str) -> tuple[float | None, float | None]:
-        """Mean and sample deviation (divisor: fits − 1); no deviation for one fit."""
-        values = self.values(part, metric)
-        return spread(values) if values else (None, None)
+        """Mean and sample deviation (divisor: fits − 1); no deviation for one fit.
+
+        Neither where a fit reports that its value is unknown: the others' mean is another figure.
+        """
+        values = self._reported(part, metric)
+        return spread(values) if values and all(map(isfinite, values)) else (None, None)
 
     def mean(self, part: str, metric: str) -> float:
-        """The mean over fits; nan without any."""
+        """The mean over fits; nan where it is unknown."""
         middle, _ = self.mean_std(part, metric)
         return nan if middle is None else middle
 
@@ -158,7 +165,7 @@ class Run:
     @property
     def state(self) -> str:
         """finished, interrupted or unfinished."""
-        if not all(fit.record for fit in self.fits.values()) or not self.fits:
+        if not self.fits or not all(fit.record or fit.stopped for fit in self.fits.values()):
             return "unfinished"
         return "interrupted" if self.interrupted else "finished"
 

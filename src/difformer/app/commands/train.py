@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difformer.app.asked import (
-    ALONE,
+    DATASET,
     LOOP,
     Asked,
-    check_door,
     check_files,
+    check_meant_for,
     of_estimator,
     own_table,
     parse_kinds,
@@ -116,7 +116,7 @@ def _train_table(nodes: Path, asked: Asked, given: Given) -> None:
 
 def _table_settings(asked: Asked, given: Given) -> dict[str, Any]:
     """The options of the model and of the loop as parameters of the estimators."""
-    check_door(asked, "--nodes")
+    check_meant_for(asked, "--nodes")
     given = given.with_set(asked.set, options_of(DIFFormerOptions))
     found = of_estimator(asked, given, "--nodes", LOOP)
     if asked.neighbours is not None:
@@ -163,7 +163,7 @@ def _train_series(series: Path, asked: Asked, given: Given) -> None:
 
 def _series_settings(asked: Asked, given: Given) -> SeriesSettings:
     """The settings that the command line gives; ValueError for an option that is not for series."""
-    check_door(asked, "--series")
+    check_meant_for(asked, "--series")
     own = series_options()
     given = given.with_set(asked.set, {**own, **options_of(DIFFormerConfig)})
     found = of_estimator(asked, given, "--series", {name: name for name in own})
@@ -173,7 +173,7 @@ def _series_settings(asked: Asked, given: Given) -> SeriesSettings:
 
 
 def _train_dataset(asked: Asked, given: Given) -> None:
-    check_door(asked, ALONE)
+    check_meant_for(asked, DATASET)
     if asked.monitor not in (None, "energy"):
         raise ValueError(f"--monitor must be energy, got {asked.monitor!r}")
     if asked.engine not in (None, "ray"):
